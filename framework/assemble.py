@@ -1,0 +1,245 @@
+"""Configuration to parts: the only caller of Hydra's ``instantiate``, and the only place where parts meet.
+
+Configuration values and runtime objects never travel together: the values make a partial, which is then called with the objects,
+so that no live object passes through OmegaConf.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from torch import nn
+
+from framework.average import Average
+from framework.batch import Batch, move
+from framework.checkpoint import CheckpointFolder
+from framework.contracts import Augment, Clock, Loader, LoaderContext, Objective, Parallel, RecordInput, RunContext, Source, SourceContext
+from framework.data.folder import FolderWriter
+from framework.data.hdf5 import HDF5Writer
+from framework.data.lmdb import LMDBWriter
+from framework.errors import CheckpointError, ConfigError
+from framework.measure.clock import make_clock
+from framework.order import Order, draws
+from framework.pack.run import MakeWriter
+from framework.targets import ALLOWED, Config, check_name, targets
+from framework.trainer import Plan, Trainer
+
+NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
+
+
+def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
+    """Make the part that ``block`` describes, handing it ``runtime`` objects. ConfigError C105, C106, C113."""
+    for place, inner in targets(block, where):
+        check_name(place, inner["_target_"], allowed)
+        _check_resolved(place, inner["_target_"], allowed)
+    try:
+        deferred = instantiate({**block, "_partial_": True}, _convert_="all")
+        arguments = {**deferred.keywords, **runtime}
+        _check_arguments(where, deferred.func, deferred.args, arguments)
+        return deferred.func(*deferred.args, **arguments)  # not deferred(): that checks Hydra's policy at each call, 80 us
+    except (TypeError, ValueError) as error:
+        raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error), "correct its arguments") from error
+    except Exception as error:
+        if type(error).__module__.startswith(("hydra.", "omegaconf.")):
+            raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error.__cause__ or error), "correct its arguments") from error
+        raise
+
+
+def _last_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
+    """What the name stands for must live where the name says: ``framework.cli.os.system`` does not."""
+    try:
+        found = _resolve(target)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(105, f"{where}._target_ = {target}", f"cannot be found ({error})", "correct the name") from error
+    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
+    if not callable(found) or not home.startswith((*ALLOWED, *allowed)):
+        raise ConfigError(105, f"{where}._target_ = {target}", f"is really {home}, which is not on the list", "name it where it is defined")
+
+
+def _resolve(target: str) -> Any:
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:cut])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+                continue
+            raise
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise ImportError(f"no module named {parts[0]!r}")
+
+
+def _check_arguments(where: str, function: Callable[..., Any], args: Sequence[Any], keywords: Config) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # built in C
+        return
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        raise ConfigError(106, where, f"{function.__qualname__}: {error}", "correct its keys") from error
+
+
+def prepare(config: Config, allowed: Sequence[str], pack_one: Callable[[RecordInput, MakeWriter, str], object]) -> None:
+    """Pack what ``config['prepare']`` describes for each split whose store is missing."""
+    for split, block in (config["prepare"] or {}).items():
+        path = config["data"].get(split)
+        if block is not None and path is not None and not Path(path).exists():
+            pack_one(build(f"prepare.{split}", block, allowed), partial(writer_class(path), path), path)
+
+
+def writer_class(path: str) -> Any:
+    """The writer of the format that a path's ending names. ConfigError C117."""
+    writers = {writer.suffix: writer for writer in (HDF5Writer, LMDBWriter, FolderWriter)}
+    suffix = Path(path).suffix
+    if suffix not in writers:
+        raise ConfigError(117, path, f"no store has the ending {suffix!r}", "choose .h5 or .lmdb, or no ending for a folder of images")
+    return writers[suffix]
+
+
+class Assembly:
+    """Parts of one run, made in the order they need each other. ``config``: plain values, resolved; ``allowed``: the user's packages."""
+
+    def __init__(self, config: Config, allowed: Sequence[str]) -> None:
+        self.config, self.allowed = config, allowed
+        torch.manual_seed(config["seed"])
+        self.parallel: Parallel = self.build("parallel", device=_device(config["device"]))
+        self.device = self.parallel.device
+        self.clock, self.val_clock = make_clock(self.device), make_clock(self.device)
+        self.augment: Augment = self.build("augment")
+        self.train_source = self._source("train")
+        self.val_source = self._source("val") if config["data"]["val"] else None
+        self.train = self._loader(self.train_source, self.clock, training=True)
+        self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
+
+    def build(self, name: str, **runtime: Any) -> Any:
+        """The part that the block called ``name`` describes."""
+        return build(name, self.config[name], self.allowed, **runtime)
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        found = {"train": self.train_source, "val": self.val_source}
+        return {split: source for split, source in found.items() if source is not None}
+
+    def _order(self, training: bool) -> Callable[[int], Order]:
+        """How records are ordered and cut for this rank. ``rank_batch_size`` sets the global batch by the number of ranks."""
+        config, world_size = self.config, self.parallel.world_size
+        accumulate = config["accumulate"] if training else 1
+        share = config["rank_batch_size"]
+        batch_size = config["batch_size"] if share is None else share * world_size * accumulate
+        return partial(
+            Order,
+            batch_size=batch_size,
+            seed=config["seed"],
+            shuffle=training and config["shuffle"],
+            accumulate=accumulate,
+            rank=self.parallel.rank,
+            world_size=world_size,
+            limit=config["limit"],
+        )
+
+    def _source(self, split: str) -> Source:
+        training, workers = split == "train", self.config["workers"]
+        transform = self.build("transform")
+        order = self._order(training)
+        context = SourceContext(order, transform, training, self.config["seed"], workers["num"], workers["kind"], self.device)
+        block, path = self.config["data"]["source"], self.config["data"][split]
+        return build("data.source", block, self.allowed, path=path, context=context)
+
+    def _loader(self, source: Source, clock: Clock, training: bool) -> Loader:
+        return self.build("loader", context=LoaderContext(source, self.device, self._finish(training), clock))
+
+    def _finish(self, training: bool) -> Callable[[Batch, int], Batch]:
+        """The augmentation of a split's batches, with the numbers it draws."""
+        augment, seed = self.augment, self.config["seed"]
+        num_draws = augment.num_draws if training else 0
+
+        def finish(batch: Batch, epoch: int) -> Batch:
+            return augment(batch, draws(batch["index"], seed, epoch, num_draws) if num_draws else None)
+
+        return finish
+
+    def trainer(self, run_dir: Path, state: dict[str, Any] | None, stop: Callable[[], bool]) -> Trainer:
+        """The Trainer over all parts, going on from ``state``. The model is tried on a few records first: ConfigError C118."""
+        config = self.config
+        model: nn.Module = self.build("model").to(self.device)
+        objective: Objective = self.build("objective")
+        sample = self.train_source.sample(NUM_SAMPLES)
+        check_fit(model, objective, self._finish(training=False)(move(sample, self.device), 0), config)
+        average = None if config["ema_decay"] is None else Average(model, config["ema_decay"])
+        model = self.parallel.wrap(model)
+        trainer = Trainer(
+            Plan(config["epochs"], config["max_steps"], config["report_every"], config["validate_every"], config["clip_norm"]),
+            model=model,
+            objective=objective,
+            optimizer=self.build("optim", params=model.parameters()),
+            schedule=self.build("schedule"),
+            train=self.train,
+            val=self.val,
+            parallel=self.parallel,
+            precision=self.build("precision", device=self.device),
+            clock=self.clock,
+            val_clock=self.val_clock,
+            checkpoints=CheckpointFolder(run_dir),
+            average=average,
+            stop=stop,
+        )
+        if state is not None:
+            _restore(trainer, state, config)
+        if self.parallel.rank == 0:
+            run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
+            trainer.sinks = [build(f"sink.{name}", block, self.allowed, run=run) for name, block in config["sink"].items()]
+        return trainer
+
+    def close(self) -> None:
+        """Give back threads, processes, handles and the process group."""
+        for loader in (self.train, self.val):
+            if loader is not None:
+                loader.close()
+        self.parallel.close()
+
+
+def _device(name: str) -> torch.device:
+    """``auto``: CUDA where there is one. ConfigError C119 for a device this machine does not have."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(119, f"device = {name}", f"not here ({_last_line(error)})", "choose auto or cpu") from error
+    return device
+
+
+@torch.no_grad()
+def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Config) -> None:
+    """Run the model on a few records, as in evaluation, so that a shape that does not fit is said before the first step."""
+    model.eval()
+    try:
+        objective(model, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        fields = ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in batch.items() if name != "index")
+        what = f"does not fit the data's {fields} ({type(error).__name__}: {_last_line(error)})"
+        fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
+        raise ConfigError(118, f"model = {config['model']['_target_']}", what, fix) from error
+    model.train()
+
+
+def _restore(trainer: Trainer, state: dict[str, Any], config: Config) -> None:
+    try:
+        trainer.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        what = f"its state does not fit this configuration ({_last_line(error)})"
+        raise CheckpointError(103, f"resume = {config['resume']}", what, "resume with the model and optimizer it was saved with") from error

@@ -1,0 +1,17 @@
+"""Nothing: for data that is ready as it is stored."""
+
+from typing import final
+
+from torch import Tensor
+
+from framework.batch import Batch
+
+
+@final
+class NoAugment:
+    """The batch, unchanged."""
+
+    num_draws = 0
+
+    def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
+        return batch

@@ -1,0 +1,16 @@
+"""A batch: a plain ``dict[str, Tensor]``, leading dimension B, and the few things done to one as a whole."""
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+
+
+def move(batch: Batch, device: torch.device) -> Batch:
+    """The batch on ``device``; a pinned batch is copied asynchronously, in the current stream. On the same device: itself."""
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def pin(batch: Batch) -> Batch:
+    """The batch in page-locked host memory, from which a copy to CUDA runs beside the computation."""
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}

@@ -1,0 +1,101 @@
+"""One command as a Hydra application, with errors in one line and an exit code that says what kind of error it was."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.cli.explain import explain
+from framework.cli.help import help_text
+from framework.cli.paths import CONF, ROOT
+from framework.errors import ConfigError
+
+Task = Callable[[DictConfig], int]
+
+
+class _Recipes(SearchPathPlugin):
+    """Lets ``recipes=NAME`` be found from any directory."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("paceline", f"file://{ROOT}")
+
+
+def run_app(command: str, arguments: list[str], task: Task) -> int:
+    """Compose ``conf/<command>.yaml`` with ``arguments`` and run ``task`` on it, once or for every job of a sweep.
+
+    Returns the first exit code that is not 0. Raises ConfigError for what Hydra cannot compose.
+    """
+    config_dir = option(arguments, "--config-dir", "-cd")
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text(command, Path(config_dir) if config_dir else None))
+        return 0
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    codes: list[int] = []
+
+    def job(config: DictConfig) -> None:
+        codes.append(task(config))
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
+    _register()
+    sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise explain(command, arguments, error) from error
+    finally:
+        GlobalHydra.instance().clear()
+    return next((code for code in codes if code), 0)
+
+
+def _register() -> None:
+    plugins = Plugins.instance()
+    if _Recipes not in plugins.discover(SearchPathPlugin):
+        plugins.register(_Recipes)
+    OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
+    OmegaConf.register_new_resolver("slug", slug, replace=True)
+
+
+def slug(text: str) -> str:
+    """``text`` as part of a directory's name: harmless letters only, not too long."""
+    return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
+
+
+def option(arguments: list[str], *names: str) -> str | None:
+    """The value of ``--name value`` or ``--name=value``."""
+    for number, word in enumerate(arguments):
+        for name in names:
+            if word == name and number + 1 < len(arguments):
+                return arguments[number + 1]
+            if word.startswith(f"{name}="):
+                return word.split("=", 1)[1]
+    return None
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError(103, ", ".join(missing), "must be given", f"add {' '.join(f'{key}=...' for key in missing)}")
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(104, error.full_key or "config", " ".join(str(error.msg or error).split()), "correct the interpolation") from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def quoted(value: str) -> str:
+    """A value as Hydra's override grammar takes it literally."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

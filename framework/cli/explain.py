@@ -1,0 +1,86 @@
+"""What Hydra could not compose, in one line, with the nearest thing that exists."""
+
+import re
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.cli.paths import CONF
+from framework.errors import ConfigError
+from framework.targets import did_you_mean
+
+
+def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:
+    """The ConfigError for an exception of Hydra's: C100 grammar, C102 key, C104 choice or recipe."""
+    text = str(error)
+    choice = re.search(r"Could not find '([^']+)'", text)
+    if choice:
+        return _unknown_choice(command, arguments, choice.group(1))
+    key = re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
+    if key:
+        return _unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
+    words = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
+    return ConfigError(100, f"paceline {command}", words, "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'")
+
+
+def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigError:
+    group, _, choice = name.rpartition("/")
+    if not group:
+        return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
+    options = _options(command, arguments, group)
+    fix = f"choose {', '.join(options)}" if options else "see --help for the groups"
+    return ConfigError(104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix)
+
+
+def _unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
+    known = _keys(command, arguments)
+    hint = did_you_mean(key, known)
+    if not hint and "." not in key:  # a group's name with a letter wrong is nearer to groups than to dotted keys
+        hint = did_you_mean(key, [name for name in known if "." not in name])
+    return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
+
+
+def _with_hydra(command: str, arguments: list[str], ask: Any) -> Any:
+    """``ask()`` inside an initialized Hydra that knows the same folders."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
+            return ask(GlobalHydra.instance())
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return []
+
+
+def _options(command: str, arguments: list[str], group: str) -> list[str]:
+    def ask(instance: Any) -> list[str]:
+        return instance.config_loader().get_group_options(group, ObjectType.CONFIG)
+
+    return _with_hydra(command, arguments, ask)
+
+
+def _keys(command: str, arguments: list[str]) -> list[str]:
+    """Every dotted key of the command's configuration, and its groups, with the choices of the command line where they compose."""
+
+    def ask(instance: Any) -> list[str]:
+        loader = instance.config_loader()
+        groups = [name for name in loader.list_groups("") if name not in ("conf", "hydra")]
+        chosen = [word for word in arguments if "=" in word and word.split("=")[0] in groups and "," not in word]
+        try:
+            config = compose(command, chosen)
+        except HydraException:
+            config = compose(command)
+        return [*groups, *_flat(OmegaConf.to_container(config))]
+
+    return _with_hydra(command, arguments, ask)
+
+
+def _flat(node: Any, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for name, value in node.items() if isinstance(node, dict) else ():
+        place = f"{prefix}{name}"
+        keys += [place, *_flat(value, f"{place}.")]
+    return keys

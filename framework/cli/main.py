@@ -1,0 +1,66 @@
+"""``paceline COMMAND [group=choice] [key=value] ...``"""
+
+import os
+import sys
+from importlib import import_module
+
+from framework import __version__
+from framework.errors import ConfigError, PacelineError
+from framework.targets import did_you_mean
+
+COMMANDS = {
+    "train": "train a model; every part is a choice",
+    "pack": "pack images or arrays into one HDF5 or LMDB store",
+    "inspect": "show what a store holds, with a picture of some records",
+}
+USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
+
+{commands}
+
+'paceline COMMAND --help' lists the groups, their choices and the keys.
+Shell completion: eval "$(paceline -sc install=bash)"   (or zsh, fish)"""
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code. An error is one line on standard error."""
+    try:
+        return _dispatch(arguments)
+    except PacelineError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["-sc"] or arguments[:1] == ["--shell-completion"]:
+        return _complete(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE.format(commands="\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())))
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"paceline {__version__}")
+        return 0
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise ConfigError(120, command, f"not a command{did_you_mean(command, list(COMMANDS))}", f"choose {', '.join(COMMANDS)}")
+    return import_module(f"framework.cli.{command}").main(rest)
+
+
+def _complete(arguments: list[str]) -> int:
+    """Hydra completes one program; the command is taken out of the line before Hydra sees it."""
+    sys.argv[0] = "paceline"
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    if len(words) > 1 and words[1] in COMMANDS and len(words) > 2:
+        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+        return import_module(f"framework.cli.{words[1]}").main(arguments)
+    if arguments[1:] and arguments[1].startswith("query"):
+        print(" ".join(COMMANDS))
+        return 0
+    return import_module("framework.cli.train").main(arguments)

@@ -1,0 +1,45 @@
+"""How a run ended: a code and a reason, whatever happened."""
+
+import errno
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from framework.errors import EXIT_INTERRUPTED, PacelineError, ResourceError
+
+
+class Outcome(NamedTuple):
+    """What ``exit.json`` holds. ``code`` as in docs/errors.md; ``reason`` is one line."""
+
+    code: int
+    reason: str
+
+
+def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: bool) -> Outcome:
+    """Do it. Errors become their line; an unexpected one also leaves its traceback in ``run_dir/debug.log``."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        return Outcome(EXIT_INTERRUPTED, "interrupted at once; the newest checkpoint stands")
+    except Exception as error:  # noqa: BLE001  # the last resort
+        known = _known(error)
+        if show_traceback:
+            traceback.print_exc()
+        if known is not None:
+            return Outcome(known.exit_code, str(known))
+        log = run_dir / "debug.log"
+        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        words = " ".join(str(error).split())[:300]
+        return Outcome(1, f"error[X100]: {type(error).__name__}: {words}; the traceback is in {log}")
+
+
+def _known(error: Exception) -> PacelineError | None:
+    if isinstance(error, PacelineError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
+        return ResourceError(101, str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}", "free space or choose another place")
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return ResourceError(104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate")
+    return None

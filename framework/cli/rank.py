@@ -1,0 +1,108 @@
+"""A run in this process, and ranks in processes of their own. ``python -m framework.cli.rank FILE`` is one rank."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from framework.assemble import prepare
+from framework.cli.outcome import Outcome, outcome_of
+from framework.cli.progress import pack_with_progress
+from framework.cli.signals import StopSignals
+from framework.durable import write_json
+from framework.errors import DistributedError
+from framework.measure.host import num_cores
+from framework.run import run
+
+Config = dict[str, Any]
+PR_SET_PDEATHSIG = 1
+
+
+def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals) -> Outcome:
+    """Prepare the data, then train in this process, or in ranks started for it."""
+    prepare(config, allowed, pack_with_progress)
+    if "num_processes" in config["parallel"] and "RANK" not in os.environ:
+        return _launch(config, run_dir, allowed)
+    return _run(config, run_dir, allowed, signals)
+
+
+def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals) -> Outcome:
+    summary = run(config, run_dir, allowed, signals.stopped, _say)
+    if summary["status"] != "interrupted":
+        return Outcome(0, "finished")
+    code = signals.exit_code
+    return Outcome(code, f"stopped after step {summary['steps']}, state saved; go on with: paceline train resume={run_dir}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
+    """Start the ranks and wait. Their own words about what went wrong are in files, since a launcher knows only exit codes."""
+    from framework.parallel.ddp import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
+
+    num_processes = config["parallel"]["num_processes"]
+    path = run_dir / "ranks.json"
+    write_json(path, {"config": config, "run_dir": str(run_dir), "allowed": allowed})
+    threads = str(max(1, num_cores() // num_processes))
+    try:
+        launch(num_processes, "framework.cli.rank", [str(path)], {"OMP_NUM_THREADS": threads})
+        lost = None
+    except DistributedError as error:
+        lost = Outcome(error.exit_code, str(error))
+    found = _read_outcomes(run_dir)
+    path.unlink()
+    return found or lost or Outcome(0, "finished")
+
+
+def _read_outcomes(run_dir: Path) -> Outcome | None:
+    """The first thing that went wrong in a rank, by time; else what rank 0 said."""
+    paths = sorted(run_dir.glob("exit.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+    outcomes = [Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    for path in paths:
+        path.unlink()
+    return next((outcome for outcome in outcomes if outcome.code), outcomes[0] if outcomes else None)
+
+
+def run_shared(mine: Config | None) -> int:
+    """One rank under a launcher that is not ours. Rank 0 brings what it composed; the others get it through the launcher's store."""
+    from framework.parallel.ddp import share_text  # noqa: PLC0415
+
+    shared = json.loads(share_text(None if mine is None else json.dumps(mine)))
+    run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
+    if mine is not None:
+        prepare(config, allowed, pack_with_progress)
+    with StopSignals() as signals:
+        outcome = outcome_of(partial(_run, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    if outcome.code:
+        print(outcome.reason, file=sys.stderr)
+    if mine is not None:
+        from framework.cli.table import print_run  # noqa: PLC0415
+
+        write_json(run_dir / "exit.json", outcome._asdict())
+        print_run(run_dir, short=False)
+    return outcome.code
+
+
+def main(path: str) -> int:
+    """One rank started by ``_launch``."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the process that started it
+    shared = json.loads(Path(path).read_text(encoding="utf-8"))
+    run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
+    if allowed:
+        sys.path.append(os.getcwd())
+    with StopSignals() as signals:
+        outcome = outcome_of(partial(_run, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    rank = os.environ["RANK"]
+    write_json(run_dir / f"exit.rank{rank}.json", outcome._asdict())
+    return outcome.code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,35 @@
+"""The run directory: claimed once, then filled."""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from framework.durable import write_json, write_text
+from framework.errors import ConfigError
+
+
+def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str]) -> None:
+    """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
+    resumed = config["resume"] is not None and Path(config["resume"]).resolve() == run_dir.resolve()
+    try:
+        os.close(os.open(run_dir / "run.json", os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
+    except FileExistsError as error:
+        raise ConfigError(121, f"hydra.run.dir = {run_dir}", "holds a run already", "choose another, or go on with resume=") from error
+    suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
+    write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
+    write_json(run_dir / f"resolved{suffix}.json", config)
+    from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
+
+    write_json(run_dir / "run.json", facts(sys.argv, overrides))
+    (run_dir / "exit.json").unlink(missing_ok=True)
+
+
+def discard_if_empty(run_dir: Path) -> None:
+    """Remove the directory Hydra made for a run that never was, and the empty ones above it that it made too."""
+    with suppress(OSError):
+        run_dir.rmdir()
+        run_dir.parent.rmdir()

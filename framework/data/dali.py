@@ -1,0 +1,162 @@
+"""DALI as a Source: its pipeline is fed, by ``external_source``, the records of either store in our order.
+
+Raw fields pass through; image fields are decoded, cut and scaled by DALI's operators, on the GPU (``mixed``) where there is one.
+The pipeline is run directly: no iterator class, whose policies drop or repeat the partial last batch.
+"""
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.batch import Batch
+from framework.contracts import Manifest, MicroBatch, SourceContext
+from framework.data.decode import BadImage, image_size
+from framework.data.source import make_order
+from framework.data.store import open_store
+from framework.errors import DataError, ResourceError
+from framework.order import Order, Share, draws, spread
+
+
+def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
+    """The records of the store at ``path``, through a DALI pipeline."""
+    return DALISource(path, prefetch_depth, context)
+
+
+@final
+class DALISource:
+    """A Source whose decoding is DALI's. ``prefetch_depth``: batches DALI prepares ahead."""
+
+    def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
+        self._dali = _import_dali()
+        self.store, self.context, self.prefetch_depth = open_store(path), context, prefetch_depth
+        self.order: Order = make_order(self.store, context)
+        self._names = list(self.store.manifest.fields)
+        self._feed: Iterator[tuple[Any, ...]] = iter(())
+        self._pipeline: Any = None
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.store.manifest
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training)
+
+    def sample(self, count: int) -> Batch:
+        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        return next(iter(self._run([Share(indices, 1.0, True)], 0, training=False))).batch
+
+    def close(self) -> None:
+        self._pipeline = None
+        self.store.close()
+
+    def _run(self, shares: list[Share], epoch: int, training: bool) -> Iterator[MicroBatch]:
+        largest = max((len(share.indices) for share in shares), default=1)
+        self._feed = (self._inputs(share.indices, epoch, training) for share in shares)
+        self._prepare(largest)
+        for share in shares:
+            try:
+                outputs = self._pipeline.run()
+            except Exception as error:
+                self._pipeline = None  # DALI's pipelines are unusable after an error
+                raise self._explain(error, share.indices) from error
+            batch = {name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)}
+            yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
+        self._exhaust()
+
+    def _prepare(self, largest: int) -> None:
+        """The pipeline of the last epoch, if it ended cleanly; after an early end it still holds stale batches."""
+        if self._pipeline is not None and not self._stale and self._largest >= largest:
+            self._pipeline.reset()
+        else:
+            self._pipeline, self._largest = self._build(largest), largest
+        self._stale = True
+
+    def _exhaust(self) -> None:
+        try:
+            self._pipeline.run()
+        except StopIteration:
+            self._stale = False
+
+    def _build(self, batch_size: int) -> Any:
+        fn, types, pipeline_class = self._dali
+        gpu = self.context.device.type == "cuda"
+        pipeline = pipeline_class(
+            batch_size=batch_size,
+            num_threads=max(1, self.context.num_workers),
+            device_id=(self.context.device.index or 0) if gpu else None,
+            prefetch_queue_depth=self.prefetch_depth,
+        )
+        fields = self.store.manifest.fields
+        has_images = any(field.encoding != "raw" for field in fields.values())
+        with pipeline:
+            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 3 * has_images, batch=True)
+            outputs: list[Any] = []
+            for node, field in zip(inputs, fields.values(), strict=False):
+                image = node if field.encoding == "raw" else self._decoded(node, inputs[len(fields) :], field.shape[0], gpu)
+                outputs.append(image.gpu() if gpu and field.encoding == "raw" else image)
+            pipeline.set_outputs(*outputs)
+        pipeline.build()
+        return pipeline
+
+    def _decoded(self, data: Any, window: list[Any], channels: int | None, gpu: bool) -> Any:
+        fn, types, _ = self._dali
+        color = types.GRAY if channels == 1 else types.RGB
+        image = fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=False)
+        start, shape, flip = window
+        image = fn.slice(image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False)
+        if self.context.transform.size is not None:
+            image = fn.resize(image, size=self.context.transform.size, antialias=True)
+        image = fn.flip(image, horizontal=flip)
+        return fn.transpose(image, perm=[2, 0, 1])
+
+    def _next(self) -> tuple[Any, ...]:
+        return next(self._feed)
+
+    def _inputs(self, indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
+        """One batch for ``external_source``: each field, then the windows (start, shape, flip) where there are images."""
+        records = self.store.read(indices)
+        images = [records[name] for name, field in self.store.manifest.fields.items() if field.encoding != "raw"]
+        values = [_array(records[name]) for name in self._names]
+        return (*values, *self._windows(images[0], indices, epoch, training)) if images else tuple(values)
+
+    def _windows(self, images: list[Any], indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
+        sizes: list[tuple[int, int]] = []
+        for index, data in zip(indices.tolist(), images, strict=True):
+            try:
+                sizes.append(image_size(data))
+            except BadImage as error:
+                raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
+        transform = self.context.transform
+        numbers = draws(indices, self.context.seed, epoch, transform.num_draws) if training else None
+        windows = transform.windows(torch.tensor(sizes), numbers)
+        return windows[:, :2].float().numpy(), windows[:, 2:4].float().numpy(), windows[:, 4].int().numpy()
+
+    def _explain(self, error: Exception, indices: Tensor) -> Exception:
+        if isinstance(error, DataError):
+            return error
+        words = " ".join(str(error).split())[:300]
+        return DataError(106, self.store.name(int(indices[0])), f"DALI could not make this record's batch ({words})", "see which with data=hdf5 or lmdb")
+
+
+def _import_dali() -> tuple[Any, Any, Any]:
+    try:
+        from nvidia.dali import Pipeline, fn, types  # noqa: PLC0415  # optional: an extra
+    except ImportError as error:
+        raise ResourceError(103, "data = dali", f"DALI is not installed ({error})", "pip install 'paceline[dali]', or choose data=hdf5") from error
+    return fn, types, Pipeline
+
+
+def _array(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.numpy()
+    import numpy as np  # noqa: PLC0415
+
+    return [np.frombuffer(value, np.uint8) for value in values]
+
+
+def _tensor(output: Any) -> Tensor:
+    """A DALI output as a tensor of ours: DALI reuses its memory at the next run, so it is copied."""
+    return torch.from_dlpack(output.as_tensor()).clone()

@@ -1,0 +1,120 @@
+"""Image files as they lie: a subfolder per class. The unpacked baseline everybody starts from."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts import Field, Manifest, Records, SourceContext
+from framework.data.decode import BadImage, encode_png, image_suffix, num_channels
+from framework.data.source import StoreSource
+from framework.durable import temporary_name
+from framework.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+
+def folder_source(path: str, *, context: SourceContext) -> StoreSource:
+    """The images under ``path``, a subfolder per class."""
+    return StoreSource(FolderStore(path), context)
+
+
+@final
+class FolderStore:
+    """A RecordStore over image files: fields ``image`` and ``label``; classes and files in the byte order of their names."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.files, labels, classes = list_images(path)
+        self.labels = torch.tensor(labels)
+        counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
+        fields = {"image": Field("uint8", (self._channels(), None, None), "image"), "label": Field("int64", ())}
+        self.manifest = Manifest(len(labels), fields, classes, counts, source=path)
+
+    def _channels(self) -> int:
+        try:
+            return num_channels(self.read_bytes(0))
+        except (BadImage, ValueError) as error:
+            raise DataError(106, self.name(0), f"not a readable image ({error})", "mend or remove it") from error
+
+    def read(self, indices: Tensor) -> Records:
+        return {"image": [self.read_bytes(index) for index in indices.tolist()], "label": self.labels[indices]}
+
+    def read_bytes(self, index: int) -> bytes:
+        """File ``index`` as it is. DataError D101 where it cannot be read."""
+        try:
+            return Path(self.name(index)).read_bytes()
+        except OSError as error:
+            raise DataError(101, self.name(index), f"cannot be read ({error.strerror})", "mend or remove it") from error
+
+    def name(self, index: int) -> str:
+        return os.path.join(self.path, self.files[index])
+
+    def close(self) -> None:
+        pass  # files are opened and closed one by one
+
+
+def list_images(path: str) -> tuple[list[str], list[int], list[str]]:
+    """(relative names, class numbers, class names) of the images under ``path``; symbolic links are not followed.
+
+    Raises DataError D101 (no such folder) or D110 (no image in a subfolder).
+    """
+    if not os.path.isdir(path):
+        raise DataError(101, path, "no such folder", "give a folder with one subfolder of images per class")
+    classes = sorted((entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)), key=os.fsencode)
+    found = [(name, label) for label, folder in enumerate(classes) for name in _walk(path, folder)]
+    if not found:
+        raise DataError(110, path, "no image in any subfolder", f"one subfolder per class, with files {' '.join(SUFFIXES)}")
+    return [name for name, _ in found], [label for _, label in found], classes
+
+
+def _walk(root: str, folder: str) -> list[str]:
+    names: list[str] = []
+    for top, _, files in os.walk(os.path.join(root, folder)):
+        inside: Any = (os.path.join(top, file) for file in files if file.lower().endswith(SUFFIXES))
+        names += [os.path.relpath(name, root) for name in inside if os.path.isfile(name) and not os.path.islink(name)]
+    return sorted(names, key=os.fsencode)
+
+
+@final
+class FolderWriter:
+    """A RecordWriter of image files, the reverse of packing: ``<class>/<record>.png`` for pixels, or the bytes as they are stored."""
+
+    suffix = ""
+
+    def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
+        if set(fields) != {"image", "label"}:
+            raise DataError(114, path, f"a folder of images cannot hold {sorted(fields)}", "choose output=hdf5 or lmdb")
+        self.path, self._row = Path(path), 0
+        if self.path.exists():
+            raise DataError(115, path, "is there already", "remove it or choose another place")
+        self._temporary: Path | None = temporary_name(self.path)
+        self._temporary.mkdir(parents=True)
+
+    def write(self, records: Records) -> None:
+        assert self._temporary is not None
+        for image, label in zip(records["image"], records["label"], strict=True):
+            folder = self._temporary / str(int(label))
+            folder.mkdir(exist_ok=True)
+            data = encode_png(image) if isinstance(image, np.ndarray) else bytes(image)
+            (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
+            self._row += 1
+
+    def close(self, manifest: Manifest) -> None:
+        assert self._temporary is not None
+        for number, name in enumerate(manifest.classes):
+            if (self._temporary / str(number)).exists():
+                (self._temporary / str(number)).rename(self._temporary / f"named-{name}")
+        for folder in self._temporary.glob("named-*"):
+            folder.rename(self._temporary / folder.name.removeprefix("named-"))
+        self._temporary.rename(self.path)
+        self._temporary = None
+
+    def abort(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)

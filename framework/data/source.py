@@ -1,0 +1,55 @@
+"""A Source over any RecordStore: order -> indices -> store.read -> decode, transform -> host batch."""
+
+from collections.abc import Iterator
+from itertools import tee
+from typing import final
+
+from framework.batch import Batch
+from framework.contracts import Manifest, MicroBatch, RecordStore, SourceContext
+from framework.data.reader import BatchReader, Request
+from framework.data.workers import Workers
+from framework.errors import DataError
+from framework.order import Order, spread
+
+
+@final
+class StoreSource:
+    """Batches from a store, read by ``context.num_workers`` workers."""
+
+    def __init__(self, store: RecordStore, context: SourceContext) -> None:
+        self.store, self.training = store, context.training
+        self.order: Order = make_order(store, context)
+        self.read = BatchReader(store, context)
+        self.workers = Workers(self.read, context.num_workers, context.worker_kind)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.store.manifest
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        shares, ahead = tee(self.order.shares(epoch, start))
+        requests = (Request(epoch, share.indices, self.training) for share in ahead)
+        batches = self.workers.map(requests)
+        try:
+            for share, batch in zip(shares, batches, strict=False):
+                yield MicroBatch(batch, share.weight, share.last)
+        finally:
+            close = getattr(batches, "close", None)  # a plain map has nothing to close
+            if close is not None:
+                close()
+
+    def sample(self, count: int) -> Batch:
+        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        return self.read(Request(0, indices, training=False))
+
+    def close(self) -> None:
+        self.workers.close()
+        self.store.close()
+
+
+def make_order(store: RecordStore, context: SourceContext) -> Order:
+    """The order over a store's records. DataError D109 where it has none."""
+    order = context.order(store.manifest.num_records)
+    if order.num_records == 0:
+        raise DataError(109, store.manifest.source or "the store", "has no records", "pack some")
+    return order

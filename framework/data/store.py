@@ -1,0 +1,15 @@
+"""Open a store by what is in the file, not by its name."""
+
+from framework.contracts import RecordStore
+
+
+def open_store(path: str) -> RecordStore:
+    """The HDF5 or LMDB store at ``path``. Nothing is read before its manifest is asked for."""
+    from framework.data import hdf5, lmdb  # noqa: PLC0415  # only here do the two meet
+
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(hdf5.SIGNATURE))
+    except OSError:
+        head = b""
+    return hdf5.HDF5Store(path) if head == hdf5.SIGNATURE or path.endswith(hdf5.HDF5Writer.suffix) else lmdb.LMDBStore(path)

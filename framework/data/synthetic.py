@@ -1,0 +1,45 @@
+"""One batch for ever: what training costs when data costs nothing. The headroom of every other choice."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import final
+
+import torch
+
+from framework.batch import Batch
+from framework.contracts import Field, Manifest, MicroBatch, SourceContext
+from framework.order import Order, draws
+
+
+@final
+class SyntheticSource:
+    """The same random images and labels again and again. ``path`` is the name of the split and is not opened.
+
+    image_shape: (C, H, W). Memory holds one batch, whatever ``num_records`` says.
+    """
+
+    def __init__(
+        self, path: str, image_shape: Sequence[int], num_classes: int, num_records: int, *, context: SourceContext
+    ) -> None:
+        self.order: Order = context.order(num_records)
+        fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
+        self.manifest = Manifest(num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}")
+        self._largest = self._batch(torch.arange(min(self.order.batch_size, num_records)), context.seed)
+
+    def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
+        shape = self.manifest.fields["image"].shape
+        numbers = draws(indices, seed, 0, torch.Size([s or 1 for s in shape]).numel() + 1)
+        image = (numbers[:, 1:] * 256).to(torch.uint8).reshape(-1, *[s or 1 for s in shape])
+        label = (numbers[:, 0] * len(self.manifest.classes)).to(torch.int64)
+        return {"index": indices, "image": image, "label": label}
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        same = replace(self.order, shuffle=False)  # nothing to read, so nothing to shuffle
+        for share in same.shares(epoch, start):
+            yield MicroBatch(self.sample(len(share.indices)), share.weight, share.last)
+
+    def sample(self, count: int) -> Batch:
+        return {name: tensor[:count] for name, tensor in self._largest.items()}
+
+    def close(self) -> None:
+        pass

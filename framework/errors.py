@@ -1,0 +1,64 @@
+"""What can go wrong, said in one line: ``error[D101]: where = value: what is wrong; what to do``.
+
+The letter is the kind, the number is stable; ``docs/errors.md`` lists every one. The exit code belongs to the kind.
+"""
+
+from typing import ClassVar
+
+
+class PacelineError(Exception):
+    """Base of all errors a user can mend. ``str(error)`` is the one line, without a traceback."""
+
+    letter: ClassVar[str] = "X"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, number: int, where: str, what: str, fix: str) -> None:
+        super().__init__(number, where, what, fix)  # all four, so that the error pickles
+
+    @property
+    def reason(self) -> str:
+        number, where, what, fix = self.args
+        return f"error[{self.letter}{number}]: {where}: {what}; {fix}"
+
+    def __str__(self) -> str:
+        return " ".join(self.reason.split())
+
+
+class ConfigError(PacelineError):
+    """The command line or a YAML file asks for something that cannot be. Exit code 2."""
+
+    letter, exit_code = "C", 2
+
+
+class DataError(PacelineError):
+    """A file is missing, damaged, or does not hold what was expected. Exit code 3."""
+
+    letter, exit_code = "D", 3
+
+
+class CheckpointError(PacelineError):
+    """A checkpoint is missing, damaged, or belongs to another run. Exit code 4."""
+
+    letter, exit_code = "K", 4
+
+
+class ResourceError(PacelineError):
+    """Disk, memory, permission or an optional package is missing. Exit code 5."""
+
+    letter, exit_code = "R", 5
+
+
+class NumericError(PacelineError):
+    """The loss is no longer a number. Exit code 6."""
+
+    letter, exit_code = "N", 6
+
+
+class DistributedError(PacelineError):
+    """A rank was lost, or ranks could not meet. Exit code 7."""
+
+    letter, exit_code = "P", 7
+
+
+EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
+EXIT_INTERRUPTED = 130  # SIGINT

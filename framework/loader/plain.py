@@ -1,0 +1,32 @@
+"""The loader everybody knows: take a host batch, copy it, step. What the source's workers do not hide, the step waits for."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import final
+
+from framework.batch import move, pin
+from framework.contracts import LoaderContext, MicroBatch
+
+
+@final
+class PlainLoader:
+    """``pin_memory``: copy from page-locked memory, where the device is CUDA."""
+
+    def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
+        self.context = context
+        self.pin = pin_memory and context.device.type == "cuda"
+        self.num_steps = context.source.order.num_steps
+        self.notes: tuple[str, ...] = ()
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        context = self.context
+        with closing(context.source.batches(epoch, start)) as batches:
+            for batch, weight, last in batches:
+                context.clock.mark("wait")
+                device_batch = move(pin(batch) if self.pin else batch, context.device)
+                device_batch = context.augment(device_batch, epoch)
+                context.clock.mark("copy")
+                yield MicroBatch(device_batch, weight, last)
+
+    def close(self) -> None:
+        self.context.source.close()

@@ -1,0 +1,37 @@
+"""Host batches are made by a background thread while the step runs; the copy stays in line."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import final
+
+from framework.batch import move, pin
+from framework.contracts import LoaderContext, MicroBatch
+from framework.loader.queue import Ahead
+
+
+@final
+class PrefetchLoader:
+    """``depth``: batches ready ahead of the step; ``pin_memory``: page-lock them, in the thread, where the device is CUDA."""
+
+    def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
+        self.context, self.depth = context, depth
+        self.pin = pin_memory and context.device.type == "cuda"
+        self.num_steps = context.source.order.num_steps
+        self.notes: tuple[str, ...] = ()
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        context = self.context
+        with closing(Ahead(self._host(epoch, start), self.depth)) as ahead:
+            for batch, weight, last in ahead:
+                context.clock.mark("wait")
+                device_batch = context.augment(move(batch, context.device), epoch)
+                context.clock.mark("copy")
+                yield MicroBatch(device_batch, weight, last)
+
+    def _host(self, epoch: int, start: int) -> Iterator[MicroBatch]:
+        with closing(self.context.source.batches(epoch, start)) as batches:
+            for micro in batches:
+                yield micro._replace(batch=pin(micro.batch)) if self.pin else micro
+
+    def close(self) -> None:
+        self.context.source.close()

@@ -1,0 +1,41 @@
+"""Facts of this machine and process."""
+
+import os
+import platform
+import resource
+import sys
+from typing import Any
+
+import torch
+
+
+def peak_rss_bytes() -> int:
+    """The most physical memory this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def num_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine() -> dict[str, Any]:
+    """What a figure must be read with."""
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "num_cores": num_cores(),
+        "memory_bytes": memory_bytes,
+        "gpus": gpus,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()

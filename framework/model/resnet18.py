@@ -1,0 +1,49 @@
+"""ResNet-18, for 224x224 photographs or, with a small stem, for 32x32 images. Source: He et al., "Deep residual learning"."""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from framework.errors import ConfigError
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(inside)) + self.shortcut(x))
+
+
+def _stem(kind: str, in_channels: int) -> nn.Sequential:
+    if kind == "large":
+        conv, pool = nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False), nn.MaxPool2d(3, 2, padding=1)
+    elif kind == "small":
+        conv, pool = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False), nn.Identity()
+    else:
+        raise ConfigError(112, f"model.stem = {kind}", "not a stem", "choose large (224x224) or small (32x32)")
+    return nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
+
+
+@final
+class ResNet18(nn.Module):
+    """float [B, in_channels, H, W] -> logits [B, num_classes]. ``stem``: large (7x7 and pool, for 224x224) or small (3x3, for 32x32)."""
+
+    def __init__(self, in_channels: int, num_classes: int, stem: str) -> None:
+        super().__init__()
+        widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))
+        blocks = (_BasicBlock(*width) for width in widths)
+        self.features = nn.Sequential(_stem(stem, in_channels), *blocks, nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Linear(512, num_classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.head(self.features(image).flatten(1))

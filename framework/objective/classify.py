@@ -1,0 +1,28 @@
+"""One class per record: cross-entropy to learn, accuracy to look at."""
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import nn
+
+from framework.batch import Batch
+from framework.contracts import Outcome
+
+
+@final
+class Classify:
+    """``model(batch[input])`` gives logits [B, classes]; ``batch[target]`` is int64 [B]. Better: higher accuracy, then lower loss."""
+
+    def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002  # the name users read in YAML
+        self.input, self.target, self.label_smoothing = input, target, label_smoothing
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        logits, target = model(batch[self.input]), batch[self.target]
+        loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
+        with torch.no_grad():
+            correct = (logits.argmax(1) == target).sum()
+        return Outcome(loss, {"accuracy": correct}, len(target))
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

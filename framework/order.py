@@ -1,0 +1,121 @@
+"""Which record when: pure functions of (seed, epoch, record), the same on every machine, rank count, worker count and device.
+
+The generator is ours and counter based (splitmix64's finalizer over a counter), so nothing depends on a library's random
+stream, nothing has to be saved to resume, and any step of any epoch is reached by a jump.
+Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014 (the mixing constants).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 64) if constant >= 1 << 63 else constant
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)  # int64's >> keeps the sign; the mask makes it logical
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MIX_1  # int64 products wrap, on CPU and CUDA alike
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _key(*numbers: int) -> int:
+    key = torch.zeros((), dtype=torch.int64)
+    for number in numbers:
+        key = _mix((key ^ number) + _GOLDEN)
+    return int(key)
+
+
+def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
+    """The order of one epoch: int64 [num_records], each of 0..num_records-1 once."""
+    keys = _mix(torch.arange(num_records) * _GOLDEN + _key(seed, epoch, 0))
+    return torch.argsort(keys, stable=True)
+
+
+def draws(indices: Tensor, seed: int, epoch: int, num_draws: int) -> Tensor:
+    """Uniform numbers in [0, 1): float32 [B, num_draws], one row per record, on ``indices``'s device.
+
+    A row depends on (seed, epoch, record index) alone: not on the batch it comes in, the rank, or the device.
+    """
+    counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
+    bits = _shift(_mix(counters * _GOLDEN + _key(seed, epoch, 1)), 40)  # the top 24 bits: exact in float32
+    return bits.to(torch.float32) * 2.0**-24
+
+
+class Share(NamedTuple):
+    """One rank's part of one forward pass.
+
+    ``weight``: the factor on the mean loss of these records so that, summed over the passes and averaged over the ranks of a
+    step, the gradient is that of the mean over the whole global batch. 0 marks a filler that must change nothing.
+    ``last``: the optimizer steps after it.
+    """
+
+    indices: Tensor
+    weight: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a data set. Global batch b of an epoch is ``P[b*batch_size:(b+1)*batch_size]``; ranks and accumulation cut it.
+
+    ``batch_size``: records per optimizer step over all ranks and accumulation; the last batch of an epoch may be short.
+    ``limit``: use that many records only, evenly spaced over the data set, first and last included.
+    """
+
+    num_records: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = False
+    accumulate: int = 1
+    rank: int = 0
+    world_size: int = 1
+    limit: int | None = None
+
+    @property
+    def num_used(self) -> int:
+        """Records per epoch."""
+        return self.num_records if self.limit is None else min(self.limit, self.num_records)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps per epoch."""
+        return -(-self.num_used // self.batch_size)
+
+    def used(self) -> Tensor:
+        """The record indices in use, ascending: int64 [num_used]."""
+        return spread(self.num_records, self.num_used)
+
+    def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
+        """This rank's shares of steps ``start``.. of an epoch; every rank gets equally many, so collectives always meet."""
+        used = self.used()
+        order = used[permutation(self.num_used, self.seed, epoch)] if self.shuffle else used
+        for step in range(start, self.num_steps):
+            batch = order[step * self.batch_size : (step + 1) * self.batch_size]
+            yield from self._cut(batch)
+
+    def _cut(self, batch: Tensor) -> Iterator[Share]:
+        passes = min(self.accumulate, -(-len(batch) // self.world_size))
+        for number, part in enumerate(batch[self.rank :: self.world_size].tensor_split(passes)):
+            weight = len(part) * self.world_size / len(batch)
+            yield Share(part if len(part) else batch[:1], weight, last=number == passes - 1)
+
+
+def spread(num_records: int, count: int) -> Tensor:
+    """``count`` of ``num_records`` indices, evenly spaced, ascending, first and last included: int64 [count]."""
+    if count == num_records:
+        return torch.arange(num_records)
+    return torch.arange(count) * (num_records - 1) // max(1, count - 1)

@@ -1,0 +1,70 @@
+"""MNIST's IDX format: one file of images, one of labels, either of them gzipped or not.
+
+Source: the format's description on the MNIST page: two zero bytes, a type byte, the number of dimensions, then each
+dimension as a big-endian uint32, then the values.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from framework.contracts import Manifest, Records
+from framework.errors import DataError
+from framework.pack.run import check_same_length, image_fields
+from framework.pack.scale import scaled
+
+UINT8 = 8  # the type byte of unsigned bytes, the only type image sets use
+
+
+def read_idx(path: str) -> np.ndarray:
+    """The array in an IDX file of unsigned bytes. DataError D101 or D113."""
+    try:
+        with open(path, "rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise DataError(101, path, "no such file", "give an IDX file such as train-images-idx3-ubyte.gz") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
+    num_dimensions = data[3] if len(data) > 3 else 0
+    start = 4 + 4 * num_dimensions
+    if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
+        raise DataError(113, path, "not an IDX file of unsigned bytes", "give the file as it was published")
+    shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
+    if len(data) - start != math.prod(shape):
+        raise DataError(113, path, f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}", "get the file again")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+@final
+class IdxInput:
+    """Fields ``image`` uint8 [1, H, W] and ``label`` from the files ``images`` and ``labels``; ``size``: (height, width) to scale to."""
+
+    def __init__(self, images: str, labels: str, size: Sequence[int] | None) -> None:
+        self.images, self.labels, self.size = images, labels, size
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = read_idx(self.images), read_idx(self.labels)
+        if images.ndim != 3 or labels.ndim != 1:
+            raise DataError(113, self.images, f"images of shape {images.shape}, labels {labels.shape}", "give images first, then labels")
+        check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
+        return images, labels.astype(np.int64)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        images, labels = self.arrays
+        height, width = self.size or images.shape[1:]
+        classes = [str(number) for number in range(int(labels.max()) + 1)]
+        return Manifest(len(labels), image_fields(1, height, width, raw=True), classes, source=f"idx {self.images}")
+
+    def read(self, start: int, stop: int) -> Records:
+        images, labels = self.arrays
+        return {"image": scaled(images[start:stop], self.size), "label": labels[start:stop]}

@@ -1,0 +1,143 @@
+"""DistributedDataParallel: a process per replica. The only file that knows process groups, ranks' environment and torchrun.
+
+``launch`` starts ranks with the library form of torchrun; under an existing torchrun or srun the ranks are there already.
+"""
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from functools import cache
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from framework.errors import ConfigError, DistributedError
+from framework.parallel.batch_norm import synchronized
+
+MEET_S = 120  # how long ranks may take to start
+AGREE_EVERY = 16  # steps between exchanges of the stop flag: 0.1 ms each on gloo, so 1 % of a 0.6 ms step
+
+
+def under_launcher() -> bool:
+    """Whether a launcher has made this process one of several ranks."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def environment_rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+@final
+class DistributedParallel:
+    """One replica per rank; gloo on CPU, nccl on GPU. Gradients are averaged over ranks.
+
+    ``num_processes``: ranks to start on this machine, where no launcher has; ``sync_batch_norm``: batch statistics over all ranks,
+    without which results depend on their number; ``timeout_s``: how long a rank waits for another.
+    """
+
+    def __init__(
+        self, num_processes: int, sync_batch_norm: bool, timeout_s: float, *, device: torch.device
+    ) -> None:
+        if not under_launcher():
+            raise ConfigError(109, "parallel = ddp", "this process is not one of several ranks", "start with 'paceline train' or torchrun")
+        self.sync_batch_norm = sync_batch_norm
+        cuda = device.type == "cuda"
+        self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
+        if cuda:
+            torch.cuda.set_device(self.device)
+        try:
+            store, rank, world_size = _rendezvous()
+            dist.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=dist.PrefixStore("paceline/group", store),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=timeout_s),
+                device_id=self.device if cuda else None,
+            )
+        except (RuntimeError, ValueError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
+            raise DistributedError(101, "parallel = ddp", f"the ranks could not meet ({error})", "look at MASTER_ADDR and MASTER_PORT") from error
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.notes: tuple[str, ...] = ()
+        self._calls = 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.sync_batch_norm:
+            model = synchronized(model, self.device)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
+        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model.module if isinstance(model, DistributedDataParallel) else model
+
+    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        return model.no_sync() if not last and isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def total(self, sums: Tensor) -> Tensor:
+        shared = sums.to(self.device)
+        dist.all_reduce(shared)
+        return shared.cpu()
+
+    def agree(self, flag: bool) -> bool:
+        self._calls += 1
+        if self._calls % AGREE_EVERY:
+            return False
+        return bool(self.total(torch.tensor([float(flag)], dtype=torch.float64)).item())
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@cache
+def _rendezvous() -> tuple[Any, int, int]:
+    """(store, rank, world size), met once per process. The prefix keeps a restarted attempt from a dead one's addresses."""
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
+    return dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, world_size
+
+
+def share_text(text: str | None) -> str:
+    """Rank 0's text on every rank, through the launcher's store, before there is a process group. ``text`` is None elsewhere."""
+    store, rank, _ = _rendezvous()
+    key = "paceline/config"
+    if rank == 0:
+        assert text is not None
+        store.set(key, text)
+        return text
+    return store.get(key).decode()
+
+
+def launch(num_processes: int, module: str, arguments: list[str], environment: dict[str, str]) -> None:
+    """Run ``python -m module arguments`` as ``num_processes`` ranks on this machine, and wait. Raises DistributedError P102 when one fails.
+
+    A free port and a clean environment each time, so that jobs of a sweep may follow each other.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  # slow to import
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        run_id=f"paceline-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    before = dict(os.environ)
+    # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
+    os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    try:
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        raise DistributedError(102, f"rank {rank}", f"ended with exit code {failure.exitcode}", "its own message stands above") from error
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,56 @@
+"""Mixed precision: products in 16 bits, sums and weights in 32."""
+
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from framework.errors import ConfigError
+from framework.precision.clip import clip
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@final
+class AMP:
+    """``dtype``: bf16, which needs no scaling, or fp16, whose loss is scaled so that small gradients do not vanish."""
+
+    def __init__(self, dtype: str, *, device: torch.device) -> None:
+        if dtype not in DTYPES:
+            raise ConfigError(110, f"precision.dtype = {dtype}", "not a 16-bit type", "choose bf16 or fp16")
+        self._autocast = torch.amp.autocast(device.type, DTYPES[dtype])
+        self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16")
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._stepped = False
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return self._autocast
+
+    def backward(self, loss: Tensor) -> None:
+        self._scaler.scale(loss).backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
+        self._watch(optimizer)
+        if clip_norm is not None:
+            self._scaler.unscale_(optimizer)  # before clipping: the norm of scaled gradients means nothing
+            clip(optimizer, clip_norm)
+        self._stepped = False
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        return self._stepped
+
+    def _watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learn from the optimizer itself whether it stepped: comparing scales would be one more synchronization."""
+        if self._optimizer is not optimizer:
+            self._optimizer = optimizer
+            optimizer.register_step_post_hook(self._mark_stepped)
+
+    def _mark_stepped(self, *_: Any) -> None:
+        self._stepped = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scaler.load_state_dict(state)

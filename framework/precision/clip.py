@@ -1,0 +1,9 @@
+"""Gradient clipping, for every precision."""
+
+import torch
+
+
+def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
+    """Scale the gradients down to a total norm of ``clip_norm``, without a synchronization."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, clip_norm)

@@ -1,0 +1,38 @@
+"""Single precision; on CUDA, matrix products may use TF32."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from framework.precision.clip import clip
+
+_NOTHING = nullcontext()
+
+
+@final
+class FP32:
+    """``tf32``: let matrix products round their inputs to 10 bits of mantissa on CUDA; elsewhere it changes nothing."""
+
+    def __init__(self, tf32: bool, *, device: torch.device) -> None:
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")  # the one switch that old and new code may both read
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return _NOTHING
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
+        if clip_norm is not None:
+            clip(optimizer, clip_norm)
+        optimizer.step()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+

@@ -1,0 +1,113 @@
+"""One training run in this process (one rank's, under ddp): assemble, fit, and leave the files that the run is known by."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from framework.assemble import Assembly
+from framework.checkpoint import load_state
+from framework.durable import write_json
+from framework.measure.host import machine, num_cores, peak_rss_bytes
+from framework.trainer import Trainer
+
+SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
+Config = dict[str, Any]
+
+
+def run(config: Config, run_dir: Path, allowed: tuple[str, ...], stop: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
+    """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
+    torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    start = time.perf_counter()
+    state = load_state(Path(config["resume"])) if config["resume"] else None
+    assembly = Assembly(config, allowed)
+    trainer: Trainer | None = None
+    try:
+        trainer = assembly.trainer(run_dir, state, stop)
+        notes = [note for part in (assembly.parallel, assembly.train) for note in part.notes]
+        leads = assembly.parallel.rank == 0
+        if leads:
+            _add_manifests(run_dir, assembly)
+            for note in notes:
+                say(f"note: {note}")
+        trainer.fit()
+        summary = _summary(config, trainer, notes, time.perf_counter() - start)
+        if leads:
+            write_json(run_dir / "summary.json", summary)
+        return summary
+    finally:
+        for sink in trainer.sinks if trainer is not None else ():
+            sink.close()
+        assembly.close()
+
+
+def _summary(config: Config, trainer: Trainer, notes: list[str], wall_s: float) -> dict[str, Any]:
+    train_s = sum(trainer.spans_s.values())
+    return {
+        "status": "interrupted" if trainer.stopped else "finished",
+        "steps": trainer.progress.step,
+        "epochs": trainer.progress.epoch,
+        "wall_s": wall_s,
+        "records_per_s": trainer.num_records / train_s if train_s else 0.0,
+        "val": trainer.val_means,
+        "best": trainer.best,
+        "spans_s": {name: trainer.spans_s.get(name, 0.0) for name in SPANS},
+        "validate_s": trainer.validate_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "choices": choices(config),
+        "notes": notes,
+    }
+
+
+def choices(config: Config) -> dict[str, str]:
+    """The four groups' choices: the name of the module that each block names."""
+    blocks = {"data": config["data"]["source"], **{name: config[name] for name in ("loader", "parallel", "precision")}}
+    return {name: str(block["_target_"]).split(".")[-2] for name, block in blocks.items()}
+
+
+def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
+    """What ``run.json`` says at the start."""
+    return {
+        "command": command,
+        "overrides": overrides,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "git": _git_revision(),
+        "machine": machine(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("paceline", "torch", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb", "simplejpeg", "nvidia-dali-cuda120"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_revision() -> str | None:
+    """The revision of the code in the working directory, ``+`` where it was changed since; None outside a repository."""
+    try:
+        words = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _add_manifests(run_dir: Path, assembly: Assembly) -> None:
+    path = run_dir / "run.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else facts(sys.argv, [])
+    known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
+    write_json(path, known)

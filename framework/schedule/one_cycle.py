@@ -1,0 +1,17 @@
+"""Straight up to the full rate, straight down to none. Source: Smith and Topin, "Super-convergence"."""
+
+from typing import final
+
+
+@final
+class OneCycle:
+    """``peak``: the share of all steps after which the full rate is reached; ``start``: the factor at the first step."""
+
+    def __init__(self, peak: float, start: float) -> None:
+        self.peak, self.start = peak, start
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        top = max(1.0, self.peak * total_steps)
+        if step < top:
+            return self.start + (1 - self.start) * step / top
+        return max(0.0, (total_steps - step) / max(1.0, total_steps - top))

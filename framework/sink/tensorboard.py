@@ -1,0 +1,39 @@
+"""TensorBoard: loss, metrics, learning rate, spans, records per second; sample images once."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from framework.batch import Batch
+from framework.contracts import Report, RunContext
+
+
+@final
+class TensorBoardSink:
+    """Event files under ``run_dir/tensorboard``. ``num_images``: sample records shown, 0 for none."""
+
+    def __init__(self, num_images: int, *, run: RunContext) -> None:
+        purge_step = run.start_step + 1 if run.start_step else None
+        self._writer = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=purge_step)
+        for name, images in _images(run.sample, num_images).items():
+            self._writer.add_images(f"sample/{name}", images, global_step=0)
+
+    def write(self, report: Report) -> None:
+        scalars = {f"{report.split}/{name}": value for name, value in report.means.items()}
+        scalars[f"{report.split}/records_per_s"] = report.records_per_s
+        if report.split == "train":
+            scalars["train/lr"] = report.learning_rate or 0.0
+            scalars |= {f"span/{name}_s": seconds for name, seconds in report.spans_s.items()}
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, report.step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _images(sample: Batch, count: int) -> dict[str, Tensor]:
+    """The fields of a batch that are images: uint8 [B, 1 or 3, H, W]."""
+    fields = {name: t[:count] for name, t in sample.items() if t.dtype == torch.uint8 and t.dim() == 4 and t.shape[1] in (1, 3)}
+    return fields if count else {}
