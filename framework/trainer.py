@@ -95,7 +95,6 @@ class Trainer:
 
     def epochs(self) -> Iterator[dict[str, float]]:
         """Run epoch by epoch, yielding the newest validation means. To stop early, stop iterating."""
-        self._set_rate()
         while self.progress.step < self.total_steps and not self.stopped:
             self._epoch()
             yield self.val_means
@@ -124,9 +123,9 @@ class Trainer:
     def _finish_step(self) -> bool:
         """Step, count, and whatever is due after this step. True: the epoch ends here."""
         progress, plan = self.progress, self.plan
+        self._set_rate()
         if self.precision.step(self.optimizer, plan.clip_norm):
             progress.scheduled += 1
-            self._set_rate()
             if self.average is not None:
                 self.average.update(self.parallel.unwrap(self.model))
         self.optimizer.zero_grad(set_to_none=True)
@@ -149,6 +148,7 @@ class Trainer:
         return ends_epoch or finished or self.stopped
 
     def _set_rate(self) -> None:
+        """The rate of the step about to be taken; a skipped step takes no place in the schedule."""
         factor = self.schedule(self.progress.scheduled, self.total_steps)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor

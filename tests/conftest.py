@@ -1,0 +1,85 @@
+"""What every test may use, and a police: a test that leaves a thread, a process or a file behind fails."""
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts import Field, Manifest, SourceContext
+from framework.data.hdf5 import HDF5Writer
+from framework.data.lmdb import LMDBWriter
+from framework.order import Order
+from framework.transform.none import NoTransform
+
+torch.set_num_threads(1)
+
+
+def _children() -> set[int]:
+    """Process ids of this process's children, zombies apart."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+        except OSError:
+            continue
+    return {pid for pid in found if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()}
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(("pytest", "TMonitor"))}
+
+
+def _settled(before: set, now, wait_s: float = 5.0) -> set:
+    """What is there beyond ``before`` after it had time to go."""
+    end = time.monotonic() + wait_s
+    while now() - before and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.02)
+    return now() - before
+
+
+@pytest.fixture(autouse=True)
+def police(tmp_path, monkeypatch):
+    """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
+    monkeypatch.chdir(tmp_path)
+    before = _children(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
+    yield
+    multiprocessing.active_children()
+    assert not _settled(before[1], _threads), "threads left behind"
+    assert not _settled(before[0], _children), "processes left behind"
+    assert not {name for name in os.listdir("/dev/shm") if name.startswith("torch_")} - before[2], "shared memory left behind"
+    assert not [path for path in tmp_path.rglob("*.tmp.*")], "temporary files left behind"
+
+
+FIELDS = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
+
+
+def make_records(count: int) -> dict[str, np.ndarray]:
+    """Small records that differ from each other."""
+    rng = np.random.default_rng(0)
+    return {"image": rng.integers(0, 256, (count, 3, 4, 4), np.uint8), "label": np.arange(count, dtype=np.int64) % 3}
+
+
+def write_store(path: str, records: dict, fields=None) -> str:
+    """Pack ``records`` with the writer that the path's ending names."""
+    writer_class = HDF5Writer if path.endswith(".h5") else LMDBWriter
+    count = len(next(iter(records.values())))
+    writer = writer_class(path, fields=fields or FIELDS, num_records=count)
+    writer.write(records)
+    writer.close(Manifest(count, fields or FIELDS, ["a", "b", "c"], source="a test"))
+    return path
+
+
+def make_context(batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **order) -> SourceContext:
+    """A SourceContext over an Order with these options."""
+
+    def make(num_records: int) -> Order:
+        return Order(num_records, batch_size, **{"shuffle": training, **order})
+
+    return SourceContext(make, transform or NoTransform(), training=training, num_workers=num_workers, worker_kind=worker_kind)
