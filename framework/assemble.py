@@ -18,7 +18,18 @@ from torch import nn
 from framework.average import Average
 from framework.batch import Batch, move
 from framework.checkpoint import CheckpointFolder
-from framework.contracts import Augment, Clock, Loader, LoaderContext, Objective, Parallel, RecordInput, RunContext, Source, SourceContext
+from framework.contracts import (
+    Augment,
+    Clock,
+    Loader,
+    LoaderContext,
+    Objective,
+    Parallel,
+    RecordInput,
+    RunContext,
+    Source,
+    SourceContext,
+)
 from framework.data.folder import FolderWriter
 from framework.data.hdf5 import HDF5Writer
 from framework.data.lmdb import LMDBWriter
@@ -46,7 +57,9 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error), "correct its arguments") from error
     except Exception as error:
         if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-            raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error.__cause__ or error), "correct its arguments") from error
+            raise ConfigError(
+                113, f"{where} = {block['_target_']}", _last_line(error.__cause__ or error), "correct its arguments"
+            ) from error
         raise
 
 
@@ -62,7 +75,9 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
         raise ConfigError(105, f"{where}._target_ = {target}", f"cannot be found ({error})", "correct the name") from error
     home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
     if not callable(found) or not home.startswith((*ALLOWED, *allowed)):
-        raise ConfigError(105, f"{where}._target_ = {target}", f"is really {home}, which is not on the list", "name it where it is defined")
+        raise ConfigError(
+            105, f"{where}._target_ = {target}", f"is really {home}, which is not on the list", "name it where it is defined"
+        )
 
 
 def _resolve(target: str) -> Any:
@@ -105,7 +120,9 @@ def writer_class(path: str) -> Any:
     writers = {writer.suffix: writer for writer in (HDF5Writer, LMDBWriter, FolderWriter)}
     suffix = Path(path).suffix
     if suffix not in writers:
-        raise ConfigError(117, path, f"no store has the ending {suffix!r}", "choose .h5 or .lmdb, or no ending for a folder of images")
+        raise ConfigError(
+            117, path, f"no store has the ending {suffix!r}", "choose .h5 or .lmdb, or no ending for a folder of images"
+        )
     return writers[suffix]
 
 
@@ -242,4 +259,6 @@ def _restore(trainer: Trainer, state: dict[str, Any], config: Config) -> None:
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         what = f"its state does not fit this configuration ({_last_line(error)})"
-        raise CheckpointError(103, f"resume = {config['resume']}", what, "resume with the model and optimizer it was saved with") from error
+        raise CheckpointError(
+            103, f"resume = {config['resume']}", what, "resume with the model and optimizer it was saved with"
+        ) from error

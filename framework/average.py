@@ -19,7 +19,9 @@ class Average:
     def update(self, model: nn.Module) -> None:
         """Take the model's weights in; one fused operation for all of them. Never synchronizes."""
         weights = [parameter.detach() for parameter in model.parameters()]
-        torch._foreach_lerp_([p.detach() for p in self.model.parameters()], weights, 1 - self.decay)
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
+            [p.detach() for p in self.model.parameters()], weights, 1 - self.decay
+        )
         for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
             mine.copy_(theirs)
 

@@ -39,9 +39,13 @@ def load_state(run_dir: Path) -> dict[str, Any]:
     """The newest state of a run. CheckpointError where there is none or it cannot be read; nothing in it is ever executed."""
     path = run_dir / FOLDER / "state.pt"
     if not path.is_file():
-        raise CheckpointError(101, f"resume = {run_dir}", "no checkpoints/state.pt there", "give the directory of a run that has saved one")
+        raise CheckpointError(
+            101, f"resume = {run_dir}", "no checkpoints/state.pt there", "give the directory of a run that has saved one"
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
         words = str(error).splitlines()[0][:200]
-        raise CheckpointError(102, str(path), f"cannot be read ({words})", "start again, or use checkpoints/last.pt for the weights") from error
+        raise CheckpointError(
+            102, str(path), f"cannot be read ({words})", "start again, or use checkpoints/last.pt for the weights"
+        ) from error

@@ -5,7 +5,7 @@ Four questions, four groups: **data** = how records become host batches; **loade
 classes that inherit nothing; the Trainer sees only what stands here. ``tests/contract/`` checks every promise.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +120,8 @@ class Transform(Protocol):
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         """``sizes`` int64 [B, 2] (height, width), ``draws`` float32 [B, num_draws] or None outside training ->
-        int64 [B, 5]: top, left, height, width, flip (0 or 1)."""
+        int64 [B, 5]: top, left, height, width, flip (0 or 1).
+        """
         ...
 
 
@@ -143,6 +144,9 @@ class MicroBatch(NamedTuple):
     batch: Batch
     weight: float
     last: bool
+
+
+MicroBatches = Generator[MicroBatch, None, None]  # a generator, so that closing it early frees what it holds
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Source(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         """Steps ``start``.. of an epoch. Closing the iterator early leaves no thread, process or file behind."""
         ...
 
@@ -223,7 +227,7 @@ class Loader(Protocol):
         """What the user should know of this choice on this machine; said once."""
         ...
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         """Steps ``start``.. of an epoch. Marks ``wait`` and ``copy``. Errors of the source surface here; an early close cleans up."""
         ...
 
@@ -290,7 +294,8 @@ class Precision(Protocol):
 # ---------------------------------------------------------------------------------------------- what is learned, and told
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """What an objective found: ``loss`` (mean over ``count`` records, 0-d), ``sums`` (0-d tensors, summed over the records)."""
 
     loss: Tensor

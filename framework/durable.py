@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ def temporary_name(path: Path) -> Path:
 
 
 @contextmanager
-def publish(path: Path) -> Iterator[Path]:
+def publish(path: Path) -> Generator[Path, None, None]:
     """Yield a temporary name to write to; on a clean exit it becomes ``path``, on an error it is removed.
 
     For writers that open the file themselves (h5py, lmdb, torch). Raises ResourceError R101 where the disk says no.
@@ -42,7 +42,7 @@ def publish(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_durable(path: Path) -> Iterator[IO[bytes]]:
+def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
     """Open ``path`` for writing bytes; what is written is published when the block ends without an error."""
     with publish(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)

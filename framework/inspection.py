@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import torch
 
-from framework.contracts import RecordStore, Records
+from framework.contracts import Records, RecordStore
 from framework.data.decode import decode
 from framework.data.store import open_store
 from framework.durable import open_durable

@@ -24,7 +24,9 @@ SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 Config = dict[str, Any]
 
 
-def run(config: Config, run_dir: Path, allowed: tuple[str, ...], stop: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    config: Config, run_dir: Path, allowed: tuple[str, ...], stop: Callable[[], bool], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
     torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     start = time.perf_counter()

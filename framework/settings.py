@@ -27,7 +27,20 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "allow_targets": ((list,), None),
     "prepare": ((dict, type(None)), None),
 }
-GROUPS = ("data", "loader", "parallel", "precision", "model", "objective", "optim", "schedule", "transform", "augment", "sink", "workers")
+GROUPS = (
+    "data",
+    "loader",
+    "parallel",
+    "precision",
+    "model",
+    "objective",
+    "optim",
+    "schedule",
+    "transform",
+    "augment",
+    "sink",
+    "workers",
+)
 
 
 def check(config: dict[str, Any]) -> None:
@@ -37,13 +50,22 @@ def check(config: dict[str, Any]) -> None:
         fits = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
         if not fits or (least is not None and value is not None and value < least):
             wanted = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-            raise ConfigError(101, f"{key} = {value}", "not a value it can have", f"give {wanted}{'' if least is None else f', at least {least:g}'}")
-    for key in config:
+            raise ConfigError(
+                101,
+                f"{key} = {value}",
+                "not a value it can have",
+                f"give {wanted}{'' if least is None else f', at least {least:g}'}",
+            )
+    for key, value in config.items():
         if key not in RULES and key not in GROUPS:
-            raise ConfigError(102, f"{key} = {config[key]}", f"no such key{did_you_mean(key, [*RULES, *GROUPS])}", "correct or remove it")
+            raise ConfigError(
+                102, f"{key} = {value}", f"no such key{did_you_mean(key, [*RULES, *GROUPS])}", "correct or remove it"
+            )
     for group in GROUPS:
         if not isinstance(config.get(group), dict):
-            raise ConfigError(101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'")
+            raise ConfigError(
+                101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"
+            )
     _check_workers(config["workers"])
 
 
@@ -55,4 +77,6 @@ def _check_workers(workers: dict[str, Any]) -> None:
         raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
     for key in workers:
         if key not in ("num", "kind"):
-            raise ConfigError(102, f"workers.{key}", f"no such key{did_you_mean(key, ['num', 'kind'], 'workers')}", "correct or remove it")
+            raise ConfigError(
+                102, f"workers.{key}", f"no such key{did_you_mean(key, ['num', 'kind'], 'workers')}", "correct or remove it"
+            )

@@ -68,7 +68,9 @@ def _of_class(node: ast.ClassDef) -> Signature | None:
             return Signature(names[1:], is_open)
     decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
     if any(isinstance(d, ast.Name) and d.id == "dataclass" for d in decorators):
-        return Signature(tuple(i.target.id for i in node.body if isinstance(i, ast.AnnAssign) and isinstance(i.target, ast.Name)), False)
+        return Signature(
+            tuple(i.target.id for i in node.body if isinstance(i, ast.AnnAssign) and isinstance(i.target, ast.Name)), False
+        )
     return None if node.bases else Signature((), False)
 
 

@@ -45,7 +45,9 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     """ConfigError C105 where a name is not on the allow-list."""
     if not isinstance(target, str) or not target.startswith((*ALLOWED, *allowed)):
         what = "not on the list of what a configuration may call"
-        raise ConfigError(105, f"{where}._target_ = {target}", what, "if you trust it, add allow_targets=[its package] on the command line")
+        raise ConfigError(
+            105, f"{where}._target_ = {target}", what, "if you trust it, add allow_targets=[its package] on the command line"
+        )
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

@@ -109,7 +109,7 @@ class Trainer:
                 if last and self._finish_step():
                     break
         finally:
-            micro_batches.close()  # type: ignore[attr-defined]  # loaders are generators: this frees their threads now
+            micro_batches.close()  # frees the loader's threads now, not when it is collected
 
     def _forward_backward(self, batch: Batch, weight: float, last: bool) -> None:
         with self.parallel.accumulate(self.model, last):

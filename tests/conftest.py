@@ -76,7 +76,9 @@ def write_store(path: str, records: dict, fields=None) -> str:
     return path
 
 
-def make_context(batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **order) -> SourceContext:
+def make_context(
+    batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **order
+) -> SourceContext:
     """A SourceContext over an Order with these options."""
 
     def make(num_records: int) -> Order:

@@ -16,6 +16,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.arguments import option
 from framework.cli.explain import explain
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
@@ -72,17 +73,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
 
 
-def option(arguments: list[str], *names: str) -> str | None:
-    """The value of ``--name value`` or ``--name=value``."""
-    for number, word in enumerate(arguments):
-        for name in names:
-            if word == name and number + 1 < len(arguments):
-                return arguments[number + 1]
-            if word.startswith(f"{name}="):
-                return word.split("=", 1)[1]
-    return None
-
-
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
     missing = sorted(OmegaConf.missing_keys(config))
@@ -91,11 +81,8 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(104, error.full_key or "config", " ".join(str(error.msg or error).split()), "correct the interpolation") from error
+        raise ConfigError(
+            104, error.full_key or "config", " ".join(str(error.msg or error).split()), "correct the interpolation"
+        ) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
-
-
-def quoted(value: str) -> str:
-    """A value as Hydra's override grammar takes it literally."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,6 +1,7 @@
 """What Hydra could not compose, in one line, with the nearest thing that exists."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -10,6 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.arguments import option
 from framework.cli.paths import CONF
 from framework.errors import ConfigError
 from framework.targets import did_you_mean
@@ -32,7 +34,7 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
     group, _, choice = name.rpartition("/")
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
-    options = _options(command, arguments, group)
+    options = _options(command, group, option(arguments, "--config-dir", "-cd"))
     fix = f"choose {', '.join(options)}" if options else "see --help for the groups"
     return ConfigError(104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix)
 
@@ -45,7 +47,7 @@ def _unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
 
 
-def _with_hydra(command: str, arguments: list[str], ask: Any) -> Any:
+def _with_hydra(command: str, ask: Any) -> Any:
     """``ask()`` inside an initialized Hydra that knows the same folders."""
     GlobalHydra.instance().clear()
     try:
@@ -55,11 +57,14 @@ def _with_hydra(command: str, arguments: list[str], ask: Any) -> Any:
         return []
 
 
-def _options(command: str, arguments: list[str], group: str) -> list[str]:
+def _options(command: str, group: str, config_dir: str | None) -> list[str]:
+    """Choices of a group: ours, and the user's."""
+
     def ask(instance: Any) -> list[str]:
         return instance.config_loader().get_group_options(group, ObjectType.CONFIG)
 
-    return _with_hydra(command, arguments, ask)
+    theirs = [path.stem for path in (Path(config_dir) / group).glob("*.yaml")] if config_dir else []
+    return sorted({*_with_hydra(command, ask), *theirs})
 
 
 def _keys(command: str, arguments: list[str]) -> list[str]:
@@ -75,7 +80,7 @@ def _keys(command: str, arguments: list[str]) -> list[str]:
             config = compose(command)
         return [*groups, *_flat(OmegaConf.to_container(config))]
 
-    return _with_hydra(command, arguments, ask)
+    return _with_hydra(command, ask)
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:

@@ -8,14 +8,18 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from framework.cli.app import quoted, resolved, run_app
+from framework.cli.app import resolved, run_app
+from framework.cli.arguments import quoted
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.rundir import discard_if_empty
 
 
 def main(arguments: list[str]) -> int:
     """The command; a word that is not an override is the store's path."""
-    words = [w if "=" in w or w.startswith("-") or before in ("--cfg", "--config-dir", "-c", "-cd") else f"store={quoted(w)}" for before, w in zip(["", *arguments], arguments, strict=False)]
+    words = [
+        w if "=" in w or w.startswith("-") or before in ("--cfg", "--config-dir", "-c", "-cd") else f"store={quoted(w)}"
+        for before, w in zip(["", *arguments], arguments, strict=False)
+    ]
     return run_app("inspect", words if arguments[:1] != ["-sc"] else arguments, _job)
 
 

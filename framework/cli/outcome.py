@@ -39,7 +39,11 @@ def _known(error: Exception) -> PacelineError | None:
     if isinstance(error, PacelineError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
-        return ResourceError(101, str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}", "free space or choose another place")
+        return ResourceError(
+            101, str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}", "free space or choose another place"
+        )
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError(104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate")
+        return ResourceError(
+            104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate"
+        )
     return None

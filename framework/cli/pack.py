@@ -34,7 +34,9 @@ def _pack(cfg: DictConfig) -> Outcome:
     check_targets(config, ())
     workers = config["workers"]
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        raise ConfigError(101, f"workers = {workers}", "not a value it can have", "give int, at least 0, or null for one per core")
+        raise ConfigError(
+            101, f"workers = {workers}", "not a value it can have", "give int, at least 0, or null for one per core"
+        )
     from framework.assemble import build  # noqa: PLC0415  # loads torch: only for a configuration that is sound
     from framework.cli.progress import pack_with_progress  # noqa: PLC0415
 

@@ -13,9 +13,15 @@ from framework.pack.run import MakeWriter, pack
 def pack_with_progress(source: RecordInput, make_writer: MakeWriter, path: str, num_workers: int | None = None) -> Manifest:
     """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
     console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("packing {task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} records, {task.fields[mb]:.1f} MB"))
+    columns = (
+        TextColumn("packing {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} records, {task.fields[mb]:.1f} MB"),
+    )
     total = source.manifest.num_records
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    )
     workers = default_workers(total) if num_workers is None else num_workers
     with bar:
         task = bar.add_task(path, total=total, mb=0.0)

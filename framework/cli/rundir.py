@@ -18,7 +18,9 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
     try:
         os.close(os.open(run_dir / "run.json", os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
     except FileExistsError as error:
-        raise ConfigError(121, f"hydra.run.dir = {run_dir}", "holds a run already", "choose another, or go on with resume=") from error
+        raise ConfigError(
+            121, f"hydra.run.dir = {run_dir}", "holds a run already", "choose another, or go on with resume="
+        ) from error
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
     write_json(run_dir / f"resolved{suffix}.json", config)

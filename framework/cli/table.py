@@ -16,7 +16,9 @@ def print_run(run_dir: Path, short: bool) -> None:
         console.print(f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s", soft_wrap=True)
     elif summary:
         console.print(_spans(summary))
-        console.print(f"{summary['status']}: {summary['steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s")
+        console.print(
+            f"{summary['status']}: {summary['steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
+        )
         console.print(f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})")
     console.print(f"run directory: {run_dir}", soft_wrap=True)
 
@@ -44,14 +46,20 @@ def print_sweep(run_dirs: list[Path]) -> None:
             continue
         total_s = sum(summary["spans_s"].values()) or 1.0
         wait = f"{100 * summary['spans_s']['wait'] / total_s:.0f} %"
-        table.add_row(run_dir.name.split("-")[0], *summary["choices"].values(), f"{summary['records_per_s']:,.0f}", wait, _metrics(summary))
+        table.add_row(
+            run_dir.name.split("-")[0], *summary["choices"].values(), f"{summary['records_per_s']:,.0f}", wait, _metrics(summary)
+        )
     console = Console(highlight=False)
     console.print(table)
     console.print(f"sweep directory: {run_dirs[0].parent}", soft_wrap=True)
 
 
 def _metrics(summary: dict[str, Any]) -> str:
-    return "val " + "  ".join(f"{name} {value:.4f}" for name, value in summary["val"].items() if name != "step") if summary["val"] else ""
+    return (
+        "val " + "  ".join(f"{name} {value:.4f}" for name, value in summary["val"].items() if name != "step")
+        if summary["val"]
+        else ""
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -11,11 +11,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from framework import settings
-from framework.cli.app import option, quoted, resolved, run_app
-from framework.cli.outcome import Outcome, outcome_of
+from framework.cli.app import resolved, run_app
+from framework.cli.arguments import option, quoted
+from framework.cli.outcome import outcome_of
 from framework.cli.rundir import claim, discard_if_empty
 from framework.cli.signals import StopSignals
 from framework.errors import CheckpointError, ConfigError, PacelineError
@@ -41,7 +42,12 @@ def main(arguments: list[str]) -> int:
 def _main_of_rank(arguments: list[str]) -> int:
     """Under torchrun or srun: rank 0 composes and shares what it found; the others never see Hydra, so there is one run directory."""
     if "-m" in arguments or "--multirun" in arguments:
-        raise ConfigError(122, "-m", "a sweep inside an existing launch would be run by every rank", "start it without torchrun: parallel=ddp starts ranks")
+        raise ConfigError(
+            122,
+            "-m",
+            "a sweep inside an existing launch would be run by every rank",
+            "start it without torchrun: parallel=ddp starts ranks",
+        )
     from framework.cli.rank import run_shared  # noqa: PLC0415
 
     if int(os.environ["RANK"]) == 0:
@@ -97,7 +103,9 @@ def _allowed(config: Config, overrides: list[str]) -> tuple[str, ...]:
     said = any(word.lstrip("+").startswith("allow_targets=") for word in overrides)
     if config.get("allow_targets") and not said:
         what = "set by a configuration file, which must not allow itself anything"
-        raise ConfigError(105, f"allow_targets = {config['allow_targets']}", what, f"give it on the command line, or by {ALLOW_VARIABLE}")
+        raise ConfigError(
+            105, f"allow_targets = {config['allow_targets']}", what, f"give it on the command line, or by {ALLOW_VARIABLE}"
+        )
     from_environment = os.environ.get(ALLOW_VARIABLE, "").split(",")
     allowed = as_prefixes([*map(str, config.get("allow_targets") or []), *from_environment])
     if allowed and os.getcwd() not in sys.path:
@@ -114,7 +122,9 @@ def _resumed(arguments: list[str]) -> list[str]:
     try:
         before = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["overrides"]
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(101, f"resume = {resume}", "not the directory of a run (no run.json)", "give the path a run printed") from error
+        raise CheckpointError(
+            101, f"resume = {resume}", "not the directory of a run (no run.json)", "give the path a run printed"
+        ) from error
     try:
         parser = OverridesParser.create()
         given = {parser.parse_override(word).get_key_element() for word in arguments if "=" in word and not word.startswith("-")}
@@ -123,5 +133,3 @@ def _resumed(arguments: list[str]) -> list[str]:
         return arguments  # Hydra will say what is wrong with them
     rest = [word for word in arguments if not word.startswith("resume=")]
     return [f"hydra.run.dir={quoted(str(run_dir))}", f"resume={quoted(str(run_dir))}", *kept, *rest]
-
-

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, SourceContext
+from framework.contracts import Manifest, MicroBatch, MicroBatches, SourceContext
 from framework.data.decode import BadImage, image_size
 from framework.data.source import make_order
 from framework.data.store import open_store
@@ -41,7 +41,7 @@ class DALISource:
     def manifest(self) -> Manifest:
         return self.store.manifest
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training)
 
     def sample(self, count: int) -> Batch:
@@ -52,7 +52,7 @@ class DALISource:
         self._pipeline = None
         self.store.close()
 
-    def _run(self, shares: list[Share], epoch: int, training: bool) -> Iterator[MicroBatch]:
+    def _run(self, shares: list[Share], epoch: int, training: bool) -> MicroBatches:
         largest = max((len(share.indices) for share in shares), default=1)
         self._feed = (self._inputs(share.indices, epoch, training) for share in shares)
         self._prepare(largest)
@@ -81,7 +81,7 @@ class DALISource:
             self._stale = False
 
     def _build(self, batch_size: int) -> Any:
-        fn, types, pipeline_class = self._dali
+        fn, _, pipeline_class = self._dali
         gpu = self.context.device.type == "cuda"
         pipeline = pipeline_class(
             batch_size=batch_size,
@@ -138,21 +138,28 @@ class DALISource:
         if isinstance(error, DataError):
             return error
         words = " ".join(str(error).split())[:300]
-        return DataError(106, self.store.name(int(indices[0])), f"DALI could not make this record's batch ({words})", "see which with data=hdf5 or lmdb")
+        return DataError(
+            106,
+            self.store.name(int(indices[0])),
+            f"DALI could not make this record's batch ({words})",
+            "see which with data=hdf5 or lmdb",
+        )
 
 
 def _import_dali() -> tuple[Any, Any, Any]:
     try:
-        from nvidia.dali import Pipeline, fn, types  # noqa: PLC0415  # optional: an extra
+        from nvidia.dali import fn, types  # noqa: PLC0415  # optional: an extra
+        from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
     except ImportError as error:
-        raise ResourceError(103, "data = dali", f"DALI is not installed ({error})", "pip install 'paceline[dali]', or choose data=hdf5") from error
+        raise ResourceError(
+            103, "data = dali", f"DALI is not installed ({error})", "pip install 'paceline[dali]', or choose data=hdf5"
+        ) from error
     return fn, types, Pipeline
 
 
 def _array(values: Any) -> Any:
     if isinstance(values, Tensor):
         return values.numpy()
-    import numpy as np  # noqa: PLC0415
 
     return [np.frombuffer(value, np.uint8) for value in values]
 

@@ -47,7 +47,7 @@ def image_size(data: Any) -> tuple[int, int]:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
             raise BadImage(str(error)) from error
-        return height, width
+        return int(height), int(width)
     if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) == 24:
         return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
     if not head:

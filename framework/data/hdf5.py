@@ -67,7 +67,7 @@ class HDF5Store:
             num_records = self._manifest.num_records
             for name, field in self._manifest.fields.items():
                 try:
-                    node = file["records"][name]
+                    node: Any = file[f"records/{name}"]
                     self._maps[name] = _gather(self.path, node, field, num_records)
                 except (KeyError, ValueError, TypeError) as error:
                     what = f"field {name!r} is not as the manifest says ({error})"
@@ -132,7 +132,7 @@ class _SliceGather:
     def __init__(self, data: np.ndarray, offsets: np.ndarray) -> None:
         if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
             raise ValueError("offsets out of bounds")
-        self.data, self.offsets = memoryview(data), offsets
+        self.data, self.offsets = memoryview(data), offsets  # pyright: ignore[reportArgumentType]  # an array is a buffer
 
     def __call__(self, indices: Tensor) -> list[memoryview]:
         first = self.offsets[indices.numpy()].tolist()
@@ -171,7 +171,7 @@ class HDF5Writer:
 
     def close(self, manifest: Manifest) -> None:
         for name, spool in self._spools.items():
-            spool.copy_into(self._file["records"].create_group(name))
+            spool.copy_into(self._file.create_group(f"records/{name}"))
         self._file.attrs["manifest"] = to_json(manifest)
         self._file.close()
         self._publish.__exit__(None, None, None)

@@ -120,7 +120,9 @@ class LMDBStore:
         header = struct.pack(f"<{len(sizes)}I", *sizes)
         row_bytes = len(header) + sum(sizes)
         if any(len(value) != row_bytes or value[: len(header)] != header for value in values):
-            bad = next(i for i, v in zip(indices.tolist(), values, strict=True) if len(v) != row_bytes or v[: len(header)] != header)
+            bad = next(
+                i for i, v in zip(indices.tolist(), values, strict=True) if len(v) != row_bytes or v[: len(header)] != header
+            )
             raise DataError(105, self.name(bad), "its header does not fit the manifest", "pack it again")
         rows = torch.frombuffer(bytearray().join(values), dtype=torch.uint8).view(len(values), row_bytes)
         records: Records = {}

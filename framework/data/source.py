@@ -1,11 +1,10 @@
 """A Source over any RecordStore: order -> indices -> store.read -> decode, transform -> host batch."""
 
-from collections.abc import Iterator
 from itertools import tee
 from typing import final
 
 from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, RecordStore, SourceContext
+from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore, SourceContext
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import Workers
 from framework.errors import DataError
@@ -26,7 +25,7 @@ class StoreSource:
     def manifest(self) -> Manifest:
         return self.store.manifest
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, self.training) for share in ahead)
         batches = self.workers.map(requests)

@@ -1,13 +1,13 @@
 """One batch for ever: what training costs when data costs nothing. The headroom of every other choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
 import torch
 
 from framework.batch import Batch
-from framework.contracts import Field, Manifest, MicroBatch, SourceContext
+from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
 from framework.order import Order, draws
 
 
@@ -33,7 +33,7 @@ class SyntheticSource:
         label = (numbers[:, 0] * len(self.manifest.classes)).to(torch.int64)
         return {"index": indices, "image": image, "label": label}
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         same = replace(self.order, shuffle=False)  # nothing to read, so nothing to shuffle
         for share in same.shares(epoch, start):
             yield MicroBatch(self.sample(len(share.indices)), share.weight, share.last)

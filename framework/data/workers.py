@@ -74,11 +74,14 @@ class Workers:
                 yield result
         except RuntimeError as error:  # torch's own words for a killed worker, a full /dev/shm, a timeout
             what = f"a worker process was lost ({error})"
-            raise ResourceError(102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread") from error
+            raise ResourceError(
+                102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread"
+            ) from error
 
     def close(self) -> None:
-        if self._loader is not None and self._loader._iterator is not None:
-            self._loader._iterator._shutdown_workers()  # type: ignore[attr-defined]  # torch has no public way before garbage collection
+        iterator: Any = getattr(self._loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()  # noqa: SLF001  # torch's only way that does not wait for garbage collection
         self._loader = None
 
 
@@ -114,7 +117,12 @@ class _Reads(Dataset[Any]):
         except PacelineError as error:
             return Failure(error.args, type(error).__name__)
         except Exception as error:  # noqa: BLE001  # anything a user's code may raise
-            words = (108, f"records {request.indices[:4].tolist()}...", f"{type(error).__name__}: {error}", "try workers.num=0 to see it in place")
+            words = (
+                108,
+                f"records {request.indices[:4].tolist()}...",
+                f"{type(error).__name__}: {error}",
+                "try workers.num=0 to see it in place",
+            )
             return Failure(words, DataError.__name__)
 
 

@@ -1,11 +1,10 @@
 """The loader everybody knows: take a host batch, copy it, step. What the source's workers do not hide, the step waits for."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import final
 
 from framework.batch import move, pin
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts import LoaderContext, MicroBatch, MicroBatches
 
 
 @final
@@ -18,7 +17,7 @@ class PlainLoader:
         self.num_steps = context.source.order.num_steps
         self.notes: tuple[str, ...] = ()
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         context = self.context
         with closing(context.source.batches(epoch, start)) as batches:
             for batch, weight, last in batches:

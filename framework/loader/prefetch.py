@@ -1,11 +1,10 @@
 """Host batches are made by a background thread while the step runs; the copy stays in line."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import final
 
 from framework.batch import move, pin
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts import LoaderContext, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead
 
 
@@ -19,7 +18,7 @@ class PrefetchLoader:
         self.num_steps = context.source.order.num_steps
         self.notes: tuple[str, ...] = ()
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         context = self.context
         with closing(Ahead(self._host(epoch, start), self.depth)) as ahead:
             for batch, weight, last in ahead:
@@ -28,7 +27,7 @@ class PrefetchLoader:
                 context.clock.mark("copy")
                 yield MicroBatch(device_batch, weight, last)
 
-    def _host(self, epoch: int, start: int) -> Iterator[MicroBatch]:
+    def _host(self, epoch: int, start: int) -> MicroBatches:
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro._replace(batch=pin(micro.batch)) if self.pin else micro

@@ -14,7 +14,7 @@ from typing import NamedTuple, final
 import torch
 
 from framework.batch import Batch, move, pin
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts import LoaderContext, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead
 
 
@@ -35,11 +35,11 @@ class StreamLoader:
         self.stream = torch.cuda.Stream(context.device) if cuda else None
         self.notes: tuple[str, ...] = () if cuda else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(Ahead(self._host(epoch, start), self.depth)) as ahead:
             yield from self._in_line(iter(ahead), epoch) if self.stream is None else self._overlapped(iter(ahead), epoch)
 
-    def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> Iterator[MicroBatch]:
+    def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
         context = self.context
         for batch, weight, last in ahead:
             context.clock.mark("wait")
@@ -47,7 +47,7 @@ class StreamLoader:
             context.clock.mark("copy")
             yield MicroBatch(device_batch, weight, last)
 
-    def _overlapped(self, ahead: Iterator[MicroBatch], epoch: int) -> Iterator[MicroBatch]:
+    def _overlapped(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
         under_way: deque[_Copy] = deque()
         used: deque[_Copy] = deque()
         exhausted = False
@@ -83,7 +83,7 @@ class StreamLoader:
         for tensor in copy.device.batch.values():
             tensor.record_stream(current)
 
-    def _host(self, epoch: int, start: int) -> Iterator[MicroBatch]:
+    def _host(self, epoch: int, start: int) -> MicroBatches:
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))

@@ -17,7 +17,9 @@ class _BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inside = torch.relu(self.bn1(self.conv1(x)))
@@ -40,7 +42,16 @@ class ResNet18(nn.Module):
 
     def __init__(self, in_channels: int, num_classes: int, stem: str) -> None:
         super().__init__()
-        widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))
+        widths = (
+            (64, 64, 1),
+            (64, 64, 1),
+            (64, 128, 2),
+            (128, 128, 1),
+            (128, 256, 2),
+            (256, 256, 1),
+            (256, 512, 2),
+            (512, 512, 1),
+        )
         blocks = (_BasicBlock(*width) for width in widths)
         self.features = nn.Sequential(_stem(stem, in_channels), *blocks, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(512, num_classes)

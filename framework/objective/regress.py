@@ -28,7 +28,11 @@ class Regress:
             raise ValueError(f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}")
         loss = self.loss(guess.float(), target.float())
         with torch.no_grad():
-            absolute = (guess.float() - target.float()).abs().flatten(1).mean(1).sum() if target.dim() > 1 else (guess - target).abs().sum()
+            absolute = (
+                (guess.float() - target.float()).abs().flatten(1).mean(1).sum()
+                if target.dim() > 1
+                else (guess - target).abs().sum()
+            )
         return Outcome(loss, {"mae": absolute}, len(target))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:

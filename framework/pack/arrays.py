@@ -30,10 +30,14 @@ class ArraysInput:
             loaded = np.load(self.path, allow_pickle=False, mmap_mode="r")
             arrays = {Path(self.path).stem: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(112, self.path, f"not plain arrays ({error})", "save numbers with numpy.savez(path, x=..., label=...)") from error
+            raise DataError(
+                112, self.path, f"not plain arrays ({error})", "save numbers with numpy.savez(path, x=..., label=...)"
+            ) from error
         flat = [name for name, array in arrays.items() if array.ndim == 0 or array.dtype.kind not in "biufc"]
         if flat or not arrays:
-            raise DataError(112, self.path, f"{flat or 'nothing'} cannot be records", "give arrays of numbers, first dimension the records")
+            raise DataError(
+                112, self.path, f"{flat or 'nothing'} cannot be records", "give arrays of numbers, first dimension the records"
+            )
         return arrays
 
     @cached_property

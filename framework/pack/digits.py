@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class DigitsInput:
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits  # noqa: PLC0415  # a second to import, wanted only here
 
-        data = load_digits()
+        data: Any = load_digits()
         images = np.round(data.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
         labels = data.target.astype(np.int64)
         is_val = np.arange(len(labels)) % VAL_EVERY == 0

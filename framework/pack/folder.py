@@ -27,7 +27,9 @@ class FolderInput:
         if encode not in ("keep", "raw"):
             raise ConfigError(114, f"input.encode = {encode}", "not an encoding", "choose keep or raw")
         if size is not None and encode == "keep":
-            raise ConfigError(115, f"input.size = {list(size)}", "kept bytes cannot be scaled", "set input.encode=raw, or leave size out")
+            raise ConfigError(
+                115, f"input.size = {list(size)}", "kept bytes cannot be scaled", "set input.encode=raw, or leave size out"
+            )
         self.path, self.encode, self.channels = path, encode, channels
         self.resize = None if size is None else Resize(size)
 

@@ -39,7 +39,9 @@ def read_idx(path: str) -> np.ndarray:
         raise DataError(113, path, "not an IDX file of unsigned bytes", "give the file as it was published")
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
     if len(data) - start != math.prod(shape):
-        raise DataError(113, path, f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}", "get the file again")
+        raise DataError(
+            113, path, f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}", "get the file again"
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
@@ -54,7 +56,9 @@ class IdxInput:
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         images, labels = read_idx(self.images), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
-            raise DataError(113, self.images, f"images of shape {images.shape}, labels {labels.shape}", "give images first, then labels")
+            raise DataError(
+                113, self.images, f"images of shape {images.shape}, labels {labels.shape}", "give images first, then labels"
+            )
         check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
         return images, labels.astype(np.int64)
 

@@ -77,7 +77,9 @@ def _read_all(source: RecordInput, num_workers: int) -> Iterator[Records]:
         while under_way:
             yield under_way.popleft().result()
     except BrokenProcessPool as error:
-        raise ResourceError(102, f"workers = {num_workers}", "a packing process was killed", "look at memory; use fewer workers") from error
+        raise ResourceError(
+            102, f"workers = {num_workers}", "a packing process was killed", "look at memory; use fewer workers"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

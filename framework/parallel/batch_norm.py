@@ -40,6 +40,10 @@ class _AllReduce(torch.autograd.Function):
 class HostSyncBatchNorm(nn.Module):
     """A batch norm whose mean and variance are those of all ranks' records; two exchanges a pass, so that the variance is exact."""
 
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
     def __init__(self, old: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
         super().__init__()
         self.eps, self.momentum, self.affine = old.eps, old.momentum, old.affine
@@ -65,7 +69,7 @@ class HostSyncBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
-        if self.running_mean is None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked += 1
         momentum = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)

@@ -13,6 +13,8 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.errors import ConfigError, DistributedError
@@ -39,11 +41,11 @@ class DistributedParallel:
     without which results depend on their number; ``timeout_s``: how long a rank waits for another.
     """
 
-    def __init__(
-        self, num_processes: int, sync_batch_norm: bool, timeout_s: float, *, device: torch.device
-    ) -> None:
+    def __init__(self, num_processes: int, sync_batch_norm: bool, timeout_s: float, *, device: torch.device) -> None:
         if not under_launcher():
-            raise ConfigError(109, "parallel = ddp", "this process is not one of several ranks", "start with 'paceline train' or torchrun")
+            raise ConfigError(
+                109, "parallel = ddp", "this process is not one of several ranks", "start with 'paceline train' or torchrun"
+            )
         self.sync_batch_norm = sync_batch_norm
         cuda = device.type == "cuda"
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
@@ -53,14 +55,16 @@ class DistributedParallel:
             store, rank, world_size = _rendezvous()
             dist.init_process_group(
                 "nccl" if cuda else "gloo",
-                store=dist.PrefixStore("paceline/group", store),
+                store=PrefixStore("paceline/group", store),
                 rank=rank,
                 world_size=world_size,
                 timeout=timedelta(seconds=timeout_s),
                 device_id=self.device if cuda else None,
             )
         except (RuntimeError, ValueError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
-            raise DistributedError(101, "parallel = ddp", f"the ranks could not meet ({error})", "look at MASTER_ADDR and MASTER_PORT") from error
+            raise DistributedError(
+                101, "parallel = ddp", f"the ranks could not meet ({error})", "look at MASTER_ADDR and MASTER_PORT"
+            ) from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.notes: tuple[str, ...] = ()
         self._calls = 0
@@ -97,8 +101,8 @@ class DistributedParallel:
 @cache
 def _rendezvous() -> tuple[Any, int, int]:
     """(store, rank, world size), met once per process. The prefix keeps a restarted attempt from a dead one's addresses."""
-    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
-    return dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, world_size
+    store, rank, world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, world_size
 
 
 def share_text(text: str | None) -> str:
@@ -137,7 +141,9 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        raise DistributedError(102, f"rank {rank}", f"ended with exit code {failure.exitcode}", "its own message stands above") from error
+        raise DistributedError(
+            102, f"rank {rank}", f"ended with exit code {failure.exitcode}", "its own message stands above"
+        ) from error
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -35,4 +35,3 @@ class FP32:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
