@@ -8,7 +8,7 @@ Batch = dict[str, Tensor]
 
 def move(batch: Batch, device: torch.device) -> Batch:
     """The batch on ``device``; a pinned batch is copied asynchronously, in the current stream. On the same device: itself."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+    return {name: tensor if tensor.device == device else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
 def pin(batch: Batch) -> Batch:

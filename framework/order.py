@@ -108,6 +108,9 @@ class Order:
             yield from self._cut(batch)
 
     def _cut(self, batch: Tensor) -> Iterator[Share]:
+        if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
+            yield Share(batch, 1.0, last=True)
+            return
         passes = min(self.accumulate, -(-len(batch) // self.world_size))
         for number, part in enumerate(batch[self.rank :: self.world_size].tensor_split(passes)):
             weight = len(part) * self.world_size / len(batch)

@@ -20,6 +20,7 @@ from framework.durable import write_json
 from framework.measure.host import machine, num_cores, peak_rss_bytes
 from framework.trainer import Trainer
 
+FACTS, NEXT_FACTS = "run.json", "run.next.json"
 SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 Config = dict[str, Any]
 
@@ -37,8 +38,11 @@ def run(
         trainer = assembly.trainer(run_dir, state, stop)
         notes = [note for part in (assembly.parallel, assembly.train) for note in part.notes]
         leads = assembly.parallel.rank == 0
+        if state is not None and trainer.progress.step >= trainer.total_steps:
+            say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on")
+            return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         if leads:
-            _add_manifests(run_dir, assembly)
+            _add_facts(run_dir, assembly)
             for note in notes:
                 say(f"note: {note}")
         trainer.fit()
@@ -108,8 +112,9 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def _add_manifests(run_dir: Path, assembly: Assembly) -> None:
-    path = run_dir / "run.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else facts(sys.argv, [])
+def _add_facts(run_dir: Path, assembly: Assembly) -> None:
+    """Complete ``run.json`` with the data's manifests; a resumed run's new facts take the place of the old ones."""
+    paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
+    known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
-    write_json(path, known)
+    write_json(run_dir / FACTS, known)

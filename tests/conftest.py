@@ -54,7 +54,7 @@ def police(tmp_path, monkeypatch):
     assert not _settled(before[1], _threads), "threads left behind"
     assert not _settled(before[0], _children), "processes left behind"
     assert not {name for name in os.listdir("/dev/shm") if name.startswith("torch_")} - before[2], "shared memory left behind"
-    assert not [path for path in tmp_path.rglob("*.tmp.*")], "temporary files left behind"
+    assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 
 
 FIELDS = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.utils import get_args_parser  # pyright: ignore[reportPrivateUsage]
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -21,6 +22,7 @@ from framework.cli.explain import explain
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
 from framework.errors import ConfigError
+from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
 
@@ -43,6 +45,7 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
         return 0
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    _check_flags(arguments)
     codes: list[int] = []
 
     def job(config: DictConfig) -> None:
@@ -58,6 +61,15 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
     finally:
         GlobalHydra.instance().clear()
     return next((code for code in codes if code), 0)
+
+
+def _check_flags(arguments: list[str]) -> None:
+    """ConfigError C124 for a flag Hydra does not have; its own parser would print a page."""
+    known = [name for action in get_args_parser()._actions for name in action.option_strings]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    for word in arguments:
+        name = word.split("=")[0]
+        if word.startswith("-") and name not in known:
+            raise ConfigError(124, name, f"no such option{did_you_mean(name, known)}", "see --help; keys are given as key=value")
 
 
 def _register() -> None:

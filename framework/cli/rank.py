@@ -13,10 +13,11 @@ from framework.assemble import prepare
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.progress import pack_with_progress
 from framework.cli.signals import StopSignals
+from framework.cli.table import print_run
 from framework.durable import write_json
-from framework.errors import DistributedError
+from framework.errors import EXIT_INTERRUPTED, DistributedError
 from framework.measure.host import num_cores
-from framework.run import run
+from framework.run import NEXT_FACTS, run
 
 Config = dict[str, Any]
 PR_SET_PDEATHSIG = 1
@@ -51,8 +52,8 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     write_json(path, {"config": config, "run_dir": str(run_dir), "allowed": allowed})
     threads = str(max(1, num_cores() // num_processes))
     try:
-        launch(num_processes, "framework.cli.rank", [str(path)], {"OMP_NUM_THREADS": threads})
-        lost = None
+        signal_number = launch(num_processes, "framework.cli.rank", [str(path)], {"OMP_NUM_THREADS": threads})
+        lost = Outcome(EXIT_INTERRUPTED, "interrupted before the first checkpoint") if signal_number else None
     except DistributedError as error:
         lost = Outcome(error.exit_code, str(error))
     found = _read_outcomes(run_dir)
@@ -79,13 +80,12 @@ def run_shared(mine: Config | None) -> int:
         prepare(config, allowed, pack_with_progress)
     with StopSignals() as signals:
         outcome = outcome_of(partial(_run, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    if mine is not None:
+        write_json(run_dir / "exit.json", outcome._asdict())
+        (run_dir / NEXT_FACTS).unlink(missing_ok=True)
+        print_run(run_dir, outcome.code, short=False)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
-    if mine is not None:
-        from framework.cli.table import print_run  # noqa: PLC0415
-
-        write_json(run_dir / "exit.json", outcome._asdict())
-        print_run(run_dir, short=False)
     return outcome.code
 
 

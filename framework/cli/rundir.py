@@ -24,10 +24,10 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
     write_json(run_dir / f"resolved{suffix}.json", config)
-    from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
+    from framework.run import FACTS, NEXT_FACTS, facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
 
-    write_json(run_dir / "run.json", facts(sys.argv, overrides))
-    (run_dir / "exit.json").unlink(missing_ok=True)
+    # a resumed run's facts count once its state has been taken up: what fails before that must change nothing
+    write_json(run_dir / (NEXT_FACTS if resumed else FACTS), facts(sys.argv, overrides))
 
 
 def discard_if_empty(run_dir: Path) -> None:

@@ -39,6 +39,8 @@ class SyntheticSource:
             yield MicroBatch(self.sample(len(share.indices)), share.weight, share.last)
 
     def sample(self, count: int) -> Batch:
+        if count == len(self._largest["index"]):
+            return dict(self._largest)
         return {name: tensor[:count] for name, tensor in self._largest.items()}
 
     def close(self) -> None:

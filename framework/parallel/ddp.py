@@ -3,6 +3,7 @@
 ``launch`` starts ranks with the library form of torchrun; under an existing torchrun or srun the ranks are there already.
 """
 
+import logging
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -116,11 +117,14 @@ def share_text(text: str | None) -> str:
     return store.get(key).decode()
 
 
-def launch(num_processes: int, module: str, arguments: list[str], environment: dict[str, str]) -> None:
+def launch(num_processes: int, module: str, arguments: list[str], environment: dict[str, str]) -> int:
     """Run ``python -m module arguments`` as ``num_processes`` ranks on this machine, and wait. Raises DistributedError P102 when one fails.
+
+    Returns 0, or the number of the signal that ended it; the ranks got that signal too and had time to save.
 
     A free port and a clean environment each time, so that jobs of a sweep may follow each other.
     """
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  # slow to import
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
@@ -134,11 +138,15 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
         max_restarts=0,
         monitor_interval=0.1,
     )
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
     before = dict(os.environ)
     # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
     os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
+        return 0
+    except SignalException as error:
+        return int(error.sigval)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise DistributedError(
