@@ -4,6 +4,8 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from framework.cli.arguments import option
 from framework.cli.explain import explain
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
+from framework.cli.rundir import discard_if_empty
 from framework.errors import ConfigError
 from framework.targets import did_you_mean
 
@@ -57,10 +60,25 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
+        _discard_sweep()
         raise explain(command, arguments, error) from error
     finally:
         GlobalHydra.instance().clear()
     return next((code for code in codes if code), 0)
+
+
+@cache
+def stamp() -> str:
+    """DATE/TIME-PID, one for this command: two runs that start in the same microsecond still differ by their process."""
+    return f"{datetime.now():%Y-%m-%d/%H-%M-%S.%f}-{os.getpid()}"  # noqa: DTZ005  # the user's own clock
+
+
+def _discard_sweep() -> None:
+    """Remove the directory Hydra made for a sweep that never was; only its own ``multirun.yaml`` is in it."""
+    for sweep_dir in list(Path("outputs").rglob(f"{Path(stamp()).name}-sweep")):
+        if [path.name for path in sweep_dir.glob("*")] == ["multirun.yaml"]:
+            (sweep_dir / "multirun.yaml").unlink()
+            discard_if_empty(sweep_dir)
 
 
 def _check_flags(arguments: list[str]) -> None:
@@ -76,7 +94,8 @@ def _register() -> None:
     plugins = Plugins.instance()
     if _Recipes not in plugins.discover(SearchPathPlugin):
         plugins.register(_Recipes)
-    OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
+    stamp.cache_clear()
+    OmegaConf.register_new_resolver("stamp", stamp, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 
@@ -87,10 +106,10 @@ def slug(text: str) -> str:
 
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError(103, ", ".join(missing), "must be given", f"add {' '.join(f'{key}=...' for key in missing)}")
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError(103, ", ".join(missing), "must be given", f"add {' '.join(f'{key}=...' for key in missing)}")
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(

@@ -21,6 +21,8 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
     """Do it. Errors become their line; an unexpected one also leaves its traceback in ``run_dir/debug.log``."""
     try:
         return action()
+    except BrokenPipeError:
+        raise  # the reader of our output has gone, as in '| head': nothing is wrong here
     except KeyboardInterrupt:
         return Outcome(EXIT_INTERRUPTED, "interrupted at once; the newest checkpoint stands")
     except Exception as error:  # noqa: BLE001  # the last resort

@@ -33,5 +33,6 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
 def discard_if_empty(run_dir: Path) -> None:
     """Remove the directory Hydra made for a run that never was, and the empty ones above it that it made too."""
     with suppress(OSError):
-        run_dir.rmdir()
-        run_dir.parent.rmdir()
+        for folder in (run_dir, *list(run_dir.parents)[:2]):
+            if folder != Path.cwd():
+                folder.rmdir()

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from framework import settings
 from framework.cli.app import resolved, run_app
@@ -60,7 +60,7 @@ def _job(rows: list[Path], cfg: DictConfig) -> int:
     """One run: everything that can be wrong with the configuration first, then the run directory, then the run."""
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
-    overrides = list(hydra.overrides.task)
+    overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]  # as typed: ${...} unresolved
     try:
         config = resolved(cfg)
         allowed = _allowed(config, overrides)

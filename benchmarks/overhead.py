@@ -1,0 +1,128 @@
+"""What the Trainer costs: the same model, batches and optimizer in a hand-written loop and in the Trainer, alternating in one process.
+
+    python benchmarks/overhead.py [--rounds 15] [--steps 300]
+
+Prints microseconds per step of each, and the median of the differences round by round. The batch is one and the same, in memory, so
+that only the loops differ. The hand-written loop is what a careful person writes: zero_grad, forward, loss, backward, step; with
+``--metrics`` it also counts correct answers, as our ``classify`` objective always does.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from framework.contracts import LoaderContext, SourceContext
+from framework.data.synthetic import SyntheticSource
+from framework.loader.plain import PlainLoader
+from framework.measure.clock import HostClock
+from framework.objective.classify import Classify
+from framework.order import Order
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.schedule.constant import Constant
+from framework.trainer import Plan, Trainer
+from framework.transform.none import NoTransform
+
+BATCH, FEATURES, HIDDEN = 64, 256, 256
+
+
+class MLP(nn.Module):
+    """Three layers on flat float images: a step of well under a millisecond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)
+        )
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.layers(image)
+
+
+def hand_written(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor], steps: int, metrics: bool
+) -> float:
+    """Seconds for ``steps`` steps."""
+    loss_sum, correct = torch.zeros(()), torch.zeros((), dtype=torch.int64)
+    start = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        logits = model(batch["image"])
+        loss = nn.functional.cross_entropy(logits, batch["label"])
+        loss.backward()
+        optimizer.step()
+        if metrics:
+            loss_sum += loss.detach()
+            correct += (logits.detach().argmax(1) == batch["label"]).sum()
+    return time.perf_counter() - start
+
+
+def make_trainer(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> tuple[Trainer, SyntheticSource]:
+    """A Trainer whose loader hands out one batch for ever."""
+    device = torch.device("cpu")
+
+    def order(num_records: int) -> Order:
+        return Order(num_records, BATCH)
+
+    source = SyntheticSource("train", [1, 16, 16], 10, BATCH * steps, context=SourceContext(order, NoTransform()))
+    whole = {**source._largest, "image": source._largest["image"].float() / 255}  # noqa: SLF001
+    source._largest = whole  # noqa: SLF001
+    clock = HostClock()
+    loader = PlainLoader(pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock))
+    trainer = Trainer(
+        Plan(epochs=10**6, report_every=50),
+        model=model,
+        objective=Classify("image", "label", 0.0),
+        optimizer=optimizer,
+        schedule=Constant(),
+        train=loader,
+        val=None,
+        parallel=NoParallel(device=device),
+        precision=FP32(tf32=False, device=device),
+        clock=clock,
+        val_clock=HostClock(),
+    )
+    return trainer, source
+
+
+def pair() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = MLP()
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--metrics", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    theirs, ours = pair(), pair()
+    trainer, source = make_trainer(*ours, options.steps)
+    epochs = trainer.epochs()
+    batch = source.sample(BATCH)
+    rows: list[tuple[float, float]] = []
+    for number in range(options.rounds + 2):  # two rounds of burn-in
+        hand_s = hand_written(*theirs, batch, options.steps, options.metrics)
+        start = time.perf_counter()
+        next(epochs)
+        rows.append((hand_s, time.perf_counter() - start))
+        if number < 2:
+            rows.clear()
+    hand, mine = ([1e6 * row[i] / options.steps for row in rows] for i in (0, 1))
+    differences = sorted(b - a for a, b in zip(hand, mine, strict=True))
+    for name, values in (("hand-written loop", hand), ("paceline Trainer", mine)):
+        print(f"{name:18} {statistics.median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})")
+    print(
+        f"difference         {statistics.median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
+    )
+    same = all(torch.equal(a, b) for a, b in zip(theirs[0].parameters(), ours[0].parameters(), strict=True))
+    print(f"same weights after {(options.rounds + 2) * options.steps} steps: {same}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from framework.augment.crop_flip import CropFlip
+from framework.augment.normalize import Normalize
+from framework.order import draws
+
+IMAGE = torch.randint(0, 256, (12, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+BELOW_ONE = 1 - 2**-24
+
+
+def _slow(image, padding, flip, numbers):
+    """One record at a time: pad, cut, mirror."""
+    changed = []
+    for record, (down, right, mirror) in zip(image, numbers.tolist(), strict=True):
+        channels, height, width = record.shape
+        padded = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=torch.uint8)
+        padded[:, padding : padding + height, padding : padding + width] = record
+        top, left = int(down * (2 * padding + 1)), int(right * (2 * padding + 1))
+        window = padded[:, top : top + height, left : left + width]
+        changed.append(window.flip(2) if mirror < flip else window)
+    return torch.stack(changed)
+
+
+def _applied(augment, numbers):
+    return augment({"image": IMAGE}, numbers)["image"]
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4, 9])
+@pytest.mark.parametrize("flip", [0.0, 0.5, 1.0])
+def test_it_equals_the_slow_reference(padding, flip):
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, padding, flip, numbers)}, None)["image"]
+    assert torch.equal(_applied(CropFlip("image", padding, flip, MEAN, STD), numbers), expected)
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, BELOW_ONE])
+def test_the_most_extreme_draws_stay_inside_the_padded_image(number):
+    numbers = torch.full((12, 3), number)
+    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, 4, 0.5, numbers)}, None)["image"]
+    assert torch.equal(_applied(CropFlip("image", 4, 0.5, MEAN, STD), numbers), expected)
+
+
+def test_outside_training_it_only_normalizes():
+    expected = Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"]
+    assert torch.equal(_applied(CropFlip("image", 4, 0.5, MEAN, STD), None), expected)
+
+
+def test_every_shift_and_both_mirrors_occur():
+    image = torch.zeros(2000, 1, 3, 3, dtype=torch.uint8)
+    image[:, 0, 1, 1] = 1
+    image[:, 0, 1, 2] = 2
+    found = CropFlip("image", 1, 0.5, [0.0], [1.0])({"image": image}, draws(torch.arange(2000), 0, 0, 3))["image"]
+    assert len(found.view(2000, 9).unique(dim=0)) == 9 * 2
+
+
+def test_the_result_lies_in_one_piece():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    assert _applied(CropFlip("image", 2, 0.5, MEAN, STD), numbers).is_contiguous()

@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from framework.augment.normalize import Normalize
+
+IMAGE = torch.randint(0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+
+
+def _slow(image, mean, std):
+    """One pixel at a time, in double precision."""
+    expected = torch.zeros(image.shape, dtype=torch.float64)
+    for place in torch.cartesian_prod(*[torch.arange(size) for size in image.shape]).tolist():
+        record, channel, row, column = place
+        value = int(image[record, channel, row, column]) / 255
+        expected[record, channel, row, column] = (value - mean[channel % len(mean)]) / std[channel % len(std)]
+    return expected
+
+
+@pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ([0.5], [0.5]), ([0.0], [1.0])])
+def test_it_equals_the_slow_reference(mean, std):
+    found = Normalize("image", mean, std)({"image": IMAGE}, None)["image"]
+    assert found.dtype == torch.float32
+    assert torch.allclose(found.double(), _slow(IMAGE, mean, std), atol=1e-5)
+
+
+def test_black_and_white_become_the_ends_of_the_range():
+    image = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    assert Normalize("image", [0.5], [0.5])({"image": image}, None)["image"].flatten().tolist() == [-1.0, 1.0]
+
+
+def test_only_the_named_field_is_changed():
+    batch = {"index": torch.arange(4), "photo": IMAGE, "mask": IMAGE}
+    found = Normalize("photo", MEAN, STD)(batch, None)
+    assert found["mask"] is batch["mask"]
+    assert found["index"] is batch["index"]
+    assert found["photo"].dtype == torch.float32
+
+
+def test_means_and_deviations_of_different_length_are_refused():
+    with pytest.raises(ValueError, match="zip"):
+        Normalize("image", [0.1, 0.2], [0.1])({"image": IMAGE}, None)

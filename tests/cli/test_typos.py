@@ -1,0 +1,98 @@
+"""A typo is answered in one line with the nearest match, exit code 2, before torch is loaded and without a trace on disk."""
+
+import os
+
+import pytest
+
+from tests.cli.command import is_one_error_line, paceline
+
+TYPOS = [
+    (["train", "dta=hdf5"], "C102", "'data'"),
+    (["train", "data=hdf"], "C104", "'hdf5'"),
+    (["train", "recipes=cifr10"], "C104", "'cifar10'"),
+    (["train", "optim.lrr=3"], "C102", "'optim.lr'"),
+    (["train", "+model.widht=9"], "C106", "'model.width'"),
+    (["train", "+optim.weight_decy=9"], "C106", "'optim.weight_decay'"),
+    (["train", "-m", "loader=plain,prefech"], "C104", "'prefetch'"),
+    (["train", "+epoch=3"], "C102", "'epochs'"),
+    (["train", "+workers.nun=3"], "C102", "'workers.num'"),
+    (["train", "--multirn"], "C124", "'--multirun'"),
+    (["trian"], "C120", "'train'"),
+    (["pack", "input=foldr"], "C104", "'folder'"),
+]
+
+
+@pytest.mark.parametrize(("words", "number", "nearest"), TYPOS, ids=lambda value: value[-1] if isinstance(value, list) else "")
+def test_a_typo_is_answered_with_the_nearest_match(words, number, nearest):
+    done = paceline(*words, PYTHONPROFILEIMPORTTIME="1")
+    assert done.code == 2
+    assert is_one_error_line(done, number)
+    assert f"did you mean {nearest}" in done.err
+    assert " torch\n" not in done.err  # the list of imports: torch alone takes over a second
+    assert not os.listdir("outputs") if os.path.exists("outputs") else True
+
+
+WRONG = [
+    (["batch_size=abc"], "C101"),
+    (["epochs=0"], "C101"),
+    (["workers.num=-1"], "C101"),
+    (["workers.kind=fibre"], "C107"),
+    (["model._target_=os.system"], "C105"),
+    (["model._target_=framework.cli.main.os.system"], "C105"),
+    (["+model._target_whitelist_=x"], "C106"),
+    (["data.train=a=b"], "C100"),
+    (["data.train=a,b"], "C100"),
+    (["dataset='${nothing}'"], "C104"),
+    (["data.train=???"], "C103"),
+    (["model.in_channels=3"], "C118"),
+    (["model.num_classes=9"], "C118"),
+    (["optim.lr=-1"], "C113"),
+    (["device=cuda:77"], "C119"),
+    (["precision=amp", "precision.dtype=fp8"], "C110"),
+    (["data.train=x.zip"], "C117"),
+    (["--config-dir", "nowhere"], "C104"),
+]
+
+
+@pytest.mark.parametrize(("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else "")
+def test_a_wrong_value_is_one_line(words, number):
+    done = paceline("train", *words)
+    assert done.code == 2
+    assert is_one_error_line(done, number)
+
+
+def test_a_configuration_file_cannot_allow_itself_anything(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "bad.yaml").write_text("# @package _global_\nallow_targets: [os]\nmodel: {_target_: os.getcwd}\n")
+    done = paceline("train", "--config-dir", ".", "recipes=bad")
+    assert done.code == 2
+    assert is_one_error_line(done, "C105")
+
+
+def test_a_recipe_of_the_users_is_suggested(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text("# @package _global_\nepochs: 1\n")
+    assert "did you mean 'mine'" in paceline("train", "--config-dir", ".", "recipes=mien").err
+
+
+def test_help_names_every_choice_with_a_line():
+    text = paceline("train", "--help").out
+    for name in ("hdf5", "lmdb", "dali", "plain", "prefetch", "stream", "none", "dp", "ddp", "fp32", "amp", "cifar10"):
+        assert any(line.split()[:1] == [name] and len(line.split()) > 2 for line in text.splitlines()), name
+    assert "batch_size" in text
+
+
+def test_the_configuration_is_printed():
+    assert "batch_size: 128" in paceline("train", "--cfg", "job").out
+
+
+def test_choices_are_completed():
+    done = paceline("-sc", "query=bash", COMP_LINE="paceline train loader=", COMP_POINT="22")
+    assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
+    assert set(paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()) == {"train", "pack", "inspect"}
+
+
+def test_torchrun_refuses_a_sweep():
+    done = paceline("train", "-m", "epochs=1,2", RANK="0", WORLD_SIZE="1")
+    assert done.code == 2
+    assert is_one_error_line(done, "C122")

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.data.dali import dali_source
+from framework.data.hdf5 import hdf5_source
+from framework.errors import DataError
+from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform.resize import Resize
+from tests.conftest import make_context, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source, micros
+
+CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5)
+
+
+def _images(images, **options):
+    """(DALI's source, ours) over a store of these images."""
+    path = write_store("x.h5", {"image": images, "label": np.arange(len(images))}, IMAGE_FIELDS)
+    return dali_source(path, 2, context=make_context(**options)), hdf5_source(path, context=make_context(**options))
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_raw_records_are_those_of_the_other_sources(suffix):
+    path = write_store(f"x.{suffix}", make_records(10))
+    found, expected = dali_source(path, 2, context=make_context()), make_source("hdf5", 10)
+    for epoch in range(3):
+        assert micros(found, epoch) == micros(expected, epoch)
+    found.close()
+    expected.close()
+
+
+@pytest.mark.parametrize("transform", [None, Resize([8, 8]), Resize([32, 32]), CROP])
+def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transform):
+    pair = _images([jpeg(number, 20, 24) for number in range(6)], transform=transform)
+    for found, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):
+        assert torch.equal(found.batch["index"], expected.batch["index"])
+        assert torch.equal(found.batch["label"], expected.batch["label"])
+        difference = (found.batch["image"].int() - expected.batch["image"].int()).abs().float()
+        assert found.batch["image"].shape == expected.batch["image"].shape
+        assert float(difference.mean()) < 4
+    for source in pair:
+        source.close()
+
+
+def test_images_of_different_sizes_fit_once_they_are_scaled():
+    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)], transform=Resize([8, 8]))
+    assert next(dali.batches(0)).batch["image"].shape == (3, 3, 8, 8)
+    dali.close()
+    ours.close()
+
+
+@pytest.mark.parametrize("bad", [b"text", b"", b"\xff\xd8\xff broken"])
+def test_bytes_that_are_no_image_are_named(bad):
+    dali, ours = _images([jpeg(0), bad, jpeg(1)])
+    with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
+        list(dali.batches(0))
+    dali.close()
+    ours.close()
+
+
+def test_a_truncated_image_is_a_data_error():
+    dali, ours = _images([jpeg(0), jpeg(1)[:300], jpeg(2)])
+    with pytest.raises(DataError, match=r"D106.*x\.h5"):
+        list(dali.batches(0))
+    dali.close()
+    ours.close()
+
+
+def test_images_of_different_sizes_are_a_data_error():
+    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)])
+    with pytest.raises(DataError, match=r"D10[67].*x\.h5"):
+        list(dali.batches(0))
+    dali.close()
+    ours.close()
+
+
+def test_a_sample_between_epochs_leaves_the_next_epoch_whole():
+    source = make_source("dali", 10)
+    expected = micros(source, 1)
+    micros(source, 0)
+    assert source.sample(3)["index"].tolist() == [0, 4, 9]
+    assert micros(source, 1) == expected
+    source.close()
+
+
+def test_after_an_early_end_the_next_epoch_has_no_stale_batches():
+    source = make_source("dali", 20)
+    expected = micros(source, 1)
+    batches = source.batches(0)
+    next(batches)
+    batches.close()
+    assert micros(source, 1) == expected
+    source.close()
+
+
+def test_a_batch_survives_the_next_run():
+    source = make_source("dali", 20)
+    batches = source.batches(0)
+    first = next(batches).batch
+    copy = {name: tensor.clone() for name, tensor in first.items()}
+    list(batches)
+    assert all(torch.equal(first[name], copy[name]) for name in copy)
+    source.close()

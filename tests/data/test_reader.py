@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts import Field
+from framework.data.folder import FolderStore
+from framework.data.hdf5 import HDF5Store
+from framework.data.reader import BatchReader, Request
+from framework.errors import DataError
+from framework.order import draws
+from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform.resize import Resize
+from tests.conftest import make_context, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, make_store, plain, write_folder
+
+CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5)
+
+
+def _reader(store, transform=None):
+    return BatchReader(store, make_context(transform=transform))
+
+
+def _ask(*indices, training=False, epoch=0):
+    return Request(epoch, torch.tensor(indices), training)
+
+
+def test_raw_fields_pass_as_they_are():
+    store, records = make_store("hdf5")
+    batch = _reader(store)(_ask(3, 0))
+    assert batch["image"].tolist() == records["image"][[3, 0]].tolist()
+    assert batch["label"].tolist() == records["label"][[3, 0]].tolist()
+
+
+def test_the_index_is_a_copy_of_the_request():
+    request = _ask(3, 0)
+    batch = _reader(make_store("hdf5")[0])(request)
+    batch["index"].fill_(9)
+    assert request.indices.tolist() == [3, 0]
+
+
+def test_image_files_become_pixels_channels_first():
+    store = FolderStore(write_folder("in", [jpeg(0, 6, 8)] * 3))
+    batch = _reader(store)(_ask(0, 1))
+    assert batch["image"].shape == (2, 3, 6, 8)
+    assert batch["image"].dtype == torch.uint8
+
+
+def test_raw_images_are_scaled_where_the_transform_has_a_size():
+    batch = _reader(make_store("hdf5")[0], Resize([2, 6]))(_ask(3, 0))
+    assert batch["image"].shape == (2, 3, 2, 6)
+    assert batch["label"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("float32", (3, 4, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())])
+def test_raw_fields_that_are_no_images_are_not_scaled(dtype, shape):
+    path = write_store("x.h5", {"x": np.ones((3, *shape), dtype)}, {"x": Field(dtype, shape)})
+    assert _reader(HDF5Store(path), Resize([2, 2]))(_ask(1))["x"].shape == (1, *shape)
+
+
+def test_a_raw_image_and_its_file_are_transformed_alike():
+    records = make_records(4)
+    batch = _reader(HDF5Store(write_store("x.h5", records)), CROP)(_ask(2, 1, training=True))
+    numbers = draws(torch.tensor([2, 1]), 0, 0, 5)
+    windows = CROP.windows(torch.tensor([[4, 4], [4, 4]]), numbers).tolist()
+    for image, window, index in zip(batch["image"], windows, [2, 1], strict=True):
+        top, left, height, width, flip = window
+        part = records["image"][index][:, top : top + height, left : left + width]
+        assert (height, width) != (4, 4) or np.array_equal(image.numpy(), part[:, :, :: -1 if flip else 1])
+
+
+def test_outside_training_nothing_is_drawn():
+    read = _reader(make_store("folder")[0], CROP)
+    assert plain(read(_ask(1, 2, epoch=0))) == plain(read(_ask(1, 2, epoch=5)))
+    assert plain(read(_ask(1, 2, epoch=0, training=True))) != plain(read(_ask(1, 2, epoch=5, training=True)))
+
+
+def test_a_record_looks_the_same_in_any_batch():
+    read = _reader(make_store("folder")[0], CROP)
+    together, alone = read(_ask(1, 2, 3, training=True)), read(_ask(2, training=True))
+    assert torch.equal(together["image"][1], alone["image"][0])
+
+
+@pytest.mark.parametrize("data", [b"text", b"", jpeg(0)[:100]])
+def test_a_bad_image_is_named_by_its_file(data):
+    store = FolderStore(write_folder("in", [jpeg(0), data, jpeg(1)]))
+    with pytest.raises(DataError, match=r"D106.*in/b/001\.jpg.*not a readable image"):
+        _reader(store)(_ask(0, 1, 2))
+
+
+def test_a_bad_image_in_a_store_is_named_by_its_number():
+    path = write_store("x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS)
+    with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
+        _reader(HDF5Store(path))(_ask(0, 1, 2))
+
+
+def test_images_of_different_sizes_are_named_by_the_odd_one():
+    store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
+    with pytest.raises(DataError, match=r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"):
+        _reader(store)(_ask(0, 1, 2))
+
+
+def test_images_of_different_sizes_fit_once_they_are_scaled():
+    store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
+    assert _reader(store, Resize([5, 5]))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)

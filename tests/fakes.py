@@ -1,0 +1,167 @@
+"""Small parts for the Trainer: each keeps its contract and remembers what was asked of it."""
+
+import copy
+from collections import Counter
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from framework.average import Average
+from framework.contracts import MicroBatch, Outcome
+from framework.objective.classify import Classify
+from framework.order import Order
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.schedule.constant import Constant
+from framework.trainer import Plan, Trainer
+
+CPU = torch.device("cpu")
+
+
+class FakeLoader:
+    """Micro-batches cut from ``data`` by a real Order."""
+
+    notes = ()
+
+    def __init__(self, data, batch_size, clock=None, device=CPU, **order):
+        self.data, self.clock, self.device = data, clock, device
+        self.order = Order(len(next(iter(data.values()))), batch_size, **order)
+        self.num_steps = self.order.num_steps
+        self.started, self.yielded, self.closed = [], 0, 0
+
+    def epoch(self, epoch, start=0):
+        self.started.append((epoch, start))
+        try:
+            for indices, weight, last in self.order.shares(epoch, start):
+                if self.clock is not None:
+                    self.clock.mark("wait")
+                self.yielded += 1
+                batch = {name: values[indices].to(self.device) for name, values in self.data.items()}
+                yield MicroBatch(batch, weight, last)
+        finally:
+            self.closed += 1
+
+    def close(self):
+        pass
+
+
+class FakeClock:
+    """One second per mark; ``marks`` and ``skips`` remember."""
+
+    def __init__(self):
+        self.marks, self.skips, self._since = [], 0, Counter()
+
+    def mark(self, name):
+        self.marks.append(name)
+        self._since[name] += 1.0
+
+    def skip(self):
+        self.skips += 1
+
+    def lap(self):
+        spans_s, self._since = dict(self._since), Counter()
+        return spans_s
+
+
+class FakeSink:
+    """Keeps the reports."""
+
+    def __init__(self):
+        self.reports, self.closed = [], False
+
+    def write(self, report):
+        self.reports.append(report)
+
+    def close(self):
+        self.closed = True
+
+    def of(self, split):
+        return [report for report in self.reports if report.split == split]
+
+
+class FakeCheckpoints:
+    """Keeps what was saved, as it was at that moment: (state, weights, best)."""
+
+    def __init__(self):
+        self.saved = []
+
+    def save(self, state, weights, best):
+        self.saved.append((copy.deepcopy(state), copy.deepcopy(weights), best))
+
+
+class SkippingPrecision:
+    """Single precision that claims an overflow at the calls in ``skipped`` (counted from 0)."""
+
+    def __init__(self, *skipped):
+        self.skipped, self.calls = skipped, 0
+
+    def autocast(self):
+        return nullcontext()
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self, optimizer, clip_norm):
+        self.calls += 1
+        if self.calls - 1 in self.skipped:
+            return False
+        optimizer.step()
+        return True
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class MeanValue:
+    """An objective whose loss is the mean of the batch's ``value``, whatever the model does."""
+
+    def __call__(self, model, batch):
+        value = batch["value"]
+        anchor = sum(parameter.sum() for parameter in model.parameters()) * 0.0
+        return Outcome(value.mean() + anchor, {"total": value.sum()}, len(value))
+
+    def better(self, new, old):
+        return new["loss"] < old["loss"]
+
+
+def stop_after(steps):
+    """A ``stop`` that says True from the ``steps``-th question on."""
+    asked = iter(range(1, 1 << 30))
+    return lambda: next(asked) >= steps
+
+
+def make_data(count, dtype=torch.float64):
+    """Separable enough to learn from: ``x`` [count, 4] and ``y`` of three classes."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 4, generator=generator, dtype=dtype)
+    return {"x": x, "y": x[:, :3].argmax(1)}
+
+
+def make_model(dtype=torch.float64, dropout=0.0):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
+
+
+def make_trainer(data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts):
+    """A Trainer over ``data`` with everything of the simplest kind; ``parts`` replace parts, or fields of the Plan."""
+    data = make_data(18) if data is None else data
+    model = make_model() if model is None else model
+    plan = {name: parts.pop(name) for name in Plan.__dataclass_fields__ if name in parts}
+    chosen = {
+        "objective": Classify("x", "y", 0.0),
+        "schedule": Constant(),
+        "train": FakeLoader(data, batch_size, **(order or {})),
+        "val": None,
+        "parallel": NoParallel(device=CPU),
+        "precision": FP32(tf32=False, device=CPU),
+        "clock": FakeClock(),
+        "val_clock": FakeClock(),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum),
+        "average": None if ema is None else Average(model, ema),
+        **parts,
+    }
+    return Trainer(Plan(**{"epochs": 1, **plan}), model=model, **chosen)

@@ -1,0 +1,101 @@
+import threading
+from contextlib import closing
+
+import pytest
+
+from framework.loader.queue import Ahead
+
+
+def _names():
+    return [thread.name for thread in threading.enumerate()]
+
+
+def _count(produced, stop, closed=None):
+    """Counts, notes what it made, and says when it is closed."""
+    try:
+        for number in range(stop):
+            produced.append(number)
+            yield number
+    finally:
+        if closed is not None:
+            closed.append(threading.current_thread().name)
+
+
+def _broken(good):
+    yield from range(good)
+    raise ValueError("the producer broke")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 10])
+@pytest.mark.parametrize("count", [0, 1, 25])
+def test_items_come_in_the_order_they_were_made(depth, count):
+    with closing(Ahead(iter(range(count)), depth)) as ahead:
+        assert list(ahead) == list(range(count))
+
+
+@pytest.mark.parametrize("good", [0, 1, 5])
+def test_an_error_is_raised_where_its_item_would_have_come(good):
+    seen = []
+    with closing(Ahead(_broken(good), 2)) as ahead, pytest.raises(ValueError, match="the producer broke"):
+        seen.extend(ahead)
+    with closing(Ahead(_broken(good), 2)) as ahead, pytest.raises(ValueError, match="broke"):
+        for item in ahead:
+            seen.append(item)
+    assert seen[-good:] == list(range(good)) if good else True
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_any_kind_of_error_reaches_the_consumer(error):
+    def produce():
+        yield 1
+        raise error
+
+    with closing(Ahead(produce(), 2)) as ahead, pytest.raises(error):
+        list(ahead)
+
+
+def test_the_producer_never_runs_further_ahead_than_the_depth():
+    produced = []
+    with closing(Ahead(_count(produced, 50), 3)) as ahead:
+        for number in ahead:
+            assert len(produced) <= number + 1 + 3 + 1  # taken, queued, in hand
+
+
+def test_the_producer_works_while_the_consumer_waits():
+    started = threading.Event()
+
+    def produce():
+        yield 1
+        started.set()
+        yield 2
+
+    with closing(Ahead(produce(), 2)) as ahead:
+        assert started.wait(10)
+        assert list(ahead) == [1, 2]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_an_early_close_ends_the_thread_and_closes_the_producer_in_it(taken):
+    produced, closed = [], []
+    ahead = Ahead(_count(produced, 10**9, closed), 2)
+    items = iter(ahead)
+    assert [next(items) for _ in range(taken)] == list(range(taken))
+    while not produced:  # a generator that never started has nothing to close
+        threading.Event().wait(0.001)
+    ahead.close()
+    assert closed == ["paceline-prefetch"]
+    assert "paceline-prefetch" not in _names()
+
+
+def test_closing_twice_does_nothing_more():
+    ahead = Ahead(iter(range(5)), 2)
+    ahead.close()
+    ahead.close()
+    assert "paceline-prefetch" not in _names()
+
+
+def test_closing_after_the_end_does_nothing():
+    ahead = Ahead(iter(range(5)), 2)
+    assert len(list(ahead)) == 5
+    ahead.close()
+    assert "paceline-prefetch" not in _names()

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from torch import nn
+
+from framework.objective.classify import Classify
+
+LOGITS = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 4.0, 0.0], [1.0, 2.0, 3.0]])
+BATCH = {"image": LOGITS, "label": torch.tensor([0, 1, 2, 2])}
+
+
+def classify(label_smoothing=0.0):
+    return Classify("image", "label", label_smoothing)
+
+
+def test_the_loss_is_the_mean_cross_entropy():
+    expected = -torch.log_softmax(LOGITS, 1)[torch.arange(4), BATCH["label"]].mean()
+    torch.testing.assert_close(classify()(nn.Identity(), BATCH).loss, expected)
+
+
+def test_what_is_counted_is_how_many_are_right():
+    outcome = classify()(nn.Identity(), BATCH)
+    assert (int(outcome.sums["accuracy"]), outcome.count) == (3, 4)
+
+
+def test_smoothing_moves_a_share_of_the_target_to_all_classes():
+    log_probabilities = torch.log_softmax(LOGITS, 1)
+    hard = -log_probabilities[torch.arange(4), BATCH["label"]].mean()
+    expected = 0.7 * hard - 0.3 * log_probabilities.mean()
+    torch.testing.assert_close(classify(0.3)(nn.Identity(), BATCH).loss, expected)
+
+
+def test_fields_are_found_by_their_names():
+    renamed = {"x": BATCH["image"], "y": BATCH["label"]}
+    assert int(Classify("x", "y", 0.0)(nn.Identity(), renamed).sums["accuracy"]) == 3
+    with pytest.raises(KeyError):
+        classify()(nn.Identity(), renamed)
+
+
+def test_the_loss_has_a_gradient_and_the_counts_have_none():
+    outcome = classify()(nn.Linear(3, 3), BATCH)
+    assert outcome.loss.requires_grad
+    assert not outcome.sums["accuracy"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "better"),
+    [
+        ((0.9, 2.0), (0.8, 1.0), True),
+        ((0.8, 1.0), (0.9, 2.0), False),
+        ((0.9, 1.0), (0.9, 2.0), True),
+        ((0.9, 1.0), (0.9, 1.0), False),
+    ],
+)
+def test_better_is_more_accurate_and_then_a_lower_loss(new, old, better):
+    found = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in (new, old)]
+    assert classify().better(*found) is better

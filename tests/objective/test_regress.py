@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from framework.errors import ConfigError
+from framework.objective.regress import Regress
+
+GUESS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+BATCH = {"image": GUESS, "target": torch.tensor([[1.0, 4.0], [0.0, 4.0]])}  # off by 0, 2, 3, 0
+
+
+def regress(loss="mse"):
+    return Regress("image", "target", loss)
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("mse", (4 + 9) / 4), ("l1", (2 + 3) / 4)])
+def test_the_loss_is_the_mean_error(loss, expected):
+    assert float(regress(loss)(nn.Identity(), BATCH).loss) == expected
+
+
+def test_what_is_counted_is_each_record_s_mean_absolute_error():
+    outcome = regress()(nn.Identity(), BATCH)
+    assert (float(outcome.sums["mae"]), outcome.count) == (2 / 2 + 3 / 2, 2)
+
+
+def test_numbers_without_a_dimension_of_their_own_are_counted_too():
+    outcome = regress("l1")(nn.Identity(), {"image": torch.tensor([1.0, 5.0]), "target": torch.tensor([2.0, 2.0])})
+    assert (float(outcome.loss), float(outcome.sums["mae"]), outcome.count) == (2.0, 4.0, 2)
+
+
+def test_images_are_counted_per_record():
+    images = {"image": torch.zeros(2, 3, 4, 4), "target": torch.full((2, 3, 4, 4), 0.5)}
+    assert float(regress()(nn.Identity(), images).sums["mae"]) == 1.0
+
+
+def test_half_precision_guesses_are_compared_in_single():
+    outcome = regress()(nn.Identity(), {"image": GUESS.bfloat16(), "target": BATCH["target"]})
+    assert (outcome.loss.dtype, float(outcome.loss)) == (torch.float32, 13 / 4)
+
+
+def test_half_precision_errors_of_plain_numbers_are_summed_in_single():
+    guess, target = torch.ones(3001).half(), torch.zeros(3001).half()  # 3001 is no number in 16 bits
+    outcome = regress()(nn.Identity(), {"image": guess, "target": target})
+    assert float(outcome.sums["mae"]) == 3001.0
+
+
+def test_shapes_that_differ_are_refused_where_torch_would_broadcast():
+    with pytest.raises(ValueError, match=r"the model gives \(2, 1\), target is \(2,\)"):
+        regress()(nn.Identity(), {"image": torch.zeros(2, 1), "target": torch.zeros(2)})
+
+
+def test_the_loss_has_a_gradient_and_the_counts_have_none():
+    outcome = regress()(nn.Linear(2, 2), BATCH)
+    assert outcome.loss.requires_grad
+    assert not outcome.sums["mae"].requires_grad
+
+
+def test_better_is_a_lower_loss():
+    assert regress().better({"loss": 1.0}, {"loss": 2.0})
+    assert not regress().better({"loss": 2.0}, {"loss": 2.0})
+
+
+def test_an_unknown_loss_is_named():
+    with pytest.raises(ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose mse or l1$"):
+        regress("huber")

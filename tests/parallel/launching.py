@@ -1,0 +1,15 @@
+"""Starts the rank program as real ranks and reads what they found."""
+
+import json
+from pathlib import Path
+
+from framework.parallel.ddp import launch
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def launched(program, folder):
+    """What rank 0 and rank 1 found, as two dictionaries."""
+    launch(2, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]

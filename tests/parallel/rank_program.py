@@ -1,0 +1,170 @@
+"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves ``FOLDER/RANK.json``."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from framework.parallel.ddp import DistributedParallel, environment_rank, share_text, under_launcher
+
+CPU = torch.device("cpu")
+KINDS = ("2d", "1d", "cumulative", "plain", "untracked", "double")
+SPLITS = (3, 6)  # records of rank 0 among seven: nearly even, and one left for rank 1
+RANK = environment_rank()
+torch.set_num_threads(1)
+
+
+def parallel(sync_batch_norm=False):
+    return DistributedParallel(num_processes=2, sync_batch_norm=sync_batch_norm, timeout_s=60.0, device=CPU)
+
+
+def flat(tensors):
+    return [value for tensor in tensors for value in tensor.detach().double().flatten().tolist()]
+
+
+def gradients(module):
+    return flat(parameter.grad for parameter in module.parameters())
+
+
+# ------------------------------------------------------------------------------------------------------------------- talk
+
+
+def talk(_):
+    """Texts, totals, flags and models: what each rank sees."""
+    text = share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
+    ranks = parallel()
+    found = {
+        "text": text,
+        "under_launcher": under_launcher(),
+        "rank": [ranks.rank, ranks.world_size, ranks.device.type],
+        "total": ranks.total(torch.tensor([1.0 + RANK, 0.1, 2.0**53], dtype=torch.float64)).tolist(),
+        "never": [ranks.agree(False) for _ in range(32)],
+        "late": [ranks.agree(RANK == 1 and call >= 3) for call in range(40)],
+        "once": [ranks.agree(RANK == 0 and call == 3) for call in range(40)],
+        **replicate(ranks),
+        **accumulate(ranks),
+    }
+    ranks.close()
+    ranks.close()
+    return {**found, "closed": not torch.distributed.is_initialized()}
+
+
+def replicate(ranks):
+    """Ranks begin with weights of their own; rank 0's become everybody's."""
+    torch.manual_seed(RANK)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    names = list(plain.state_dict())
+    model = ranks.wrap(plain)
+    return {
+        "weights": flat(ranks.unwrap(model).parameters()),
+        "is_the_plain_model": ranks.unwrap(model) is plain,
+        "of_the_plain_model": ranks.unwrap(plain) is plain,
+        "plain_names": list(ranks.unwrap(model).state_dict()) == names,
+    }
+
+
+def accumulate(ranks):
+    """Three passes of two ranks; the gradient after each."""
+    torch.manual_seed(0)
+    model = ranks.wrap(nn.Linear(2, 1))
+    inputs = torch.arange(12.0).reshape(3, 2, 1, 2)  # pass, rank, record, feature
+    seen = []
+    for number in range(3):
+        with ranks.accumulate(model, number == 2):
+            model(inputs[number, RANK]).sum().backward()
+        seen.append(gradients(model))
+    return {"accumulated": seen}
+
+
+# ------------------------------------------------------------------------------------------------------------- batch norm
+
+
+def make_net(kind):
+    torch.manual_seed(0)
+    conv = nn.Conv1d if kind == "1d" else nn.Conv2d
+    norm = make_norm(kind)
+    net = nn.Sequential(conv(2, 3, 3, bias=False), norm, conv(3, 1, 1))
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.copy_(torch.rand(parameter.shape) + 0.5)
+    return net.double() if kind == "double" else net
+
+
+def make_norm(kind):
+    torch.manual_seed(1)
+    return {
+        "2d": lambda: nn.BatchNorm2d(3),
+        "1d": lambda: nn.BatchNorm1d(3),
+        "cumulative": lambda: nn.BatchNorm2d(3, momentum=None),
+        "plain": lambda: nn.BatchNorm2d(3, affine=False),
+        "double": lambda: nn.BatchNorm2d(3).double(),
+        "untracked": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+    }[kind]()
+
+
+def make_input(kind):
+    torch.manual_seed(2)
+    x = (torch.randn(7, 2, 6) if kind == "1d" else torch.randn(7, 2, 5, 4)) * 3 + 1
+    return x.double() if kind == "double" else x
+
+
+def learn(net, x, weight):
+    """The outputs of a training pass, after its gradients."""
+    outputs = net(x)
+    (outputs.square().mean() * weight).backward()
+    return outputs
+
+
+def learn_mine(ranks, kind, first):
+    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients, the statistics."""
+    net, whole = ranks.wrap(make_net(kind)), make_input(kind)
+    mine = whole[:first] if RANK == 0 else whole[first:]
+    outputs = learn(net, mine, len(mine) * 2 / len(whole))
+    inside = ranks.unwrap(net)
+    return {
+        "outputs": flat([outputs]),
+        "gradients": gradients(inside),
+        "buffers": flat(inside.buffers()),
+        "names": list(inside.state_dict()),
+        "evaluated": flat([inside.eval()(mine)]),
+    }
+
+
+def batch_norm(_):
+    """Every kind and split; what cannot be is said."""
+    ranks, found = parallel(sync_batch_norm=True), {}
+    for kind in KINDS:
+        for first in SPLITS:
+            try:
+                found[f"{kind}-{first}"] = learn_mine(ranks, kind, first)
+            except RuntimeError as error:
+                found[f"{kind}-{first}"] = {"error": str(error)}
+    ranks.close()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------------- fail
+
+
+def fail(folder):
+    """Rank 1 ends with code 7 while rank 0 would wait for a long time."""
+    (folder / f"pid.{RANK}").write_text(str(os.getpid()))
+    while len(list(folder.glob("pid.*"))) < 2:
+        time.sleep(0.01)
+    if RANK == 1:
+        sys.exit(7)
+    time.sleep(600)
+
+
+def main(program, folder):
+    programs = {"talk": talk, "batch_norm": batch_norm, "fail": fail}
+    found = programs[program](Path(folder))
+    (Path(folder) / f"{RANK}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

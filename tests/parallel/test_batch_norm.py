@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import nn
+
+from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
+from tests.parallel.launching import launched
+from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
+
+cases = pytest.mark.parametrize(("kind", "first"), [(kind, first) for kind in KINDS for first in SPLITS])
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return launched("batch_norm", tmp_path_factory.mktemp("batch_norm"))
+
+
+def whole_batch(kind):
+    """One process, torch's own batch norm, all seven records."""
+    net = make_net(kind)
+    return net, flat([learn(net, make_input(kind), 1.0)])
+
+
+@cases
+def test_outputs_are_those_of_the_whole_batch(ranks, kind, first):
+    _, outputs = whole_batch(kind)
+    assert ranks[0][f"{kind}-{first}"]["outputs"] + ranks[1][f"{kind}-{first}"]["outputs"] == pytest.approx(
+        outputs, rel=1e-4, abs=1e-6
+    )
+
+
+@cases
+def test_gradients_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
+    net, _ = whole_batch(kind)
+    for found in ranks:
+        assert found[f"{kind}-{first}"]["gradients"] == pytest.approx(gradients(net), rel=1e-4, abs=1e-6)
+
+
+@cases
+def test_running_statistics_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
+    net, _ = whole_batch(kind)
+    for found in ranks:
+        assert found[f"{kind}-{first}"]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-4, abs=1e-6)
+
+
+@cases
+def test_names_stay(ranks, kind, first):
+    net, _ = whole_batch(kind)
+    assert [found[f"{kind}-{first}"]["names"] for found in ranks] == [list(net.state_dict())] * 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "untracked"])
+def test_evaluation_uses_the_running_statistics(ranks, kind):
+    net, _ = whole_batch(kind)
+    expected = flat([net.eval()(make_input(kind))])
+    assert ranks[0][f"{kind}-3"]["evaluated"] + ranks[1][f"{kind}-3"]["evaluated"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
+    inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model = synchronized(nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), torch.device("cpu"))
+    kinds = [type(module) for module in (*inner, model[1], model[2])]
+    assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]
+
+
+def test_a_model_that_is_a_batch_norm_is_replaced_itself():
+    old = nn.BatchNorm3d(2)
+    new = synchronized(old, torch.device("cpu"))
+    assert isinstance(new, HostSyncBatchNorm)
+    assert new.weight is old.weight
+    assert list(new.state_dict()) == list(old.state_dict())
+
+
+def test_the_mode_stays_when_it_is_replaced():
+    assert not synchronized(nn.BatchNorm2d(2).eval(), torch.device("cpu")).training
+    assert synchronized(nn.BatchNorm2d(2), torch.device("cpu")).training

@@ -1,0 +1,103 @@
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from framework.errors import ConfigError, DistributedError
+from framework.parallel.ddp import DistributedParallel, launch, under_launcher
+from tests.parallel.launching import ENVIRONMENT, launched
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return launched("talk", tmp_path_factory.mktemp("talk"))
+
+
+def test_each_rank_knows_its_number(ranks):
+    assert [found["rank"] for found in ranks] == [[0, 2, "cpu"], [1, 2, "cpu"]]
+    assert all(found["under_launcher"] for found in ranks)
+
+
+def test_rank_0_s_text_reaches_every_rank_before_there_is_a_group(ranks):
+    assert [json.loads(found["text"]) for found in ranks] == [{"seed": 7}] * 2
+
+
+def test_totals_are_float64_sums_on_every_rank(ranks):
+    assert [found["total"] for found in ranks] == [[3.0, 0.2, 2.0**54]] * 2
+
+
+def test_ranks_agree_at_the_same_step_also_when_one_alone_was_asked_to_stop(ranks):
+    first, second = (found["late"] for found in ranks)
+    assert first == second
+    assert True in first
+    assert True not in first[:3]
+
+
+def test_ranks_agree_on_what_was_said_once(ranks):
+    first, second = (found["once"] for found in ranks)
+    assert first == second
+    assert True in first
+
+
+def test_ranks_that_never_said_yes_never_agree(ranks):
+    assert {flag for found in ranks for flag in found["never"]} == {False}
+
+
+def test_every_rank_starts_with_rank_0_s_weights(ranks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    expected = [value for parameter in model.parameters() for value in parameter.double().flatten().tolist()]
+    assert [found["weights"] for found in ranks] == [expected] * 2
+
+
+def test_unwrapping_gives_the_plain_model_with_its_plain_names(ranks):
+    for key in ("is_the_plain_model", "of_the_plain_model", "plain_names"):
+        assert [found[key] for found in ranks] == [True, True]
+
+
+def test_gradients_are_exchanged_in_the_last_pass_only(ranks):
+    before = [found["accumulated"][:2] for found in ranks]
+    assert before[0] == [[0, 1, 1], [4, 6, 2]]
+    assert before[1] == [[2, 3, 1], [8, 10, 2]]
+
+
+def test_accumulated_gradients_are_the_mean_over_ranks_of_their_sums(ranks):
+    sums = torch.tensor([[0 + 4 + 8, 1 + 5 + 9, 3], [2 + 6 + 10, 3 + 7 + 11, 3]], dtype=torch.float64)
+    assert [found["accumulated"][2] for found in ranks] == [sums.mean(0).tolist()] * 2
+
+
+def test_closing_ends_the_group_and_may_be_repeated(ranks):
+    assert [found["closed"] for found in ranks] == [True, True]
+
+
+def _is_alive(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and ") Z" not in stat.read_text()
+
+
+def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable(tmp_path):
+    before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
+        launch(2, "tests.parallel.rank_program", ["fail", str(tmp_path)], ENVIRONMENT)
+    pids = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
+    assert len(pids) == 2
+    assert not any(map(_is_alive, pids))
+    assert (dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert not under_launcher()
+    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = ddp: this process is not one of several ranks"):
+        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, device=torch.device("cpu"))
+
+
+def test_ranks_that_cannot_meet_say_so(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "no number"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DistributedError, match=r"^error\[P101\]: parallel = ddp: the ranks could not meet"):
+        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, device=torch.device("cpu"))

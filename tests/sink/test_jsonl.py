@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.contracts import Report, RunContext
+from framework.sink.jsonl import JsonlSink
+
+SPANS = {"wait": 0.1, "copy": 1e-9, "forward": 1 / 3, "backward": 2.5e-300, "optimizer": 0.25}
+plain = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def report(step, loss=1.0, split="train", **more):
+    return Report(split, step, 1, {"loss": loss, "accuracy": 0.5}, 1000.0, SPANS, 0.1, **more)
+
+
+def write(folder, *reports, start_step=0):
+    """A run, or the rest of one, that writes these reports."""
+    sink = JsonlSink(run=RunContext(folder, total_steps=10, epochs=1, start_step=start_step))
+    for each in reports:
+        sink.write(each)
+    sink.close()
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
+    write(tmp_path, report(3))
+    known = {"step": 3, "epoch": 1, "split": "train", "loss": 1.0, "accuracy": 0.5, "lr": 0.1, "records_per_s": 1000.0}
+    assert lines(tmp_path) == [{**known, **{f"{name}_s": seconds for name, seconds in SPANS.items()}}]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(loss=plain)
+def test_every_float64_comes_back_as_it_was(tmp_path, loss):
+    write(tmp_path, report(1, loss))
+    (found,) = lines(tmp_path)
+    assert (found["loss"], math.copysign(1, found["loss"])) == (loss, math.copysign(1, loss))
+
+
+def test_spans_that_were_not_measured_are_zero(tmp_path):
+    write(tmp_path, Report("val", 1, 1, {"loss": 1.0}, 10.0, {"wait": 0.5}, 0.1))
+    assert [lines(tmp_path)[0][f"{name}_s"] for name in SPANS] == [0.5, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):
+    sink = JsonlSink(run=RunContext(tmp_path, 10, 1))
+    sink.write(report(1))
+    assert [line["step"] for line in lines(tmp_path)] == [1]
+    sink.close()
+
+
+def test_a_resumed_run_drops_what_was_logged_after_its_start(tmp_path):
+    write(tmp_path, report(2), report(4), report(4, split="val"), report(6))
+    write(tmp_path, report(6, loss=9.0), start_step=4)
+    assert [(line["step"], line["split"], line["loss"]) for line in lines(tmp_path)] == [
+        (2, "train", 1.0),
+        (4, "train", 1.0),
+        (4, "val", 1.0),
+        (6, "train", 9.0),
+    ]
+
+
+@pytest.mark.parametrize("torn", ['{"step": 4, "epo', '{"step": 4, "epoch": 1}'[:-1], "{", "\0\0\0\0"])
+def test_a_torn_last_line_is_dropped(tmp_path, torn):
+    write(tmp_path, report(2))
+    with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(torn)
+    write(tmp_path, report(4), start_step=4)
+    assert [line["step"] for line in lines(tmp_path)] == [2, 4]
+
+
+def test_a_whole_last_line_without_its_end_is_kept_whole(tmp_path):
+    write(tmp_path, report(2))
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().rstrip("\n"))
+    write(tmp_path, report(4), start_step=2)
+    assert [line["step"] for line in lines(tmp_path)] == [2, 4]
+
+
+def test_lines_before_the_start_stay_as_they_are_byte_by_byte(tmp_path):
+    write(tmp_path, report(2, 0.1 + 0.2), report(4))
+    first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
+    write(tmp_path, start_step=3)
+    assert (tmp_path / "metrics.jsonl").read_text() == first + "\n"

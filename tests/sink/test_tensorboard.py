@@ -1,0 +1,90 @@
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from framework.contracts import Report, RunContext
+from framework.sink.tensorboard import TensorBoardSink
+
+SPANS = {"wait": 0.125, "copy": 0.25, "forward": 0.5, "backward": 1.0, "optimizer": 2.0}
+SAMPLE = {
+    "index": torch.arange(4),
+    "image": torch.full((4, 3, 8, 8), 200, dtype=torch.uint8),
+    "mask": torch.zeros(4, 1, 8, 8, dtype=torch.uint8),
+    "label": torch.arange(4),
+    "many": torch.zeros(4, 5, 8, 8, dtype=torch.uint8),
+    "float": torch.zeros(4, 3, 8, 8),
+}
+
+
+def train(step, loss=0.5):
+    return Report("train", step, 1, {"loss": loss, "accuracy": 0.75}, 1000.0, SPANS, 0.0625)
+
+
+def val(step):
+    return Report("val", step, 1, {"loss": 0.25, "accuracy": 1.0}, 2000.0, {"wait": 9.0}, 0.0625)
+
+
+def write(folder, *reports, num_images=2, start_step=0):
+    sink = TensorBoardSink(num_images, run=RunContext(folder, total_steps=10, epochs=1, start_step=start_step, sample=SAMPLE))
+    for report in reports:
+        sink.write(report)
+    sink.close()
+
+
+def read(folder):
+    """The event files as TensorBoard itself reads them."""
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
+    events.Reload()
+    return events
+
+
+def scalars(events, tag):
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_every_number_of_a_training_report_has_its_tag(tmp_path):
+    write(tmp_path, train(3))
+    events = read(tmp_path)
+    expected = {"train/loss": 0.5, "train/accuracy": 0.75, "train/lr": 0.0625, "train/records_per_s": 1000.0}
+    expected |= {f"span/{name}_s": seconds for name, seconds in SPANS.items()}
+    assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {tag: [(3, v)] for tag, v in expected.items()}
+
+
+def test_a_validation_report_has_its_metrics_and_speed(tmp_path):
+    write(tmp_path, val(5))
+    events = read(tmp_path)
+    assert sorted(events.Tags()["scalars"]) == ["val/accuracy", "val/loss", "val/records_per_s"]
+    assert scalars(events, "val/accuracy") == [(5, 1.0)]
+
+
+def test_fields_that_are_images_are_shown_once(tmp_path):
+    write(tmp_path, train(1), train(2))
+    events = read(tmp_path)
+    shown = {"/".join(tag.split("/")[:2]) for tag in events.Tags()["images"]}
+    assert shown == {"sample/image", "sample/mask"}
+    assert all(len(events.Images(tag)) == 1 for tag in events.Tags()["images"])
+
+
+def test_an_image_is_as_large_as_the_records_in_it(tmp_path):
+    write(tmp_path, num_images=3)
+    events = read(tmp_path)
+    (image,) = events.Images("sample/image")
+    assert (image.width * image.height, image.step) == (3 * 8 * 8, 0)
+
+
+def test_no_images_where_none_are_wanted(tmp_path):
+    write(tmp_path, train(1), num_images=0)
+    assert read(tmp_path).Tags()["images"] == []
+
+
+def test_a_resumed_run_voids_what_was_logged_after_its_start(tmp_path):
+    write(tmp_path, train(2), train(4), train(6))
+    write(tmp_path, train(6, loss=9.0), train(8, loss=9.0), start_step=4)
+    assert scalars(read(tmp_path), "train/loss") == [(2, 0.5), (4, 0.5), (6, 9.0), (8, 9.0)]
+
+
+@pytest.mark.parametrize("start_step", [1, 4])
+def test_a_resumed_run_does_not_show_the_images_again(tmp_path, start_step):
+    write(tmp_path, train(1), train(4))
+    write(tmp_path, train(6), start_step=start_step)
+    assert len(read(tmp_path).Images("sample/image")) == 1

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from framework.batch import move, pin
+
+BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
+
+
+def test_moving_to_the_same_device_copies_nothing():
+    moved = move(BATCH, torch.device("cpu"))
+    assert list(moved) == list(BATCH)
+    assert all(moved[name] is BATCH[name] for name in BATCH)
+
+
+def test_moving_gives_a_dictionary_of_its_own():
+    moved = move(BATCH, torch.device("cpu"))
+    moved["new"] = moved.pop("image")
+    assert set(BATCH) == {"index", "image"}
+
+
+def test_moving_takes_every_tensor_to_the_device():
+    moved = move(BATCH, torch.device("meta"))
+    assert {tensor.device.type for tensor in moved.values()} == {"meta"}
+    assert moved["image"].shape == (3, 1, 2, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_pinned_batch_keeps_its_values_on_the_way_to_the_device():
+    pinned = pin(BATCH)
+    assert all(tensor.is_pinned() for tensor in pinned.values())
+    assert torch.equal(move(pinned, torch.device("cuda"))["image"].cpu(), BATCH["image"])

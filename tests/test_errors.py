@@ -1,0 +1,54 @@
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from framework import errors
+from framework.errors import DataError, PacelineError
+
+KINDS = PacelineError.__subclasses__()
+
+
+def _fail():
+    raise DataError(103, "x.h5", "not ours", "pack it")
+
+
+def test_an_error_is_one_line_that_names_place_fault_and_remedy():
+    error = DataError(102, "train.h5", "truncated (eof = 96,\n  stored_eof = 2048)", "pack it again")
+    assert str(error) == "error[D102]: train.h5: truncated (eof = 96, stored_eof = 2048); pack it again"
+
+
+def test_the_reason_keeps_the_lines_as_they_were():
+    assert DataError(102, "a", "one\n  two", "c").reason == "error[D102]: a: one\n  two; c"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_pickling(kind):
+    error = kind(101, "here", "is wrong", "mend it")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+
+
+def test_an_error_crosses_a_process_boundary():
+    with ProcessPoolExecutor(1, get_context("fork")) as pool, pytest.raises(DataError, match=r"D103.*x\.h5"):
+        pool.submit(_fail).result()
+
+
+def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
+    codes = [kind.exit_code for kind in KINDS] + [errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED, 0, 1]
+    assert len(set(codes)) == len(KINDS) + 4
+    assert len({kind.letter for kind in KINDS}) == len(KINDS)
+
+
+def test_documented_exit_codes_do_not_change():
+    found = {kind.__name__: kind.exit_code for kind in KINDS}
+    expected = ["ConfigError", "DataError", "CheckpointError", "ResourceError", "NumericError", "DistributedError"]
+    assert found == dict(zip(expected, range(2, 8), strict=True))
+    assert (errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED) == (75, 130)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_docstring_states_its_exit_code(kind):
+    assert f"Exit code {kind.exit_code}." in kind.__doc__

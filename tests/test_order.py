@@ -1,0 +1,189 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.order import Order, draws, permutation, spread
+
+SIZES = {
+    "num_records": st.integers(1, 60),
+    "batch_size": st.integers(1, 20),
+    "accumulate": st.integers(1, 4),
+    "world_size": st.integers(1, 5),
+    "limit": st.none() | st.integers(1, 70),
+    "shuffle": st.booleans(),
+    "seed": st.integers(0, 2**40),
+}
+ORDERS = st.builds(Order, **SIZES)
+
+
+def _ranks(order, epoch=0, start=0):
+    """The shares of every rank."""
+    return [list(replace(order, rank=rank).shares(epoch, start)) for rank in range(order.world_size)]
+
+
+def _steps(order, epoch=0):
+    """Per step, the real shares of all ranks."""
+    steps = [[] for _ in range(order.num_steps)]
+    for shares in _ranks(order, epoch):
+        step = 0
+        for share in shares:
+            if share.weight:
+                steps[step].append(share)
+            step += share.last
+    return steps
+
+
+def _lists(shares):
+    return [(share.indices.tolist(), share.weight, share.last) for share in shares]
+
+
+@given(ORDERS, st.integers(0, 9))
+def test_every_record_comes_exactly_once_per_epoch(order, epoch):
+    seen = [index for step in _steps(order, epoch) for share in step for index in share.indices.tolist()]
+    assert sorted(seen) == order.used().tolist()
+    assert len(seen) == order.num_used
+
+
+@given(ORDERS, st.integers(0, 9))
+def test_a_global_batch_does_not_depend_on_ranks_or_accumulation(order, epoch):
+    alone = replace(order, world_size=1, accumulate=1)
+    expected = [sorted(share.indices.tolist()) for share in alone.shares(epoch)]
+    found = [sorted(index for share in step for index in share.indices.tolist()) for step in _steps(order, epoch)]
+    assert found == expected
+
+
+@given(ORDERS)
+def test_a_global_batch_is_a_slice_of_the_permutation(order):
+    alone = replace(order, world_size=1, accumulate=1, shuffle=True)
+    whole = order.used()[permutation(order.num_used, order.seed, 4)]
+    for step, share in enumerate(alone.shares(4)):
+        assert share.indices.tolist() == whole[step * order.batch_size : (step + 1) * order.batch_size].tolist()
+
+
+@given(ORDERS)
+def test_weights_sum_to_the_number_of_ranks_in_every_step(order):
+    for step in _steps(order):
+        assert sum(share.weight for share in step) == pytest.approx(order.world_size)
+
+
+@given(ORDERS)
+def test_weighted_means_averaged_over_the_ranks_are_the_mean_of_the_global_batch(order):
+    values = draws(torch.arange(order.num_records), 1, 0, 1).double().squeeze(1)
+    for step in _steps(order):
+        indices = torch.cat([share.indices for share in step])
+        weighted = sum(share.weight * values[share.indices].mean() for share in step) / order.world_size
+        assert float(weighted) == pytest.approx(float(values[indices].mean()))
+
+
+@given(ORDERS)
+def test_every_rank_gets_equally_many_shares_and_steps_together(order):
+    lasts = [[share.last for share in shares] for shares in _ranks(order)]
+    assert all(last == lasts[0] for last in lasts)
+    assert sum(lasts[0]) == order.num_steps
+
+
+@given(ORDERS)
+def test_a_step_has_at_most_the_asked_number_of_passes_and_no_share_is_empty(order):
+    for shares in _ranks(order):
+        assert all(len(share.indices) > 0 for share in shares)
+        assert len(shares) <= order.num_steps * order.accumulate
+
+
+@given(ORDERS, st.integers(0, 9), st.data())
+def test_resuming_is_a_jump_to_the_tail_of_the_epoch(order, epoch, data):
+    start = data.draw(st.integers(0, order.num_steps))
+    for whole, tail in zip(_ranks(order, epoch), _ranks(order, epoch, start), strict=True):
+        passed = [number for number, share in enumerate(whole) if share.last][:start]
+        assert _lists(tail) == _lists(whole[passed[-1] + 1 if passed else 0 :])
+
+
+@given(ORDERS)
+def test_without_shuffling_every_epoch_is_in_the_order_of_the_records(order):
+    plain = replace(order, shuffle=False, world_size=1, accumulate=1)
+    assert torch.cat([share.indices for share in plain.shares(3)]).tolist() == order.used().tolist()
+
+
+@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 1000))
+def test_a_permutation_holds_every_record_once(num_records, seed, epoch):
+    assert sorted(permutation(num_records, seed, epoch).tolist()) == list(range(num_records))
+
+
+def test_the_order_of_one_seed_never_changes():
+    assert permutation(12, seed=0, epoch=0).tolist() == [0, 8, 11, 3, 4, 6, 2, 10, 1, 9, 5, 7]
+    assert permutation(12, seed=7, epoch=3).tolist() == [0, 7, 5, 10, 6, 2, 9, 11, 3, 4, 1, 8]
+
+
+def test_the_draws_of_one_seed_never_change():
+    expected = [[0.5366186499595642, 0.9035539627075195], [0.2646855115890503, 0.13924485445022583]]
+    assert draws(torch.tensor([0, 1]), seed=5, epoch=2, num_draws=2).tolist() == expected
+
+
+def test_orders_differ_between_epochs_and_between_seeds():
+    orders = {tuple(permutation(50, seed, epoch).tolist()) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
+
+
+def test_a_permutation_moves_every_record_to_every_place():
+    places = torch.stack([permutation(8, seed, 0) for seed in range(2000)])
+    counts = torch.stack([torch.bincount(places[:, place], minlength=8) for place in range(8)])
+    assert int(counts.min()) > 180  # 250 expected, standard deviation 15
+    assert int(counts.max()) < 320
+
+
+@given(st.lists(st.integers(0, 2**31), min_size=1, max_size=20), st.integers(0, 2**40), st.integers(0, 99), st.integers(1, 6))
+def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, num_draws):
+    together = draws(torch.tensor(indices), seed, epoch, num_draws)
+    alone = torch.cat([draws(torch.tensor([index]), seed, epoch, num_draws) for index in indices])
+    assert torch.equal(together, alone)
+    assert together.shape == (len(indices), num_draws)
+    assert together.dtype == torch.float32
+
+
+def test_draws_are_uniform_between_zero_and_one():
+    numbers = draws(torch.arange(20_000), 3, 1, 5)
+    assert float(numbers.min()) >= 0
+    assert float(numbers.max()) < 1
+    counts = torch.histc(numbers, 10, 0, 1)
+    assert int((counts - 10_000).abs().max()) < 500  # five standard deviations
+    assert float(torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max()) < 0.04
+
+
+def test_draws_differ_between_seeds_epochs_and_records():
+    numbers = [draws(torch.arange(10), seed, epoch, 3) for seed in range(3) for epoch in range(3)]
+    assert len(torch.cat(numbers).flatten().unique()) == 3 * 3 * 10 * 3
+
+
+def test_draws_do_not_repeat_the_order():
+    keys = draws(torch.arange(50), 0, 0, 1).squeeze(1)
+    assert torch.argsort(keys).tolist() != permutation(50, 0, 0).tolist()
+
+
+@given(st.integers(1, 200), st.data())
+def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
+    count = data.draw(st.integers(min(2, num_records), num_records))
+    indices = spread(num_records, count)
+    steps = indices.diff()
+    assert (len(indices), int(indices[0]), int(indices[-1])) == (count, 0, num_records - 1)
+    assert count == 1 or (int(steps.min()) >= 1 and int(steps.max() - steps.min()) <= 1)
+
+
+def test_one_of_many_records_is_the_first():
+    assert spread(10, 1).tolist() == [0]
+
+
+def test_a_limit_above_the_number_of_records_takes_all():
+    assert Order(5, 2, limit=9).num_used == 5
+    assert Order(5, 2, limit=9).used().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_short_last_batch_is_a_step_of_its_own():
+    shares = list(Order(7, 3).shares(0))
+    assert [len(share.indices) for share in shares] == [3, 3, 1]
+
+
+def test_a_rank_without_records_gets_a_filler_of_weight_zero():
+    shares = list(Order(5, 4, world_size=3, rank=2).shares(0))
+    assert [(share.indices.tolist(), share.weight) for share in shares] == [([2], 0.75), ([4], 0.0)]

@@ -1,0 +1,257 @@
+"""One tiny real run on the digits, in this process, and everything it leaves."""
+
+import json
+import threading
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from framework import settings
+from framework.assemble import prepare
+from framework.checkpoint import load_state
+from framework.cli.app import _register, resolved
+from framework.cli.paths import CONF
+from framework.errors import CheckpointError, ConfigError
+from framework.model.digits import DigitsCNN
+from framework.pack.run import pack
+from framework.run import SPANS, choices, facts, run
+
+SUMMARY = {
+    "status": str,
+    "steps": int,
+    "epochs": int,
+    "wall_s": float,
+    "records_per_s": float,
+    "val": dict,
+    "best": dict,
+    "spans_s": dict,
+    "validate_s": float,
+    "peak_rss_bytes": int,
+    "choices": dict,
+    "notes": list,
+}
+FILES = {"metrics.jsonl", "run.json", "summary.json", "checkpoints/state.pt", "checkpoints/last.pt", "checkpoints/best.pt"}
+
+
+def make_config(dataset, *overrides):
+    """The plain configuration of ``paceline train`` on a few digits, with these changes."""
+    few = ["model.width=4", "batch_size=32", "limit=96", "epochs=2", "report_every=2", "augment.mean=[0.25]"]
+    _register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = resolved(compose("train", [f'dataset="{dataset}"', *few, *overrides]))
+    settings.check(config)
+    return config
+
+
+def say_nothing(_):
+    pass
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """The digits, packed once as the recipe says."""
+    folder = tmp_path_factory.mktemp("digits")
+    prepare(make_config(folder), (), lambda source, make, path: pack(source, make, path, 0, lambda *_: None))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """A run sets the number of threads; the next test starts as it was."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(dataset, run_dir, *overrides, stop=lambda: False, say=say_nothing):
+    run_dir.mkdir(exist_ok=True)
+    return run(make_config(dataset, *overrides), run_dir, (), stop, say)
+
+
+@pytest.fixture(scope="module")
+def run_dir(dataset, tmp_path_factory):
+    """A finished run; tests read what it left."""
+    folder = tmp_path_factory.mktemp("run")
+    trained(dataset, folder)
+    return folder
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def lines(run_dir, split):
+    found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["split"] == split]
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def test_it_leaves_these_files_and_no_others(run_dir):
+    found = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}
+    events = {name for name in found if name.startswith("tensorboard/events.out.tfevents.")}
+    assert found - events == FILES
+    assert len(events) == 1
+
+
+def test_the_summary_has_every_key_of_its_type_and_no_other(run_dir):
+    summary = read(run_dir / "summary.json")
+    assert {name: type(value) for name, value in summary.items()} == SUMMARY
+
+
+def test_the_summary_says_how_far_the_run_came(run_dir):
+    summary = read(run_dir / "summary.json")
+    assert (summary["status"], summary["steps"], summary["epochs"]) == ("finished", 6, 2)
+
+
+def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
+    summary = read(run_dir / "summary.json")
+    assert tuple(summary["spans_s"]) == SPANS
+    assert all(seconds >= 0 for seconds in summary["spans_s"].values())
+    assert sum(summary["spans_s"].values()) + summary["validate_s"] <= summary["wall_s"]
+    assert summary["records_per_s"] == pytest.approx(2 * 96 / sum(summary["spans_s"].values()))
+
+
+def test_the_summary_names_the_four_choices(run_dir):
+    assert read(run_dir / "summary.json")["choices"] == {
+        "data": "hdf5",
+        "loader": "prefetch",
+        "parallel": "none",
+        "precision": "fp32",
+    }
+
+
+def test_the_summary_s_means_are_the_log_s(run_dir):
+    summary, logged = read(run_dir / "summary.json"), lines(run_dir, "val")
+    assert {name: logged[-1][name] for name in summary["val"]} == summary["val"]
+    best = max(logged, key=lambda line: (line["accuracy"], -line["loss"]))
+    assert summary["best"] == {name: best[name] for name in ("loss", "accuracy", "step")}
+
+
+def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
+    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "train")] == [(2, 1), (3, 1), (4, 2), (6, 2)]
+    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "val")] == [(3, 1), (6, 2)]
+
+
+def test_a_training_line_has_every_key(run_dir):
+    keys = {"step", "epoch", "split", "loss", "accuracy", "lr", "records_per_s"}
+    keys |= {f"{name}_s" for name in SPANS if name != "report"}
+    assert all(line.keys() == keys for line in lines(run_dir, "train") + lines(run_dir, "val"))
+
+
+def test_run_json_says_what_ran_where_on_which_data(run_dir):
+    known = read(run_dir / "run.json")
+    assert known.keys() == {"command", "overrides", "started", "versions", "git", "machine", "data"}
+    assert {split: known["data"][split]["num_records"] for split in known["data"]} == {"train": 1437, "val": 360}
+    assert known["versions"]["torch"] == torch.__version__
+    assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= known["versions"].keys()
+
+
+def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({**facts(["paceline", "train"], ["epochs=1"]), "mine": 1}))
+    trained(dataset, tmp_path, "max_steps=1")
+    known = read(tmp_path / "run.json")
+    assert (known["command"], known["overrides"], known["mine"]) == (["paceline", "train"], ["epochs=1"], 1)
+    assert known["data"].keys() == {"train", "val"}
+
+
+def test_its_weights_load_into_the_plain_model(run_dir):
+    for name in ("last.pt", "best.pt"):
+        weights = torch.load(run_dir / "checkpoints" / name, weights_only=True)
+        assert DigitsCNN(1, 10, 4).load_state_dict(weights).missing_keys == []
+
+
+def test_tensorboard_shows_the_log_s_losses(run_dir):
+    events = EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert shown == [(line["step"], pytest.approx(line["loss"])) for line in lines(run_dir, "train")]
+    assert events.Tags()["images"]
+
+
+# ------------------------------------------------------------------------------------------------------------------ course
+
+
+def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir, tmp_path):
+    again, other = trained(dataset, tmp_path / "again"), trained(dataset, tmp_path / "other", "seed=1")
+    assert again["val"] == read(run_dir / "summary.json")["val"]
+    assert other["val"] != again["val"]
+
+
+def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, run_dir, tmp_path):
+    steps = iter(range(1, 100))
+    assert trained(dataset, tmp_path, stop=lambda: next(steps) == 4)["status"] == "interrupted"
+    summary = trained(dataset, tmp_path, f'resume="{tmp_path}"')
+    assert (summary["status"], summary["steps"]) == ("finished", 6)
+    assert lines(tmp_path, "val")[-1]["loss"] == lines(run_dir, "val")[-1]["loss"]
+    weights = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (tmp_path, run_dir)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_without_validation_data_there_are_no_validation_means(dataset, tmp_path):
+    summary = trained(dataset, tmp_path, "data.val=null", "epochs=1")
+    assert (summary["val"], summary["best"], summary["validate_s"]) == ({}, {}, 0.0)
+    assert not (tmp_path / "checkpoints" / "best.pt").exists()
+
+
+def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
+    said = []
+    summary = trained(dataset, tmp_path, "parallel=dp", "max_steps=1", say=said.append)
+    assert summary["notes"]
+    assert said == [f"note: {note}" for note in summary["notes"]]
+    assert read(tmp_path / "summary.json")["notes"] == summary["notes"]
+
+
+def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
+    trained(dataset, tmp_path, "ema_decay=0.5", "max_steps=2")
+    state, last = load_state(tmp_path), torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
+    assert all(torch.equal(last[name], value) for name, value in state["average"].items())
+    assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
+
+
+@pytest.mark.parametrize(
+    "overrides", [["precision=amp"], ["precision=amp", "precision.dtype=fp16"], ["workers.num=1"], ["accumulate=3"]]
+)
+def test_other_choices_finish_too(dataset, tmp_path, overrides):
+    assert trained(dataset, tmp_path, "max_steps=2", *overrides)["steps"] == 2
+
+
+def test_rank_batch_size_sets_the_batch_size(dataset, tmp_path):
+    assert trained(dataset, tmp_path, "rank_batch_size=12", "accumulate=2", "epochs=1")["steps"] == 96 / 24
+
+
+# ------------------------------------------------------------------------------------------------------------------ errors
+
+
+def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
+    with pytest.raises(CheckpointError, match=r"^error\[K103\]: resume = .*: its state does not fit this configuration"):
+        trained(dataset, tmp_path, "model.width=8", f'resume="{run_dir}"')
+
+
+def test_a_model_that_does_not_fit_is_said_before_the_first_step(dataset, tmp_path):
+    with pytest.raises(ConfigError, match=r"^error\[C118\]"):
+        trained(dataset, tmp_path, "model.in_channels=3")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_device_that_is_not_here_is_said(dataset, tmp_path):
+    with pytest.raises(ConfigError, match=r"^error\[C119\]: device = quantum"):
+        trained(dataset, tmp_path, "device=quantum")
+
+
+def test_a_sink_that_cannot_be_made_leaves_the_others_closed(dataset, tmp_path):
+    before = set(threading.enumerate())
+    with pytest.raises(ConfigError, match=r"^error\[C106\]: sink.wrong"):
+        trained(dataset, tmp_path, "+sink.wrong={_target_: framework.sink.jsonl.JsonlSink, colour: red}")
+    assert set(threading.enumerate()) == before
+
+
+def test_choices_are_the_names_of_modules():
+    blocks = {name: {"_target_": f"framework.{name}.chosen.Part"} for name in ("loader", "parallel", "precision")}
+    config = {"data": {"source": {"_target_": "framework.data.mine.source"}}, **blocks}
+    assert choices(config) == {"data": "mine", "loader": "chosen", "parallel": "chosen", "precision": "chosen"}

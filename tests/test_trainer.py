@@ -1,0 +1,543 @@
+"""The Trainer, with fake parts around real torch models."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import framework.trainer
+from framework.contracts import MicroBatch
+from framework.errors import NumericError
+from framework.measure.clock import HostClock
+from framework.objective.classify import Classify
+from framework.parallel.none import NoParallel
+from framework.precision.amp import AMP
+from framework.schedule.cosine import Cosine
+from framework.schedule.one_cycle import OneCycle
+from tests.fakes import (
+    CPU,
+    FakeCheckpoints,
+    FakeClock,
+    FakeLoader,
+    FakeSink,
+    MeanValue,
+    SkippingPrecision,
+    make_data,
+    make_model,
+    make_trainer,
+    stop_after,
+)
+
+
+def weights(trainer):
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def same(left, right):
+    """Whether two nested states are equal bit by bit."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+# ------------------------------------------------------------------------------------------------------------ accumulation
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 5, 16])
+def test_accumulated_passes_learn_what_one_big_batch_learns(accumulate):
+    whole = make_trainer(make_data(16), 16, epochs=3)
+    cut = make_trainer(make_data(16), 16, epochs=3, order={"accumulate": accumulate})
+    whole.fit()
+    cut.fit()
+    assert cut.train.yielded == accumulate * 3
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 4, 8])
+def test_a_short_last_window_weighs_what_it_holds(accumulate):
+    whole = make_trainer(make_data(19), 8, epochs=2)  # 8, 8, 3
+    cut = make_trainer(make_data(19), 8, epochs=2, order={"accumulate": accumulate})
+    whole.fit()
+    cut.fit()
+    assert cut.progress.step == 6
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+def test_accumulated_passes_report_the_same_loss_and_metrics():
+    sinks = FakeSink(), FakeSink()
+    make_trainer(make_data(19), 8, sinks=sinks[:1], report_every=1).fit()
+    make_trainer(make_data(19), 8, sinks=sinks[1:], report_every=1, order={"accumulate": 3}).fit()
+    for one, cut in zip(sinks[0].reports, sinks[1].reports, strict=True):
+        assert cut.means == pytest.approx(one.means, rel=1e-12)
+
+
+def test_clipping_is_of_the_whole_batch_not_of_each_pass():
+    whole = make_trainer(make_data(16), 16, clip_norm=0.01)
+    cut = make_trainer(make_data(16), 16, clip_norm=0.01, order={"accumulate": 4})
+    whole.fit()
+    cut.fit()
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+def test_a_clipped_step_is_as_long_as_the_norm_allows():
+    trainer = make_trainer(make_data(8), 8, lr=1.0, momentum=0.0, clip_norm=0.01)
+    before = weights(trainer)
+    trainer.fit()
+    moved = torch.stack([(new - old).norm() for new, old in zip(weights(trainer), before, strict=True)]).norm()
+    assert float(moved) == pytest.approx(0.01, rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- skipped steps
+
+
+def test_a_skipped_step_moves_nothing():
+    trainer = make_trainer(precision=SkippingPrecision(0), ema=0.5, max_steps=1, lr=1.0)
+    before = weights(trainer)
+    trainer.fit()
+    assert same(weights(trainer), before)
+    assert same(list(trainer.average.model.parameters()), before)
+    assert (trainer.progress.step, trainer.progress.scheduled) == (1, 0)
+
+
+def test_the_average_moves_with_every_step_that_is_taken():
+    trainer = make_trainer(precision=SkippingPrecision(0), ema=0.5, max_steps=2, lr=1.0)
+    before = weights(trainer)
+    trainer.fit()
+    expected = [(old + new) / 2 for old, new in zip(before, weights(trainer), strict=True)]
+    torch.testing.assert_close(list(trainer.average.model.parameters()), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_skipped_step_takes_no_place_in_the_schedule():
+    sink, schedule = FakeSink(), Cosine(warmup_steps=3, final=0.0)
+    trainer = make_trainer(precision=SkippingPrecision(1, 2), sinks=[sink], schedule=schedule, report_every=1, lr=1.0)
+    trainer.fit()
+    factors = [schedule(step, trainer.total_steps) for step in (0, 1, 1, 1, 2)]
+    assert [report.learning_rate for report in sink.of("train")] == factors
+
+
+def overflowing(trainer, at_step):
+    """Make the loss of one step so large that its scaled gradients are infinite in 16 bits."""
+    inner, calls = trainer.objective, iter(range(1 << 30))
+
+    def objective(model, batch):
+        outcome = inner(model, batch)
+        return type(outcome)(outcome.loss * (1e38 if next(calls) == at_step else 1.0), outcome.sums, outcome.count)
+
+    trainer.objective = objective
+    return trainer
+
+
+def test_an_overflow_of_real_half_precision_moves_nothing_and_training_goes_on():
+    amp = AMP("fp16", device=CPU)
+    data, model = make_data(12, torch.float32), make_model(torch.float32)
+    trainer = overflowing(make_trainer(data, 4, model=model, precision=amp, ema=0.5, schedule=OneCycle(0.3, 0.1)), at_step=0)
+    before = weights(trainer)
+    steps = []
+    trainer.stop = lambda: steps.append((trainer.progress.scheduled, same(weights(trainer), before))) or False
+    trainer.fit()
+    assert steps == [(0, True), (1, False), (2, False)]
+
+
+def test_an_overflow_leaves_the_average_and_the_rate_where_they_were():
+    amp, schedule = AMP("fp16", device=CPU), OneCycle(0.5, 0.1)
+    trainer = make_trainer(
+        make_data(12, torch.float32), 4, model=make_model(torch.float32), precision=amp, ema=0.5, schedule=schedule
+    )
+    overflowing(trainer, at_step=0).plan = framework.trainer.Plan(epochs=1, max_steps=1)
+    before = weights(trainer)
+    trainer.fit()
+    assert same(list(trainer.average.model.parameters()), before)
+    assert trainer.progress.scheduled == 0
+    assert amp.state_dict()["scale"] == 2.0**15
+
+
+# -------------------------------------------------------------------------------------------------------------- rhythm
+
+
+def test_reports_come_every_so_many_steps_and_at_the_end_of_an_epoch():
+    sink = FakeSink()
+    make_trainer(make_data(20), 4, sinks=[sink], epochs=2, report_every=2).fit()
+    assert [(report.step, report.epoch) for report in sink.reports] == [(2, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2)]
+
+
+def test_validation_comes_at_the_end_of_every_epoch():
+    sink = FakeSink()
+    make_trainer(make_data(20), 4, sinks=[sink], epochs=2, val=FakeLoader(make_data(6), 4)).fit()
+    assert [report.step for report in sink.of("val")] == [5, 10]
+
+
+def test_validation_comes_every_so_many_steps_and_at_the_end():
+    sink = FakeSink()
+    make_trainer(make_data(20), 4, sinks=[sink], epochs=2, validate_every=4, val=FakeLoader(make_data(6), 4)).fit()
+    assert [report.step for report in sink.of("val")] == [4, 8, 10]
+
+
+@pytest.mark.parametrize("validate_every", [1, 2, 3, 5])
+def test_validation_between_two_reports_mixes_with_nothing(validate_every):
+    train = {"value": torch.full((20,), 1024.0)}
+    val = {"value": torch.full((6,), 2.0)}
+    sink = FakeSink()
+    loader, options = FakeLoader(val, 4), {"report_every": 4, "validate_every": validate_every, "sinks": [sink]}
+    make_trainer(train, 4, objective=MeanValue(), val=loader, **options).fit()
+    assert {report.means["loss"] for report in sink.of("val")} == {2.0}
+    assert {report.means["loss"] for report in sink.of("train")} == {1024.0}
+
+
+@pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 7])
+def test_max_steps_stops_exactly(max_steps):
+    sink = FakeSink()
+    trainer = make_trainer(make_data(20), 4, sinks=[sink], epochs=2, max_steps=max_steps)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.total_steps) == (max_steps, max_steps)
+    assert sink.of("train")[-1].step == max_steps
+    assert not trainer.stopped
+
+
+def test_a_run_shorter_than_max_steps_ends_with_its_epochs():
+    trainer = make_trainer(make_data(20), 4, epochs=2, max_steps=99)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.total_steps, trainer.progress.epoch) == (10, 10, 2)
+
+
+def test_epochs_yields_the_newest_validation_after_each_epoch():
+    trainer = make_trainer(make_data(20), 4, epochs=3, val=FakeLoader(make_data(6), 4))
+    steps = []
+    for found in trainer.epochs():
+        steps.append(trainer.progress.step)
+        assert found == trainer.val_means
+    assert steps == [5, 10, 15]
+
+
+def test_who_stops_iterating_epochs_stops_the_run():
+    trainer = make_trainer(make_data(20), 4, epochs=3)
+    next(trainer.epochs())
+    assert trainer.progress.step == 5
+
+
+def test_every_epoch_of_the_loader_is_closed_also_when_it_is_left_early():
+    trainer = make_trainer(make_data(20), 4, epochs=3, max_steps=7)
+    trainer.fit()
+    assert trainer.train.started == [(0, 0), (1, 0)]
+    assert trainer.train.closed == 2
+
+
+def test_an_error_in_a_step_closes_the_loader_and_comes_out():
+    trainer = make_trainer()
+    trainer.stop = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit()
+    assert trainer.train.closed == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- stopping
+
+
+def test_a_stop_saves_and_stops():
+    checkpoints, sink = FakeCheckpoints(), FakeSink()
+    trainer = make_trainer(make_data(20), 4, epochs=2, checkpoints=checkpoints, sinks=[sink], stop=stop_after(3))
+    trainer.fit()
+    assert (trainer.stopped, trainer.progress.step, trainer.progress.epoch_step) == (True, 3, 3)
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [3]
+    assert [report.step for report in sink.reports] == [3]
+
+
+def test_a_stop_at_the_very_last_step_is_a_run_that_is_finished():
+    trainer = make_trainer(make_data(8), 4, val=FakeLoader(make_data(6), 4), stop=stop_after(2))
+    trainer.fit()
+    assert trainer.val_means
+    assert not trainer.stopped
+
+
+def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
+    checkpoints, sink = FakeCheckpoints(), FakeSink()
+    parts = {"epochs": 2, "checkpoints": checkpoints, "sinks": [sink]}
+    make_trainer(make_data(8), 4, val=FakeLoader(make_data(6), 4), stop=stop_after(2), **parts).fit()
+    resumed = make_trainer(make_data(8), 4, val=FakeLoader(make_data(6), 4), **parts)
+    resumed.load_state_dict(checkpoints.saved[-1][0])
+    resumed.fit()
+    assert [report.step for report in sink.of("val")] == [2, 4]
+
+
+# ---------------------------------------------------------------------------------------------------------------- saving
+
+
+def test_the_best_is_saved_as_best_and_remembered_with_its_step():
+    data, model = {"value": torch.tensor([3.0, 1.0, 2.0])}, nn.Linear(1, 1)
+    checkpoints = FakeCheckpoints()
+    val = FakeLoader({"value": torch.tensor([5.0])}, 1)
+    every = {"report_every": 1, "validate_every": 1}
+    trainer = make_trainer(data, 1, model=model, objective=MeanValue(), val=val, checkpoints=checkpoints, **every)
+    values = iter([5.0, 4.0, 6.0])
+    trainer.stop = lambda: val.data["value"].fill_(next(values)) is None
+    trainer.fit()
+    assert [best for _, _, best in checkpoints.saved] == [True, True, False]
+    assert (trainer.best["loss"], trainer.best["step"]) == (4.0, 2)
+
+
+def test_without_validation_the_state_is_saved_at_the_end_of_every_epoch():
+    checkpoints = FakeCheckpoints()
+    make_trainer(make_data(8), 4, epochs=2, checkpoints=checkpoints).fit()
+    assert [(state["progress"]["step"], best) for state, _, best in checkpoints.saved] == [(2, False), (4, False)]
+
+
+def test_what_is_kept_is_the_average_where_there_is_one():
+    checkpoints = FakeCheckpoints()
+    trainer = make_trainer(make_data(8), 4, ema=0.5, checkpoints=checkpoints)
+    trainer.fit()
+    state, kept, _ = checkpoints.saved[-1]
+    assert same(kept, dict(trainer.average.model.state_dict()))
+    assert same(state["model"], dict(trainer.model.state_dict()))
+
+
+def test_only_rank_0_saves():
+    checkpoints, second = FakeCheckpoints(), NoParallel(device=CPU)
+    second.rank = 1
+    make_trainer(make_data(8), 4, parallel=second, checkpoints=checkpoints).fit()
+    assert checkpoints.saved == []
+
+
+# --------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_raises_numeric_error(value):
+    data = {"value": torch.tensor([1.0, 1.0, value, 1.0])}
+    trainer = make_trainer(data, 1, objective=MeanValue(), report_every=2)
+    with pytest.raises(NumericError, match=r"^error\[N101\]: step 4: the loss is (nan|inf)"):
+        trainer.fit()
+
+
+def test_the_reported_loss_is_the_mean_over_records_exactly():
+    values = torch.arange(26, dtype=torch.float64) ** 2 * 12  # so that means of 1, 2, 3 and 4 records are exact
+    sink = FakeSink()
+    trainer = make_trainer({"value": values}, 10, objective=MeanValue(), sinks=[sink], report_every=99, order={"accumulate": 3})
+    trainer.fit()
+    (report,) = sink.reports
+    assert report.means["loss"] == float(values.sum()) / 26
+    assert report.means["total"] == float(values.sum()) / 26
+
+
+def test_the_validation_loss_is_the_mean_over_records_exactly():
+    values = torch.arange(11, dtype=torch.float64) ** 2 * 12
+    sink = FakeSink()
+    val = FakeLoader({"value": values}, 4)
+    make_trainer({"value": values}, 4, objective=MeanValue(), val=val, sinks=[sink]).fit()
+    assert sink.of("val")[0].means["loss"] == float(values.sum()) / 11
+
+
+def test_a_filler_counts_nothing():
+    data = {"value": torch.tensor([8.0, 8.0, 8.0])}  # two ranks: the second's only record of the last step is a filler
+    sink = FakeSink()
+    order = {"rank": 1, "world_size": 2}
+    trainer = make_trainer(data, 2, objective=MeanValue(), sinks=[sink], report_every=99, order=order)
+    trainer.fit()
+    assert (trainer.train.yielded, trainer.num_records) == (2, 1)
+    assert sink.reports[0].means == {"loss": 8.0, "total": 8.0}
+
+
+def test_spans_are_seconds_per_step():
+    sink, clock = FakeSink(), FakeClock()
+    train = FakeLoader(make_data(20), 4, clock, accumulate=2)
+    make_trainer(train=train, clock=clock, sinks=[sink], report_every=2).fit()
+    assert [report.spans_s for report in sink.reports] == [
+        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0},
+        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "report": 0.5},
+        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "report": 1.0},
+    ]
+
+
+def test_the_spans_of_a_window_fit_into_the_time_its_records_took():
+    sink, clock = FakeSink(), HostClock()
+    train = FakeLoader(make_data(40), 4, clock)
+    make_trainer(train=train, clock=clock, sinks=[sink], report_every=5).fit()
+    for report in sink.reports:
+        window_s = 5 * 4 / report.records_per_s
+        in_steps_s = 5 * sum(seconds for name, seconds in report.spans_s.items() if name != "report")
+        assert in_steps_s <= window_s * (1 + 1e-9)
+
+
+def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode():
+    modes, model = [], make_model()
+    classify = Classify("x", "y", 0.0)
+    trainer = make_trainer(make_data(8), 4, model=model, val=FakeLoader(make_data(4), 4), validate_every=1)
+    trainer.objective = lambda model, batch: modes.append((model.training, torch.is_grad_enabled())) or classify(model, batch)
+    trainer.objective.better = classify.better
+    trainer.fit()
+    assert modes == [(True, True), (False, False), (True, True), (False, False)]
+
+
+def test_validation_uses_the_average_where_there_is_one():
+    seen = []
+    trainer = make_trainer(make_data(4), 4, ema=0.9, val=FakeLoader(make_data(4), 4))
+    classify = Classify("x", "y", 0.0)
+    trainer.objective = lambda model, batch: seen.append(model) or classify(model, batch)
+    trainer.fit()
+    assert seen == [trainer.model, trainer.average.model]
+
+
+# ---------------------------------------------------------------------------------------------------------------- resume
+
+
+def long_run(state=None, **parts):
+    """Everything that has a state: dropout, momentum, an average, a schedule; five steps an epoch, the last one short."""
+    options = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 1, "checkpoints": FakeCheckpoints()}
+    order = {"shuffle": True, "accumulate": 2}
+    val = FakeLoader(make_data(6), 4)
+    trainer = make_trainer(make_data(18), 4, model=make_model(dropout=0.3), val=val, order=order, **options, **parts)
+    if state is not None:
+        trainer.load_state_dict(state)
+    trainer.fit()
+    return trainer
+
+
+def last_state(trainer):
+    return trainer.checkpoints.saved[-1][0]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7, 13])
+def test_a_run_stopped_within_an_epoch_and_resumed_ends_in_the_same_bits(steps):
+    sinks = FakeSink(), FakeSink()
+    whole = long_run(sinks=sinks[:1])
+    first = long_run(sinks=sinks[1:], stop=stop_after(steps))
+    second = long_run(last_state(first), sinks=sinks[1:])
+    assert same(last_state(second), last_state(whole))
+    assert [report.means for report in sinks[1].reports] == [report.means for report in sinks[0].reports]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits(epoch):
+    whole = long_run()
+    second = long_run(whole.checkpoints.saved[epoch][0])
+    assert second.train.started[0] == (epoch + 1, 0)
+    assert same(last_state(second), last_state(whole))
+
+
+def test_a_run_resumed_twice_ends_in_the_same_bits():
+    first = long_run(stop=stop_after(3))
+    second = long_run(last_state(first), stop=stop_after(4))
+    third = long_run(last_state(second))
+    assert (first.progress.step, second.progress.step) == (3, 7)
+    assert same(last_state(third), last_state(long_run()))
+
+
+def test_a_finished_run_that_is_resumed_takes_no_step():
+    whole = long_run()
+    again = long_run(last_state(whole))
+    assert (again.train.started, again.progress) == ([], whole.progress)
+    assert same(weights(again), weights(whole))
+
+
+def test_a_resumed_run_reports_seconds_per_step_of_its_own_steps():
+    first, sink = long_run(stop=stop_after(3)), FakeSink()
+    long_run(last_state(first), sinks=[sink])
+    assert sink.reports[0].step == 4
+    assert sink.reports[0].spans_s["optimizer"] == 1.0
+
+
+def test_an_average_switched_on_when_resuming_starts_from_the_saved_weights():
+    first = make_trainer(make_data(8), 4)
+    first.fit()
+    second = make_trainer(make_data(8), 4, ema=0.9)
+    second.load_state_dict(first.state_dict())
+    assert same(list(second.average.model.parameters()), weights(first))
+
+
+# ------------------------------------------------------------------------------------------------------- synchronizations
+
+
+class Reads(TorchDispatchMode):
+    """Counts the reads of a device's numbers by the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1, "ema": 0.9}, {"order": {"accumulate": 3}}])
+def test_between_two_reports_no_number_is_read(options):
+    counts, reads = [], Reads()
+    trainer = make_trainer(make_data(40), 4, report_every=100, **options)
+    trainer.stop = lambda: counts.append(reads.count) or False
+    with reads:
+        trainer.fit()
+        torch.ones(()).item()
+    assert counts == [0] * 10
+    assert reads.count > 0
+
+
+class Seen(Exception):
+    """A number was read."""
+
+
+@pytest.mark.parametrize("name", ["item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__"])
+def test_numbers_are_read_in_reports_only(name, monkeypatch):
+    def read(tensor, *_):
+        raise Seen
+
+    monkeypatch.setattr(torch.Tensor, name, read)
+    trainer = make_trainer(make_data(40), 4, report_every=9, clip_norm=0.1, ema=0.9)
+    trainer._report = lambda: None
+    trainer.fit()
+    with pytest.raises(Seen):
+        getattr(torch.ones(()), name)()
+
+
+def test_a_device_whose_numbers_cannot_be_read_is_trained_on_until_the_first_report():
+    meta = torch.device("meta")
+    model, data = make_model().to(meta), make_data(40)
+    trainer = make_trainer(data, model=model, train=FakeLoader(data, 4, device=meta), report_every=7, clip_norm=0.1, ema=0.9)
+    with pytest.raises(NotImplementedError, match="meta"):
+        trainer.fit()
+    assert trainer.progress.step == 7
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_between_two_reports_cuda_is_never_synchronized():
+    cuda = torch.device("cuda")
+    data = {name: values.to(cuda) for name, values in make_data(8).items()}
+    trainer = make_trainer(data, 8, model=make_model().to(cuda), epochs=9, report_every=100, clip_norm=0.1, ema=0.9)
+    trainer.train.epoch = lambda epoch, start=0: (part for part in [MicroBatch(data, 1.0, last=True)])
+    trainer._report = lambda: None
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.fit()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.progress.step == 9
+
+
+# ----------------------------------------------------------------------------------------------------------------- size
+
+
+def test_the_trainer_is_a_page_to_read():
+    assert len(Path(framework.trainer.__file__).read_text(encoding="utf-8").splitlines()) < 250
+
+
+def test_the_trainer_knows_no_more_than_its_contracts():
+    text = Path(framework.trainer.__file__).read_text(encoding="utf-8")
+    words = (
+        ".to(",
+        ".module",
+        "GradScaler",
+        "dtype",
+        "cuda",
+        "os.environ",
+        "cfg",
+        "tensorboard",
+        "accuracy",
+        ".item(",
+        "synchronize",
+    )
+    assert [word for word in words if word in text] == []
