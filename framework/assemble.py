@@ -30,9 +30,6 @@ from framework.contracts import (
     Source,
     SourceContext,
 )
-from framework.data.folder import FolderWriter
-from framework.data.hdf5 import HDF5Writer
-from framework.data.lmdb import LMDBWriter
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import make_clock
 from framework.order import Order, draws
@@ -108,22 +105,14 @@ def _check_arguments(where: str, function: Callable[..., Any], args: Sequence[An
 
 
 def prepare(config: Config, allowed: Sequence[str], pack_one: Callable[[RecordInput, MakeWriter, str], object]) -> None:
-    """Pack what ``config['prepare']`` describes for each split whose store is missing."""
+    """Pack what ``config['prepare']`` describes for each split whose store is missing, with the data choice's own writer."""
+    data = config["data"]
     for split, block in (config["prepare"] or {}).items():
-        path = config["data"].get(split)
-        if block is not None and path is not None and not Path(path).exists():
-            pack_one(build(f"prepare.{split}", block, allowed), partial(writer_class(path), path), path)
-
-
-def writer_class(path: str) -> Any:
-    """The writer of the format that a path's ending names. ConfigError C117."""
-    writers = {writer.suffix: writer for writer in (HDF5Writer, LMDBWriter, FolderWriter)}
-    suffix = Path(path).suffix
-    if suffix not in writers:
-        raise ConfigError(
-            117, path, f"no store has the ending {suffix!r}", "choose .h5 or .lmdb, or no ending for a folder of images"
-        )
-    return writers[suffix]
+        path = data.get(split)
+        if block is None or path is None or data["writer"] is None or Path(path).exists():
+            continue
+        writer = partial(build, "data.writer", {**data["writer"], "path": path}, allowed)
+        pack_one(build(f"prepare.{split}", block, allowed), writer, path)
 
 
 class Assembly:

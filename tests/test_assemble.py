@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.assemble import build, check_fit, prepare, writer_class
-from framework.data.folder import FolderWriter
+from framework.assemble import build, check_fit, prepare
 from framework.data.hdf5 import HDF5Writer
 from framework.data.lmdb import LMDBWriter
 from framework.errors import ConfigError
@@ -172,32 +171,52 @@ def test_a_model_that_does_not_fit_the_data_is_told_with_the_data_s_shapes(model
 DIGITS = {"_target_": "framework.pack.digits.DigitsInput", "size": None}
 
 
-def splits(tmp_path):
-    data = {"train": str(tmp_path / "train.h5"), "val": str(tmp_path / "val.lmdb")}
-    return {"data": data, "prepare": {split: {**DIGITS, "split": split} for split in data}}
+HDF5 = {"_target_": "framework.data.hdf5.HDF5Writer"}
+LMDB = {"_target_": "framework.data.lmdb.LMDBWriter"}
+
+
+def splits(tmp_path, writer=HDF5):
+    paths = {split: str(tmp_path / f"{split}.store") for split in ("train", "val")}
+    return {"data": {**paths, "writer": writer}, "prepare": {split: {**DIGITS, "split": split} for split in paths}}
 
 
 def packed(config):
-    """What ``prepare`` asks to pack: (split, writer, path)."""
+    """What ``prepare`` asks to pack: (split, path)."""
     asked = []
-    prepare(config, (), lambda source, make_writer, path: asked.append((source.split, make_writer.func, path)))
+    prepare(config, (), lambda source, make_writer, path: asked.append((source.split, path)))
     return asked
 
 
-def test_everything_that_is_missing_is_packed_in_the_format_its_path_names(tmp_path):
+def test_everything_that_is_missing_is_packed(tmp_path):
     config = splits(tmp_path)
-    paths = config["data"]
-    assert packed(config) == [("train", HDF5Writer, paths["train"]), ("val", LMDBWriter, paths["val"])]
+    assert packed(config) == [(split, config["data"][split]) for split in ("train", "val")]
+
+
+@pytest.mark.parametrize(("block", "kind"), [(HDF5, HDF5Writer), (LMDB, LMDBWriter)])
+def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block, kind):
+    made = []
+    prepare(
+        splits(tmp_path, block), (), lambda source, make, path: made.append(make(fields=source.manifest.fields, num_records=1))
+    )
+    for writer in made:
+        writer.abort()
+    assert [type(writer) for writer in made] == [kind, kind]
+
+
+def test_data_that_cannot_be_written_is_not_packed(tmp_path):
+    assert packed(splits(tmp_path, writer=None)) == []
 
 
 def test_what_is_there_is_left_alone(tmp_path):
     config = splits(tmp_path)
     Path(config["data"]["train"]).write_text("mine")
-    assert [split for split, _, _ in packed(config)] == ["val"]
+    assert [split for split, _ in packed(config)] == ["val"]
     assert Path(config["data"]["train"]).read_text() == "mine"
 
 
-@pytest.mark.parametrize("change", [{"prepare": None}, {"data": {"train": None, "val": None}}, {"prepare": {"train": None}}])
+@pytest.mark.parametrize(
+    "change", [{"prepare": None}, {"data": {"train": None, "val": None, "writer": HDF5}}, {"prepare": {"train": None}}]
+)
 def test_nothing_is_packed_where_nothing_is_described(tmp_path, change):
     assert packed({**splits(tmp_path), **change}) == []
 
@@ -216,13 +235,3 @@ def test_what_prepares_data_is_checked_like_every_part(tmp_path):
     config["prepare"]["train"] = {"_target_": "os.mkdir", "path": "canary"}
     with pytest.raises(ConfigError, match=r"^error\[C105\]: prepare.train._target_ = os.mkdir"):
         packed(config)
-
-
-@pytest.mark.parametrize(("path", "writer"), [("a/b.h5", HDF5Writer), ("b.lmdb", LMDBWriter), ("a.b/folder", FolderWriter)])
-def test_a_path_s_ending_names_its_writer(path, writer):
-    assert writer_class(path) is writer
-
-
-def test_another_ending_is_refused():
-    with pytest.raises(ConfigError, match=r"^error\[C117\]: a/b.zip: no store has the ending '.zip'; choose .h5 or .lmdb"):
-        writer_class("a/b.zip")

@@ -1,5 +1,6 @@
 import os
 import pickle
+import random
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -104,7 +105,7 @@ GARBAGE = [
     b"PK\x03\x04",
     b"(lp0\n",
     b"]q\x00.",
-    os.urandom(500),
+    random.Random(0).randbytes(500),
 ]
 GARBAGE += [
     b"\x80\x02X\x04\x00\x00\x00\xff\xff\xff\xff.",

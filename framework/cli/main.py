@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 from framework import __version__
 from framework.errors import ConfigError, PacelineError
@@ -23,7 +24,16 @@ Shell completion: eval "$(paceline -sc install=bash)"   (or zsh, fish)"""
 
 def main() -> None:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    leave(run(sys.argv[1:]))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process. A rank leaves without tearing Python down: gloo's threads, when they wake in that, abort one exit in five."""
+    if "RANK" not in os.environ:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.errors import EXIT_INTERRUPTED, PacelineError, ResourceError
+from framework.errors import EXIT_INTERRUPTED, DistributedError, PacelineError, ResourceError
+
+PEER_WORDS = (
+    "gloo",
+    "NCCL",
+    "Connection closed by peer",
+    "Connection reset by peer",
+)  # what torch says when another rank is gone
 
 
 class Outcome(NamedTuple):
@@ -47,5 +54,9 @@ def _known(error: Exception) -> PacelineError | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
             104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate"
+        )
+    if isinstance(error, RuntimeError) and any(word in str(error) for word in PEER_WORDS):
+        return DistributedError(
+            103, "a rank", " ".join(str(error).split())[:200], "another rank ended or hangs; its own line says why"
         )
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.assemble import prepare
+from framework.cli.main import leave
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.progress import pack_with_progress
 from framework.cli.signals import StopSignals
@@ -56,18 +57,23 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
         lost = Outcome(EXIT_INTERRUPTED, "interrupted before the first checkpoint") if signal_number else None
     except DistributedError as error:
         lost = Outcome(error.exit_code, str(error))
-    found = _read_outcomes(run_dir)
     path.unlink()
-    return found or lost or Outcome(0, "finished")
+    return _verdict(_read_outcomes(run_dir), lost)
 
 
-def _read_outcomes(run_dir: Path) -> Outcome | None:
-    """The first thing that went wrong in a rank, by time; else what rank 0 said."""
+def _read_outcomes(run_dir: Path) -> list[Outcome]:
+    """What the ranks said, the earliest first."""
     paths = sorted(run_dir.glob("exit.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
     outcomes = [Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
     for path in paths:
         path.unlink()
-    return next((outcome for outcome in outcomes if outcome.code), outcomes[0] if outcomes else None)
+    return outcomes
+
+
+def _verdict(said: list[Outcome], lost: Outcome | None) -> Outcome:
+    """The cause: the first rank with an error of its own; else the one that ended without a word; else what all say."""
+    own = [outcome for outcome in said if outcome.code not in (0, DistributedError.exit_code)]
+    return next(iter([*own, *([lost] if lost else []), *said]), Outcome(0, "finished"))
 
 
 def run_shared(mine: Config | None) -> int:
@@ -105,4 +111,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    leave(main(sys.argv[1]))

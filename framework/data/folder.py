@@ -85,8 +85,6 @@ def _walk(root: str, folder: str) -> list[str]:
 class FolderWriter:
     """A RecordWriter of image files, the reverse of packing: ``<class>/<record>.png`` for pixels, or the bytes as they are stored."""
 
-    suffix = ""
-
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         if set(fields) != {"image", "label"}:
             raise DataError(114, path, f"a folder of images cannot hold {sorted(fields)}", "choose output=hdf5 or lmdb")

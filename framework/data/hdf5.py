@@ -6,7 +6,9 @@ dataset per raw field, and per image field a group of ``data`` (uint8) and ``off
 """
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -144,10 +146,8 @@ class _SliceGather:
 class HDF5Writer:
     """A RecordWriter. Raw fields are written where they will stay; image bytes are spooled beside, their total size being unknown."""
 
-    suffix = ".h5"
-
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        self.path, self.fields, self._row = Path(path), fields, 0
+        self.path, self.fields, self._row, self._open = Path(path), fields, 0, True
         self._publish = publish(self.path)
         temporary = self._publish.__enter__()
         self._file = h5py.File(temporary, "x", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT)
@@ -162,28 +162,45 @@ class HDF5Writer:
 
     def write(self, records: Records) -> None:
         start = self._row
-        for name in self.fields:
-            self._row = start + len(records[name])
-            if name in self._raw:
-                self._raw[name][start : self._row] = records[name]
-            else:
-                self._spools[name].write(records[name])
+        with _disk_errors():
+            for name in self.fields:
+                self._row = start + len(records[name])
+                if name in self._raw:
+                    self._raw[name][start : self._row] = records[name]
+                else:
+                    self._spools[name].write(records[name])
 
     def close(self, manifest: Manifest) -> None:
-        for name, spool in self._spools.items():
-            spool.copy_into(self._file.create_group(f"records/{name}"))
-        self._file.attrs["manifest"] = to_json(manifest)
-        self._file.close()
+        with _disk_errors():
+            for name, spool in self._spools.items():
+                spool.copy_into(self._file.create_group(f"records/{name}"))
+            self._file.attrs["manifest"] = to_json(manifest)
+            self._file.close()
+        self._open = False
         self._publish.__exit__(None, None, None)
 
     def abort(self) -> None:
-        if not self._file:  # closed: either committed or aborted already
+        if not self._open:
             return
-        self._file.close()
+        self._open = False
         for spool in self._spools.values():
             spool.close()
+        with suppress(RuntimeError, OSError):  # a full disk again: what was written is thrown away all the same
+            self._file.close()
         abandoned = GeneratorExit()
         self._publish.__exit__(type(abandoned), abandoned, None)
+
+
+@contextmanager
+def _disk_errors() -> Generator[None, None, None]:
+    """HDF5 says some of the disk's errors as RuntimeErrors, with the number in the text."""
+    try:
+        yield
+    except RuntimeError as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number.group(1)), os.strerror(int(number.group(1)))) from error
 
 
 @final

@@ -188,8 +188,6 @@ def _torch_dtype(field: Field) -> torch.dtype:
 class LMDBWriter:
     """A RecordWriter. The map grows by itself; nothing is synced before ``close``, since a temporary file may be lost."""
 
-    suffix = ".lmdb"
-
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         self.fields, self._row, self._open = fields, 0, True
         self._publish = publish(Path(path))

@@ -12,4 +12,4 @@ def open_store(path: str) -> RecordStore:
             head = file.read(len(hdf5.SIGNATURE))
     except OSError:
         head = b""
-    return hdf5.HDF5Store(path) if head == hdf5.SIGNATURE or path.endswith(hdf5.HDF5Writer.suffix) else lmdb.LMDBStore(path)
+    return hdf5.HDF5Store(path) if head == hdf5.SIGNATURE or path.endswith(".h5") else lmdb.LMDBStore(path)

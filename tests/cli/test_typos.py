@@ -49,7 +49,6 @@ WRONG = [
     (["optim.lr=-1"], "C113"),
     (["device=cuda:77"], "C119"),
     (["precision=amp", "precision.dtype=fp8"], "C110"),
-    (["data.train=x.zip"], "C117"),
     (["--config-dir", "nowhere"], "C104"),
 ]
 

@@ -58,7 +58,7 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
 
 def open_case(kind: str, path: str):
     """A RecordStore of this kind."""
-    return {"hdf5": HDF5Store, "lmdb": LMDBStore, "folder": FolderStore}[kind.split("_")[0]](path)
+    return {"hdf5": HDF5Store, "lmdb": LMDBStore, "folder": FolderStore}[kind.partition("_")[0]](path)
 
 
 def make_store(kind: str, count: int = 7):
@@ -101,7 +101,13 @@ def shares(order, epoch: int = 0, start: int = 0) -> list:
     return [(share.indices.tolist(), share.weight, share.last) for share in order.shares(epoch, start)]
 
 
-def child_read(kind: str, store, path: str, queue) -> None:
-    """In a child process: read through the parent's store and through a new one."""
+def child_read(stores: list, queue) -> None:
+    """In a child process: read through the parent's stores, and through new ones."""
     indices = torch.tensor([2, 0, 2])
-    queue.put((kind, plain(store.read(indices)), plain(open_case(kind, path).read(indices))))
+    for kind, store in stores:
+        queue.put((plain(store.read(indices)), plain(open_case(kind, store.path).read(indices))))
+
+
+def encoded_records(count: int) -> dict:
+    """Records with image files instead of pixels."""
+    return {"image": [jpeg(number) for number in range(count)], "label": np.arange(count) % 3}

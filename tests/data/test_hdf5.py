@@ -125,7 +125,7 @@ def test_offsets_that_cannot_be_are_refused(offsets):
         file["records/image/offsets"] = np.array(offsets, np.int64)
 
     _edit(path, change)
-    with pytest.raises(DataError, match=r"D105.*image.*out of bounds"):
+    with pytest.raises(DataError, match=r"D105.*image.*offsets"):
         HDF5Store(path).read(torch.tensor([0]))
 
 

@@ -35,13 +35,11 @@ def test_items_come_in_the_order_they_were_made(depth, count):
 
 @pytest.mark.parametrize("good", [0, 1, 5])
 def test_an_error_is_raised_where_its_item_would_have_come(good):
-    seen = []
-    with closing(Ahead(_broken(good), 2)) as ahead, pytest.raises(ValueError, match="the producer broke"):
-        seen.extend(ahead)
-    with closing(Ahead(_broken(good), 2)) as ahead, pytest.raises(ValueError, match="broke"):
-        for item in ahead:
-            seen.append(item)
-    assert seen[-good:] == list(range(good)) if good else True
+    with closing(Ahead(_broken(good), 2)) as ahead:
+        items = iter(ahead)
+        assert [next(items) for _ in range(good)] == list(range(good))
+        with pytest.raises(ValueError, match="the producer broke"):
+            next(items)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])

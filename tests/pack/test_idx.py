@@ -57,7 +57,15 @@ def test_a_missing_file_is_named():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\x00", b"\x00\x00\x08", b"just text, long enough", _idx(IMAGES, kind=13), b"\x01" + _idx(IMAGES)[1:], b"\x00\x00\x08\xff" + bytes(9)],
+    [
+        b"",
+        b"\x00",
+        b"\x00\x00\x08",
+        b"just text, long enough",
+        _idx(IMAGES, kind=13),
+        b"\x01" + _idx(IMAGES)[1:],
+        b"\x00\x00\x08\xff" + bytes(9),
+    ],
 )
 @pytest.mark.parametrize("zipped", [False, True])
 def test_what_is_no_idx_file_of_bytes_is_named(data, zipped):

@@ -1,7 +1,8 @@
+import multiprocessing
 import os
+import re
 import resource
 import signal
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -47,14 +48,13 @@ def _content(path):
     return found
 
 
-@contextmanager
-def _small_disk(size_bytes):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+def _pack_on_a_small_disk(path, size_bytes, queue):
+    """In a child process, whose files cannot grow beyond ``size_bytes``: says how packing ended."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
     try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        _pack(path)
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it is told to the parent
+        queue.put((type(error).__name__, str(error)))
 
 
 @pytest.mark.parametrize("path", FORMATS)
@@ -114,8 +114,15 @@ def test_a_killed_process_is_a_resource_error():
 @pytest.mark.parametrize("size_bytes", [0, 3000, 8000])
 def test_a_full_disk_is_a_resource_error_and_leaves_the_old_store(path, size_bytes):
     write_store(path, make_records(3))
-    with _small_disk(size_bytes), pytest.raises(ResourceError, match=rf"R101.*{path}.*cannot write"):
-        _pack(path)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_pack_on_a_small_disk, args=(path, size_bytes, queue))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    kind, words = queue.get()
+    assert kind == "ResourceError", words
+    assert re.search(rf"R101.*{path}.*cannot write", words)
     assert len(_content(path)["label"]) == 3
     assert os.listdir() == [path]
 

@@ -55,6 +55,15 @@ def test_evaluation_uses_the_running_statistics(ranks, kind):
     assert ranks[0][f"{kind}-3"]["evaluated"] + ranks[1][f"{kind}-3"]["evaluated"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("first", SPLITS)
+def test_a_model_in_double_precision_keeps_it(ranks, first):
+    net, outputs = whole_batch("double")
+    found = [rank[f"double-{first}"] for rank in ranks]
+    assert [rank.get("error") for rank in found] == [None, None]
+    assert found[0]["outputs"] + found[1]["outputs"] == pytest.approx(outputs, rel=1e-12)
+    assert found[0]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-12)
+
+
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
     inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model = synchronized(nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), torch.device("cpu"))

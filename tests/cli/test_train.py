@@ -1,0 +1,187 @@
+"""``paceline train`` as its users meet it: real commands, real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from framework.model.digits import DigitsCNN
+from tests.cli.command import is_one_error_line, losses, paceline
+
+SUMMARY = {
+    *("status", "steps", "epochs", "wall_s", "records_per_s", "val", "best", "spans_s", "peak_rss_bytes", "choices", "notes"),
+    "validate_s",
+}
+LINE = {"step", "epoch", "split", "loss", "records_per_s", "wait_s", "copy_s", "forward_s", "backward_s", "optimizer_s"}
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
+    done = paceline("train", "hydra.run.dir=run")
+    run = Path("run")
+    summary = read(run / "summary.json")
+    assert done.code == 0
+    assert summary["val"]["accuracy"] >= 0.97
+    assert set(summary) == SUMMARY
+    assert set(summary["spans_s"]) == {"wait", "copy", "forward", "backward", "optimizer", "report"}
+    assert summary["choices"] == {"data": "hdf5", "loader": "prefetch", "parallel": "none", "precision": "fp32"}
+    assert set(json.loads((run / "metrics.jsonl").read_text().splitlines()[0])) >= LINE
+    assert read(run / "exit.json") == {"code": 0, "reason": "finished"}
+    assert {"command", "versions", "git", "machine", "data"} <= set(read(run / "run.json"))
+    assert all((run / name).exists() for name in ("config.yaml", "resolved.json", "tensorboard"))
+    assert "where the step time went" in done.out
+    assert "run directory:" in done.out
+
+
+def test_checkpoints_load_into_the_plain_model():
+    assert paceline("train", "parallel=ddp", "debug=tiny", "hydra.run.dir=run").code == 0
+    model = DigitsCNN(in_channels=1, num_classes=10, width=32)
+    for name in ("last.pt", "best.pt"):
+        model.load_state_dict(torch.load(f"run/checkpoints/{name}", weights_only=True))
+
+
+def test_every_step_of_the_loss_is_written_exactly():
+    assert paceline("train", "epochs=1", "report_every=1", "hydra.run.dir=run").code == 0
+    values = losses(Path("run"))
+    assert len(values) == 12
+    assert all(float(repr(value)) == value and value == float(torch.tensor(value, dtype=torch.float32)) for value in values)
+
+
+def test_a_run_directory_holds_one_run():
+    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
+    before = read(Path("run/run.json"))
+    done = paceline("train", "debug=tiny", "hydra.run.dir=run")
+    assert done.code == 2
+    assert is_one_error_line(done, "C121")
+    assert read(Path("run/run.json")) == before
+
+
+def test_runs_started_together_do_not_share_a_directory():
+    words = [sys.executable, "-m", "framework", "train", "debug=tiny", "data=synthetic"]
+    started = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert len(list(Path("outputs").glob("*/*/summary.json"))) == 3
+
+
+def start(*words: str) -> subprocess.Popen:
+    """A long run, returned once it has reported."""
+    command = [sys.executable, "-m", "framework", "train", "hydra.run.dir=run", "report_every=1", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (Path("run/metrics.jsonl").exists() and len(losses(Path("run"))) > 20):
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("parallel", ["none", "ddp"])
+def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
+    process = start("epochs=5000", f"parallel={parallel}")
+    process.send_signal(number)
+    assert process.wait(40) == code
+    ended = read(Path("run/exit.json"))
+    assert ended["code"] == code
+    assert "resume=" in ended["reason"]
+    assert Path("run/checkpoints/state.pt").exists()
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
+    process = start("epochs=40", "data=lmdb", "loader=prefetch")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 75
+    assert paceline("train", "resume=run", "data=hdf5", "loader=stream", "workers.num=2").code == 0
+    assert paceline("train", "epochs=40", "report_every=1", "hydra.run.dir=whole").code == 0
+    assert losses(Path("run")) == losses(Path("whole"))
+    assert losses(Path("run"), "val") == losses(Path("whole"), "val")
+    some, others = (torch.load(f"{name}/checkpoints/last.pt", weights_only=True) for name in ("run", "whole"))
+    assert all(torch.equal(some[key], others[key]) for key in others)
+
+
+def test_a_finished_run_says_so():
+    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
+    before = read(Path("run/summary.json"))
+    done = paceline("train", "resume=run")
+    assert done.code == 0
+    assert "finished already" in done.err
+    assert read(Path("run/summary.json")) == before
+
+
+def test_resuming_with_another_model_is_refused_and_changes_nothing():
+    assert paceline("train", "epochs=1", "hydra.run.dir=run").code == 0
+    before = read(Path("run/run.json"))
+    done = paceline("train", "resume=run", "model.width=8", "epochs=2")
+    assert done.code == 4
+    assert is_one_error_line(done, "K103")
+    assert read(Path("run/run.json")) == before
+    assert paceline("train", "resume=run", "epochs=2").code == 0
+
+
+def test_torchrun_starts_ranks_of_one_run():
+    words = ["--standalone", "--nproc-per-node=2", "-m", "framework", "train", "parallel=ddp", "debug=tiny", "hydra.run.dir=run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert read(Path("run/summary.json"))["choices"]["parallel"] == "ddp"
+    assert paceline("train", "debug=tiny", "hydra.run.dir=alone").code == 0
+    assert losses(Path("run")) == pytest.approx(losses(Path("alone")), rel=1e-5)
+
+
+def test_a_lost_rank_is_said_in_one_line(tmp_path):
+    (tmp_path / "lost.py").write_text(
+        "import os, signal\nfrom framework.objective.classify import Classify\n"
+        "class Dies:\n"
+        "    def __init__(self): self.steps, self.inner = 0, Classify('image', 'label', 0.0)\n"
+        "    def better(self, new, old): return True\n"
+        "    def __call__(self, model, batch):\n"
+        "        self.steps += 1\n"
+        "        if self.steps == 5 and os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return self.inner(model, batch)\n"
+    )
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "dies.yaml").write_text("# dies\n_target_: lost.Dies\n")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "d.yaml").write_text("# @package _global_\ndefaults:\n  - digits\n  - override /objective: dies\n")
+    done = paceline("train", "--config-dir", ".", "recipes=d", "allow_targets=[lost]", "parallel=ddp", "hydra.run.dir=run")
+    assert done.code == 7
+    assert is_one_error_line(done, "P102")
+    assert "rank 1" in done.err
+    assert read(Path("run/exit.json"))["code"] == 7
+
+
+def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
+    done = paceline("train", "-m", "optim.lr=-1,0.1", "debug=tiny", "hydra.sweep.dir=sweep")
+    assert done.code == 2
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 1
+
+
+@pytest.mark.parametrize("preset", ["tiny", "overfit", "trace"])
+def test_debug_presets_run(preset):
+    words = ["epochs=40"] if preset == "overfit" else ["max_steps=2"]
+    assert paceline("train", f"debug={preset}", *words, "hydra.run.dir=run").code == 0
+    if preset == "overfit":
+        assert read(Path("run/summary.json"))["best"]["accuracy"] == 1.0
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" not in paceline("train", "optim.lr=-1").err
+    assert "Traceback" in paceline("train", "optim.lr=-1", "debug=trace").err
+
+
+def test_nothing_listens_or_lives_on_after_ddp():
+    assert paceline("train", "parallel=ddp", "debug=tiny").code == 0
+    names = [
+        Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and Path(f"/proc/{pid}/cmdline").exists()
+    ]
+    assert not [name for name in names if b"framework.cli.rank" in name and str(Path.cwd()).encode() in name]

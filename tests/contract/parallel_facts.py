@@ -1,0 +1,68 @@
+"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a rank's own process."""
+
+import torch
+from torch import nn
+
+PASSES = 3
+
+
+def passes(rank):
+    """This rank's inputs, a pass at a time: small whole numbers, so that sums are exact."""
+    return [torch.tensor([[float(1 + number), float(10 * rank)]]) for number in range(PASSES)]
+
+
+def own_gradient(rank, number):
+    """The gradient of one pass alone."""
+    return passes(rank)[number][0].tolist()
+
+
+def facts_of(parallel):
+    torch.manual_seed(parallel.rank)
+    model = nn.Linear(2, 1, bias=False)
+    wrapped = parallel.wrap(model)
+    found = {
+        "rank": parallel.rank,
+        "world_size": parallel.world_size,
+        "device": str(parallel.device),
+        "notes": list(parallel.notes),
+        "is_inside": parallel.unwrap(wrapped) is model,
+        "names": list(parallel.unwrap(wrapped).state_dict()),
+        "start": model.weight.detach().tolist(),
+        "same_output": computes_the_same(wrapped, model),
+        "gradients": train(parallel, wrapped),
+        "end": model.weight.detach().tolist(),
+        **numbers(parallel),
+    }
+    parallel.close()
+    parallel.close()
+    return found
+
+
+@torch.no_grad()
+def computes_the_same(wrapped, model):
+    return torch.equal(wrapped(torch.ones(1, 2)), model(torch.ones(1, 2)))
+
+
+def train(parallel, wrapped):
+    """One optimizer step over all passes: the gradient after each."""
+    optimizer, seen = torch.optim.SGD(wrapped.parameters(), lr=1.0), []
+    optimizer.zero_grad()
+    for number, x in enumerate(passes(parallel.rank)):
+        with parallel.accumulate(wrapped, number == PASSES - 1):
+            wrapped(x).sum().backward()
+        seen.append(parallel.unwrap(wrapped).weight.grad[0].tolist())
+    optimizer.step()
+    return seen
+
+
+def numbers(parallel):
+    """Totals, and forty steps of which the last rank wants to stop from the fourth on."""
+    sums = torch.tensor([1.0 + parallel.rank, 2.0**53 - 1], dtype=torch.float64)
+    total = parallel.total(sums)
+    last = parallel.rank == parallel.world_size - 1
+    return {
+        "total": total.tolist(),
+        "total_kind": [str(total.dtype), str(total.device)],
+        "total_of_none": parallel.total(torch.zeros(0, dtype=torch.float64)).tolist(),
+        "agreed": [parallel.agree(last and step >= 3) for step in range(40)],
+    }

@@ -1,0 +1,95 @@
+import pytest
+import torch
+
+from framework.augment.crop_flip import CropFlip
+from framework.augment.none import NoAugment
+from framework.augment.normalize import Normalize
+from framework.order import draws
+
+AUGMENTS = [NoAugment(), Normalize("image", [0.5], [0.5]), CropFlip("image", 2, 0.5, [0.4, 0.5, 0.6], [0.2, 0.2, 0.3])]
+both = pytest.mark.parametrize("training", [False, True])
+every = pytest.mark.parametrize("augment", AUGMENTS)
+
+
+def _batch(count=6):
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 256, (count, 3, 5, 7), dtype=torch.uint8, generator=generator)
+    return {"index": torch.arange(count), "image": image, "label": torch.arange(count) % 3}
+
+
+def _draws(augment, training, epoch=0):
+    return draws(torch.arange(6), 0, epoch, augment.num_draws) if training else None
+
+
+def _equal(one, two):
+    return list(one) == list(two) and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@every
+@both
+def test_what_it_is_given_stays_as_it_was(augment, training):
+    batch, numbers = _batch(), _draws(augment, training)
+    augment(batch, numbers)
+    assert _equal(batch, _batch())
+    assert numbers is None or torch.equal(numbers, _draws(augment, training))
+
+
+@every
+@both
+def test_the_result_is_a_batch_of_its_own(augment, training):
+    batch = _batch()
+    augment(batch, _draws(augment, training))["new"] = batch["label"]
+    assert list(batch) == ["index", "image", "label"]
+
+
+@every
+@both
+def test_the_same_numbers_give_the_same_batch(augment, training):
+    numbers = _draws(augment, training)
+    assert _equal(augment(_batch(), numbers), augment(_batch(), numbers))
+
+
+@every
+@both
+def test_a_record_does_not_depend_on_its_batch(augment, training):
+    batch, numbers = _batch(), _draws(augment, training)
+    together = augment(batch, numbers)
+    for i in range(6):
+        alone = augment(
+            {name: tensor[i : i + 1] for name, tensor in batch.items()}, None if numbers is None else numbers[i : i + 1]
+        )
+        assert _equal(alone, {name: tensor[i : i + 1] for name, tensor in together.items()})
+
+
+@every
+@both
+def test_index_and_label_stay_and_no_record_is_lost(augment, training):
+    batch, found = _batch(), augment(_batch(), _draws(augment, training))
+    assert torch.equal(found["index"], batch["index"])
+    assert torch.equal(found["label"], batch["label"])
+    assert found["image"].shape == batch["image"].shape
+
+
+@every
+def test_the_number_of_draws_says_whether_training_is_random(augment):
+    results = [augment(_batch(), _draws(augment, training=True, epoch=epoch))["image"] for epoch in range(3)]
+    assert isinstance(augment.num_draws, int)
+    assert (augment.num_draws > 0) == any(not torch.equal(results[0], result) for result in results)
+
+
+@every
+def test_the_global_random_numbers_are_neither_used_nor_moved(augment):
+    state = torch.get_rng_state()
+    augment(_batch(), _draws(augment, training=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@every
+@both
+def test_the_numbers_are_the_same_on_any_device(augment, training):
+    device, numbers = torch.device("cuda"), _draws(augment, training)
+    batch = {name: tensor.to(device) for name, tensor in _batch().items()}
+    found = augment(batch, None if numbers is None else numbers.to(device))
+    assert all(torch.equal(found[name].cpu(), tensor) for name, tensor in augment(_batch(), numbers).items())

@@ -1,0 +1,88 @@
+"""The promises of ``contracts.Clock``, kept by every implementation."""
+
+from time import perf_counter
+
+import pytest
+import torch
+
+from framework.measure.clock import CudaClock, HostClock
+
+cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
+CLOCKS = [HostClock, pytest.param(lambda: CudaClock(torch.device("cuda")), marks=cuda, id="CudaClock")]
+
+
+@pytest.fixture(params=CLOCKS)
+def clock(request):
+    return request.param()
+
+
+def finish():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def work():
+    """Something that takes at least 2 ms of the device and of the host."""
+    if torch.cuda.is_available():
+        torch.cuda._sleep(5_000_000)
+    end = perf_counter() + 2e-3
+    while perf_counter() < end:
+        pass
+
+
+def test_time_belongs_to_the_name_of_the_mark_that_ends_it(clock):
+    clock.skip()
+    work()
+    clock.mark("forward")
+    clock.mark("backward")
+    finish()
+    spans_s = clock.lap()
+    assert spans_s["forward"] > spans_s["backward"] >= 0.0
+    assert spans_s.keys() <= {"forward", "backward", "wait"}
+
+
+def test_nothing_is_counted_twice_or_left_over(clock):
+    start = perf_counter()
+    clock.skip()
+    work()
+    for name in ("wait", "copy", "forward", "wait"):
+        clock.mark(name)
+    finish()
+    assert 0.0 < sum(clock.lap().values()) <= perf_counter() - start
+
+
+def test_what_is_skipped_is_not_counted(clock):
+    start = perf_counter()
+    clock.mark("forward")
+    finish()
+    before = perf_counter() - start
+    work()
+    clock.skip()
+    start = perf_counter()
+    clock.mark("forward")
+    finish()
+    assert sum(clock.lap().values()) <= before + perf_counter() - start + 1e-3
+
+
+def test_a_lap_hands_in_each_second_once(clock):
+    clock.skip()
+    work()
+    clock.mark("forward")
+    finish()
+    first = clock.lap()
+    assert first["forward"] > 0.0
+    assert sum(clock.lap().values()) == 0.0
+
+
+def test_seconds_of_a_name_add_up(clock):
+    clock.skip()
+    work()
+    clock.mark("forward")
+    finish()
+    once = clock.lap()["forward"]
+    for _ in range(5):
+        work()
+        clock.mark("forward")
+    finish()
+    assert clock.lap()["forward"] > 2e-3 * 4
+    assert once > 0.0

@@ -1,0 +1,162 @@
+import threading
+
+import pytest
+import torch
+
+from framework.contracts import LoaderContext, MicroBatch
+from framework.data.folder import folder_source
+from framework.errors import DataError
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.stream import StreamLoader
+from framework.measure.clock import HostClock
+from tests.conftest import make_context
+from tests.contract.cases import jpeg, make_source, micros, plain, write_folder
+
+LOADERS = {
+    "plain": lambda context: PlainLoader(True, context=context),
+    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
+    "stream": lambda context: StreamLoader(2, 2, context=context),
+}
+
+
+class Marks:
+    """A clock that notes what is marked."""
+
+    def __init__(self):
+        self.names, self.skip, self.lap = [], None, None
+
+    def mark(self, name):
+        self.names.append(name)
+
+
+def _unchanged(batch, epoch):
+    return dict(batch)
+
+
+@pytest.fixture(params=LOADERS)
+def make(request):
+    """Makes loaders that are closed at the end."""
+    made = []
+
+    def loader(source=None, augment=_unchanged, clock=None, **options):
+        source = source or make_source("hdf5", 10, **options)
+        made.append(LOADERS[request.param](LoaderContext(source, torch.device("cpu"), augment, clock or HostClock())))
+        return made[-1]
+
+    yield loader
+    for one in made:
+        one.close()
+
+
+def _epoch(loader, epoch=0, start=0):
+    return [(plain(batch), weight, last) for batch, weight, last in loader.epoch(epoch, start)]
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+def test_batches_come_as_the_source_orders_them(make, options):
+    loader = make(**options)
+    for epoch in range(2):
+        assert _epoch(loader, epoch) == micros(loader.context.source, epoch)
+
+
+@pytest.mark.parametrize("start", [0, 2, 3])
+def test_a_later_start_is_the_tail_of_the_epoch(make, start):
+    loader = make()
+    assert _epoch(loader, 1, start) == _epoch(loader, 1)[start:]
+
+
+def test_what_comes_are_micro_batches_on_the_device(make):
+    for micro in make().epoch(0):
+        assert isinstance(micro, MicroBatch)
+        assert {tensor.device.type for tensor in micro.batch.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_number_of_steps_is_that_of_the_order(make, accumulate):
+    loader = make(batch_size=4, accumulate=accumulate)
+    assert loader.num_steps == 3
+    assert sum(micro.last for micro in loader.epoch(0)) == 3
+
+
+def test_notes_are_lines(make):
+    assert all(isinstance(note, str) and "\n" not in note for note in make().notes)
+
+
+def test_every_batch_is_augmented_once_with_its_epoch(make):
+    seen = []
+
+    def augment(batch, epoch):
+        seen.append((epoch, batch["index"].tolist()))
+        return {**batch, "image": batch["image"].float() + epoch}
+
+    loader = make(augment=augment)
+    found = _epoch(loader, 5)
+    expected = micros(loader.context.source, 5)
+    assert seen == [(5, batch["index"]) for batch, *_ in expected]
+    assert found[0][0]["image"] == (torch.tensor(expected[0][0]["image"]).float() + 5).tolist()
+
+
+def test_wait_and_copy_are_marked_for_every_batch(make):
+    clock = Marks()
+    loader = make(clock=clock)
+    for number, _ in enumerate(loader.epoch(0)):
+        assert clock.names == ["wait", "copy"] * (number + 1)
+
+
+def test_time_is_counted_under_the_names_wait_and_copy(make):
+    clock = HostClock()
+    list(make(clock=clock).epoch(0))
+    assert set(clock.lap()) == {"wait", "copy"}
+
+
+def test_an_error_of_the_source_surfaces_where_its_batch_would_have_come(make):
+    images = [jpeg(number) for number in range(12)]
+    images[9] = b"text"
+    source = folder_source(write_folder("in", images), context=make_context(shuffle=False))
+    batches = make(source).epoch(0)
+    assert [next(batches).batch["index"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(DataError, match=r"D106.*in/c/009\.jpg"):
+        next(batches)
+    assert "paceline-prefetch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_error_of_the_augmentation_surfaces(make):
+    def augment(batch, epoch):
+        raise LookupError("a user's mistake")
+
+    with pytest.raises(LookupError, match="a user's mistake"):
+        list(make(augment=augment).epoch(0))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+def test_an_early_close_cleans_up_and_the_next_epoch_is_whole(make, options):
+    loader = make(make_source("hdf5", 40, **options))
+    before = threading.active_count()
+    batches = loader.epoch(0)
+    next(batches)
+    batches.close()
+    assert options.get("worker_kind") or threading.active_count() == before
+    assert _epoch(loader, 1) == micros(loader.context.source, 1)
+
+
+def test_an_error_of_the_step_cleans_up(make):
+    loader, before = make(make_source("hdf5", 40)), threading.active_count()
+    batches = loader.epoch(0)
+    next(batches)
+    with pytest.raises(ZeroDivisionError):
+        batches.throw(ZeroDivisionError)
+    assert threading.active_count() == before
+
+
+def test_an_epoch_that_was_never_started_leaves_nothing(make):
+    loader, before = make(), threading.active_count()
+    loader.epoch(0).close()
+    assert threading.active_count() == before
+
+
+def test_closing_twice_does_nothing_more(make):
+    loader = make()
+    list(loader.epoch(0))
+    loader.close()
+    loader.close()

@@ -1,0 +1,91 @@
+"""The promises of ``contracts.Objective`` and ``contracts.Outcome``, kept by every implementation."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from framework.objective.classify import Classify
+from framework.objective.regress import Regress
+
+CLASSES = {"image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), "label": torch.arange(8) % 3}
+NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
+KINDS = {
+    "classify": (Classify("image", "label", 0.0), CLASSES),
+    "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
+    "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
+    "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
+}
+every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(3, 3)
+
+
+def part(batch, start, stop):
+    return {name: values[start:stop] for name, values in batch.items()}
+
+
+def means(objective, found):
+    """Loss and metrics per record, as a report has them."""
+    return {"loss": found.loss.item(), **{name: value.item() / found.count for name, value in found.sums.items()}}
+
+
+@every
+def test_loss_and_sums_are_single_numbers_and_the_count_is_of_records(objective, batch):
+    found = objective(model(), batch)
+    assert found.loss.dim() == 0
+    assert all(value.dim() == 0 for value in found.sums.values())
+    assert found.count == 8
+
+
+@every
+@pytest.mark.parametrize("cut", [1, 3, 4])
+def test_a_batch_is_worth_its_parts(objective, batch, cut):
+    net = model()
+    whole, *parts = [objective(net, part(batch, *span)) for span in ((0, 8), (0, cut), (cut, 8))]
+    assert whole.loss.item() == pytest.approx(sum(found.loss.item() * found.count for found in parts) / 8, rel=1e-5)
+    for name, value in whole.sums.items():
+        assert value.item() == pytest.approx(sum(found.sums[name].item() for found in parts), rel=1e-5)
+
+
+@every
+def test_one_record_is_a_batch(objective, batch):
+    assert objective(model(), part(batch, 0, 1)).count == 1
+
+
+@every
+def test_the_loss_can_be_made_small(objective, batch):
+    net = model()
+    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.05), []
+    for _ in range(20):
+        optimizer.zero_grad()
+        losses.append(objective(net, batch).loss)
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+
+
+@every
+def test_the_batch_stays_as_it_was(objective, batch):
+    before = {name: values.clone() for name, values in batch.items()}
+    objective(model(), batch)
+    assert batch.keys() == before.keys()
+    assert all(torch.equal(batch[name], values) for name, values in before.items())
+
+
+@every
+def test_the_names_are_the_same_for_every_batch(objective, batch):
+    names = [objective(model(), part(batch, 0, stop)).sums.keys() for stop in (1, 8)]
+    assert names[0] == names[1]
+
+
+@every
+def test_nothing_is_better_than_itself_and_no_two_are_better_than_each_other(objective, batch):
+    found = [means(objective, objective(model(), part(batch, *span))) for span in ((0, 2), (0, 8), (3, 7))]
+    assert not any(objective.better(one, one) for one in found)
+    for one, other in itertools.combinations(found, 2):
+        assert objective.better(one, other) is not objective.better(other, one)

@@ -1,0 +1,50 @@
+"""The promises of ``contracts.Schedule``, kept by every implementation."""
+
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.schedule.constant import Constant
+from framework.schedule.cosine import Cosine
+from framework.schedule.one_cycle import OneCycle
+
+KINDS = {
+    "constant": Constant(),
+    "cosine": Cosine(warmup_steps=0, final=0.0),
+    "cosine, warmed up": Cosine(warmup_steps=7, final=0.1),
+    "one cycle": OneCycle(peak=0.3, start=0.1),
+    "one cycle, late": OneCycle(peak=1.0, start=0.0),
+}
+every = pytest.mark.parametrize("schedule", KINDS.values(), ids=KINDS)
+
+
+@every
+def test_it_is_pure(schedule):
+    forwards = [schedule(step, 30) for step in range(30)]
+    backwards = [schedule(step, 30) for step in reversed(range(30))]
+    before = pickle.dumps(schedule)
+    assert forwards == backwards[::-1]
+    assert pickle.dumps(schedule) == before
+
+
+@every
+@given(total_steps=st.integers(1, 10_000), share=st.floats(0, 1))
+def test_it_is_a_factor_between_none_and_the_optimizer_s_own_rate(schedule, total_steps, share):
+    factor = schedule(int(share * (total_steps - 1)), total_steps)
+    assert isinstance(factor, float)
+    assert math.isfinite(factor)
+    assert 0.0 <= factor <= 1.0
+
+
+@every
+@pytest.mark.parametrize("total_steps", [20, 100, 1000])
+def test_it_comes_to_the_optimizer_s_own_rate_or_near_it(schedule, total_steps):
+    assert max(schedule(step, total_steps) for step in range(total_steps)) >= 0.9
+
+
+@every
+def test_a_step_beyond_the_last_is_still_a_rate(schedule):
+    assert 0.0 <= schedule(101, 100) <= 1.0

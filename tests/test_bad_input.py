@@ -1,0 +1,142 @@
+"""Bad input: one line that says what and how to mend it, the documented exit code, no traceback, nothing left behind."""
+
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.cli.command import Done, is_one_error_line, paceline
+
+
+def check(done: Done, code: int, number: str, *words: str) -> None:
+    """One error line of that number, naming these words."""
+    assert done.code == code, done.err
+    assert is_one_error_line(done, number), done.err
+    line = next(line for line in done.err.splitlines() if line.startswith("error["))
+    assert all(word in line for word in words), line
+    assert "; " in line  # what to do
+
+
+def image_folder(root: str, count: int = 3, size: int = 8) -> Path:
+    """A folder of two classes of gray PNGs."""
+    for name in ("cat", "dog"):
+        (Path(root) / name).mkdir(parents=True)
+        for number in range(count):
+            cv2.imwrite(str(Path(root) / name / f"{number}.png"), np.full((size, size), 10 * number, np.uint8))
+    return Path(root)
+
+
+def digits(ending: str) -> str:
+    """A packed store of the digits."""
+    path = f"digits{ending}"
+    output = "hdf5" if ending == ".h5" else "lmdb"
+    assert paceline("pack", "input=digits", f"output={output}", f"output.path={path}").code == 0
+    return path
+
+
+@pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])
+def test_a_missing_file_is_named(data):
+    check(paceline("train", f"data={data}", "data.train=nowhere.h5", "prepare=null"), 3, "D101", "nowhere.h5")
+
+
+def test_an_empty_folder_is_named():
+    Path("empty").mkdir()
+    check(paceline("pack", "input.path=empty", "output.path=x.h5"), 3, "D110", "empty")
+    check(paceline("train", "data=folder", "data.train=empty", "prepare=null"), 3, "D110", "empty")
+    assert not Path("x.h5").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_text_file_named_jpg_is_named_when_packing(workers):
+    (image_folder("images") / "cat" / "bad.jpg").write_text("hello")
+    check(
+        paceline("pack", "input.path=images", "output.path=x.lmdb", "output=lmdb", f"workers={workers}"), 3, "D106", "cat/bad.jpg"
+    )
+    assert sorted(os.listdir()) in (["images"], ["images", "outputs"])
+
+
+@pytest.mark.parametrize("words", [[], ["workers.num=2", "workers.kind=process"], ["workers.num=2"], ["loader=plain"]])
+def test_a_text_file_named_jpg_is_named_when_training(words):
+    (image_folder("images") / "dog" / "bad.jpg").write_text("hello")
+    done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null", "batch_size=2", *words)
+    check(done, 3, "D106", "dog/bad.jpg")
+
+
+def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
+    from framework.contracts import Field
+    from tests.conftest import write_store
+
+    good = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    fields = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
+    write_store("bad.h5", {"image": [*[good] * 15, good[: len(good) // 2]], "label": np.zeros(16, np.int64)}, fields)
+    done = paceline("train", "data=dali", "data.train=bad.h5", "data.val=null", "prepare=null", "model.in_channels=3")
+    check(done, 3, "D106", "bad.h5")
+
+
+@pytest.mark.parametrize("ending", [".h5", ".lmdb"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_truncated_store_is_named(ending, share):
+    path = digits(ending)
+    os.truncate(path, int(share * os.path.getsize(path)))
+    check(paceline("train", f"data={'hdf5' if ending == '.h5' else 'lmdb'}", f"data.train={path}"), 3, "D102", path)
+    check(paceline("inspect", path), 3, "D102", path)
+
+
+def test_a_foreign_file_is_named():
+    Path("x.h5").write_text("not a store at all")
+    Path("x.lmdb").write_bytes(os.urandom(20_000))
+    check(paceline("train", "data.train=x.h5"), 3, "D102", "x.h5")
+    check(paceline("train", "data=lmdb", "data.train=x.lmdb"), 3, "D102", "x.lmdb")
+
+
+def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
+    np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
+    assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
+    check(paceline("train", "data.train=wide.h5"), 2, "C118", "(3, 8, 8)", "DigitsCNN")
+
+
+def test_a_missing_field_is_said_before_the_first_step():
+    np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
+    assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
+    check(paceline("train", "data.train=odd.h5", "augment=none"), 2, "C118", "picture")
+
+
+def test_dali_that_is_not_installed_is_said(tmp_path):
+    (tmp_path / "hidden" / "nvidia" / "dali").mkdir(parents=True)
+    (tmp_path / "hidden" / "nvidia" / "__init__.py").touch()
+    (tmp_path / "hidden" / "nvidia" / "dali" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    done = paceline("train", "data=dali", PYTHONPATH=str(tmp_path / "hidden"))
+    check(done, 5, "R103", "pip install")
+
+
+def test_pickled_arrays_are_refused():
+    np.savez("objects.npz", image=np.array([{"a": 1}], dtype=object))
+    check(paceline("pack", "input=arrays", "input.path=objects.npz", "output.path=x.h5"), 3, "D112", "objects.npz")
+
+
+def test_images_of_different_sizes_are_said():
+    image_folder("images")
+    cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
+    check(paceline("pack", "input.path=images", "input.encode=raw", "output.path=x.h5"), 3, "D107", "cat/9.png")
+    done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null")
+    check(done, 3, "D107", "transform=resize")
+
+
+def test_a_full_disk_leaves_the_old_store_and_says_so():
+    path = digits(".h5")
+    before = Path(path).read_bytes()
+    words = f"ulimit -f 50; exec python -m framework pack input=digits input.size=[64,64] output.path={path}"
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        ["bash", "-c", words.replace("python", sys.executable)], capture_output=True, text=True, timeout=60, check=False
+    )
+    check(Done(done.returncode, done.stdout, done.stderr), 5, "R101", path)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_stops_the_run():
+    check(paceline("train", "optim.lr=1e30", "report_every=1", "augment.std=[1e-30]"), 6, "N101", "learning rate")

@@ -1,0 +1,93 @@
+"""Every combination of the four groups runs, and changing a choice does not change what is learned."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import losses, paceline
+
+SHORT = ["epochs=1", "report_every=1", "sink=jsonl"]  # 12 steps
+DDP_BOUND = 1e-5  # relative: sums over ranks are rounded in another order
+AMP_BOUND = 0.15  # relative to fp32, over 12 steps: bf16 has 8 bits of mantissa
+
+
+def jobs(folder: Path) -> dict[tuple[str, ...], Path]:
+    """The jobs of a sweep by their choices."""
+    found = [path.parent for path in folder.glob("*/summary.json")]
+    return {tuple(json.loads((job / "summary.json").read_text())["choices"].values()): job for job in found}
+
+
+def furthest(some: list[float], others: list[float]) -> float:
+    """The largest relative difference of two loss lists."""
+    return max(abs(a - b) / abs(b) for a, b in zip(some, others, strict=True))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """All 54 combinations of the digits recipe, by one command."""
+    folder = tmp_path_factory.mktemp("sweep")
+    grid = ["data=hdf5,lmdb,dali", "loader=plain,prefetch,stream", "parallel=none,dp,ddp", "precision=fp32,amp"]
+    done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", cwd=folder, limit_s=900)
+    assert done.code == 0, done.err
+    return jobs(folder / "sweep")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_all_54_combinations_run_in_directories_of_their_own(sweep):
+    assert len(sweep) == len(set(sweep.values())) == 54
+    assert all(len(losses(job)) == 12 for job in sweep.values())
+
+
+def test_in_fp32_and_one_process_all_losses_are_identical(sweep):
+    lists = [losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "fp32"]
+    assert len(lists) == 18
+    assert all(one == lists[0] for one in lists)
+
+
+def test_in_amp_and_one_process_all_losses_are_identical(sweep):
+    lists = [losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "amp"]
+    assert len(lists) == 18
+    assert all(one == lists[0] for one in lists)
+
+
+def test_two_ranks_agree_with_one(sweep):
+    alone = losses(sweep["hdf5", "plain", "none", "fp32"])
+    lists = [losses(job) for choice, job in sweep.items() if choice[2] == "ddp" and choice[3] == "fp32"]
+    assert len(lists) == 9
+    assert all(furthest(one, alone) < DDP_BOUND for one in lists)
+
+
+def test_mixed_precision_stays_near_single_precision(sweep):
+    single = losses(sweep["hdf5", "plain", "none", "fp32"])
+    lists = [losses(job) for choice, job in sweep.items() if choice[3] == "amp"]
+    assert len(lists) == 27
+    assert all(0 < furthest(one, single) < AMP_BOUND for one in lists)
+
+
+@pytest.mark.timeout(300)
+def test_workers_and_files_change_nothing(sweep, tmp_path):
+    grid = ["data=hdf5,lmdb,dali,folder", "workers.num=0,2", "workers.kind=thread,process", "loader=plain,prefetch"]
+    done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", limit_s=280)
+    assert done.code == 0, done.err
+    lists = [losses(path.parent) for path in (tmp_path / "sweep").glob("*/summary.json")]
+    assert len(lists) == 32
+    assert all(one == losses(sweep["hdf5", "plain", "none", "fp32"]) for one in lists)
+
+
+def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path):
+    """Accumulation changes what batch norm sees, so a model without it: logistic regression."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "linear.yaml").write_text(
+        "# one layer\n_target_: torch.nn.Sequential\n_args_:\n"
+        "  - {_target_: torch.nn.Flatten}\n  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
+    )
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "linear.yaml").write_text("# @package _global_\ndefaults:\n  - digits\n  - override /model: linear\n")
+    base = ["train", "--config-dir", ".", "recipes=linear", *SHORT]
+    ways = {"one": [], "accumulate": ["accumulate=3"], "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"]}
+    for name, words in ways.items():
+        assert paceline(*base, *words, f"hydra.run.dir={name}").code == 0
+    assert furthest(losses(Path("accumulate")), losses(Path("one"))) < DDP_BOUND
+    assert furthest(losses(Path("ranks")), losses(Path("one"))) < DDP_BOUND
