@@ -7,6 +7,7 @@ so that no live object passes through OmegaConf.
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from framework.contracts import (
     Parallel,
     RecordInput,
     RunContext,
+    Sink,
     Source,
     SourceContext,
 )
@@ -47,6 +49,8 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         _check_resolved(place, inner["_target_"], allowed)
     try:
         deferred = instantiate({**block, "_partial_": True}, _convert_="all")
+        if both := sorted(deferred.keywords.keys() & runtime.keys()):
+            raise ConfigError(106, f"{where}.{both[0]}", "comes from the run, not from the configuration", "remove it")
         arguments = {**deferred.keywords, **runtime}
         _check_arguments(where, deferred.func, deferred.args, arguments)
         return deferred.func(*deferred.args, **arguments)  # not deferred(): that checks Hydra's policy at each call, 80 us
@@ -206,8 +210,18 @@ class Assembly:
             _restore(trainer, state, config)
         if self.parallel.rank == 0:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
-            trainer.sinks = [build(f"sink.{name}", block, self.allowed, run=run) for name, block in config["sink"].items()]
+            trainer.sinks = self._sinks(run)
         return trainer
+
+    def _sinks(self, run: RunContext) -> list[Sink]:
+        """All sinks, or none: where one cannot be made, those before it are closed."""
+        with ExitStack() as stack:
+            sinks: list[Sink] = []
+            for name, block in self.config["sink"].items():
+                sinks.append(build(f"sink.{name}", block, self.allowed, run=run))
+                stack.callback(sinks[-1].close)
+            stack.pop_all()
+        return sinks
 
     def close(self) -> None:
         """Give back threads, processes, handles and the process group."""

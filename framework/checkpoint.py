@@ -4,7 +4,6 @@
 everything a resumed run needs, weights included, so that it is whole by itself whenever a run ends.
 """
 
-import pickle
 from pathlib import Path
 from typing import Any, final
 
@@ -44,8 +43,8 @@ def load_state(run_dir: Path) -> dict[str, Any]:
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        words = str(error).splitlines()[0][:200]
+    except Exception as error:  # a damaged pickle can raise anything
+        words = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(
             102, str(path), f"cannot be read ({words})", "start again, or use checkpoints/last.pt for the weights"
         ) from error

@@ -134,7 +134,7 @@ class Augment(Protocol):
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        """A new batch; ``draws`` float32 [B, num_draws] on the batch's device, or None outside training. Same numbers on any device."""
+        """A new batch, the old one unchanged; ``draws`` float32 [B, num_draws] on the batch's device, or None outside training. Same numbers on any device."""
         ...
 
 
@@ -175,7 +175,7 @@ class Source(Protocol):
     def manifest(self) -> Manifest: ...
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        """Steps ``start``.. of an epoch. Closing the iterator early leaves no thread, process or file behind."""
+        """Steps ``start``.. of an epoch. Closing the iterator early leaves no thread or file behind; processes stay until ``close``."""
         ...
 
     def sample(self, count: int) -> Batch:

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,15 +30,16 @@ def publish(path: Path) -> Generator[Path, None, None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         if not error.errno or isinstance(error, FileNotFoundError):  # not the disk's: a library's own OSError
             raise
         raise ResourceError(101, str(path), f"cannot write: {error.strerror}", "free space or choose another place") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -61,7 +62,8 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the disk hold ``path``: a file's content, a directory's names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

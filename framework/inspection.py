@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from framework.contracts import Records, RecordStore
-from framework.data.decode import decode
+from framework.data.decode import BadImage, decode
 from framework.data.store import open_store
 from framework.durable import open_durable
+from framework.errors import DataError
 from framework.order import spread
 
 TILE = 96  # pixels: small images grow to it, large ones shrink
@@ -48,8 +49,12 @@ def _num_bytes(value: torch.Tensor | memoryview) -> int:
 
 
 def _sample(store: RecordStore, count: int) -> Records:
+    return store.read(_spread(store, count))
+
+
+def _spread(store: RecordStore, count: int) -> torch.Tensor:
     num_records = store.manifest.num_records
-    return store.read(spread(num_records, min(count, num_records)))
+    return spread(num_records, min(count, num_records))
 
 
 def write_grid(path: str, grid: Path, count: int) -> bool:
@@ -71,9 +76,18 @@ def _tiles(store: RecordStore, name: str, count: int) -> list[np.ndarray]:
     field = store.manifest.fields[name]
     if field.dtype != "uint8" or len(field.shape) != 3 or field.shape[0] not in (1, 3):
         return []
-    values = _sample(store, count)[name]
-    images = [v.permute(1, 2, 0).numpy() if isinstance(v, torch.Tensor) else decode(v, field.shape[0]) for v in values]
-    return [_tile(image) for image in images]
+    indices = _spread(store, count)
+    values = store.read(indices)[name]
+    return [_tile(_pixels(store, index, value, field.shape[0])) for index, value in zip(indices.tolist(), values, strict=True)]
+
+
+def _pixels(store: RecordStore, index: int, value: torch.Tensor | memoryview, channels: int) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        return value.permute(1, 2, 0).numpy()
+    try:
+        return decode(value, channels)
+    except BadImage as error:
+        raise DataError(106, store.name(index), f"not a readable image ({error})", "mend or remove it") from error
 
 
 def _tile(image: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ def _module_path(parts: tuple[str, ...]) -> Path | None:
         return None
     here = Path(spec.origin)
     if len(parts) == 1:
-        return here
+        return here if here.suffix == ".py" else None
     if not spec.submodule_search_locations:
         return None
     base = here.parent.joinpath(*parts[1:])

@@ -97,11 +97,13 @@ class Trainer:
         """Run epoch by epoch, yielding the newest validation means. To stop early, stop iterating."""
         while self.progress.step < self.total_steps and not self.stopped:
             self._epoch()
+            self._lap()  # the last report's own time
             yield self.val_means
 
     def _epoch(self) -> None:
         self.model.train()
-        self._restart_clock()
+        self.clock.skip()
+        self._reported_at = time.perf_counter()
         micro_batches = self.train.epoch(self.progress.epoch, self.progress.epoch_step)
         try:
             for batch, weight, last in micro_batches:
@@ -133,18 +135,23 @@ class Trainer:
         progress.step += 1
         progress.epoch_step += 1
         ends_epoch = progress.epoch_step == self.train.num_steps
-        self.stopped = self.parallel.agree(self.stop())
         finished = progress.step == self.total_steps
+        self.stopped = self.parallel.agree(self.stop()) and not finished
         if progress.step % plan.report_every == 0 or ends_epoch or finished or self.stopped:
             self._report()
+        self.clock.mark("report")
         if ends_epoch:
             progress.epoch, progress.epoch_step = progress.epoch + 1, 0
         due = ends_epoch if plan.validate_every is None else progress.step % plan.validate_every == 0
-        if (due or finished) and not self.stopped:
+        paused_at = time.perf_counter()
+        if due or finished:
             self._validate()
         elif ends_epoch or self.stopped:
             self._save(best=False)
-        self._restart_clock()
+        else:
+            return False
+        self._reported_at += time.perf_counter() - paused_at  # neither validating nor saving is training
+        self.clock.skip()
         return ends_epoch or finished or self.stopped
 
     def _set_rate(self) -> None:
@@ -154,7 +161,8 @@ class Trainer:
             group["lr"] = rate * factor
 
     def _report(self) -> None:
-        found, count = self._means()
+        pending, self._pending = self._pending, []
+        found, count = means(pending, self.parallel.total)
         if not math.isfinite(found["loss"]):
             what = f"the loss is {found['loss']} at learning rate {self.optimizer.param_groups[0]['lr']:g}"
             raise NumericError(101, f"step {self.progress.step}", what, "lower optim.lr, set clip_norm, or look at the data")
@@ -164,7 +172,6 @@ class Trainer:
         wall_s = time.perf_counter() - self._reported_at
         self._write("train", found, count / wall_s, per_step_s)
         self.num_records += count
-        self.clock.mark("report")
         self._reported_at, self._reported_step = time.perf_counter(), self.progress.step
 
     def _lap(self) -> dict[str, float]:
@@ -172,10 +179,6 @@ class Trainer:
         for name, seconds in spans_s.items():
             self.spans_s[name] = self.spans_s.get(name, 0.0) + seconds
         return spans_s
-
-    def _means(self) -> tuple[dict[str, float], float]:
-        pending, self._pending = self._pending, []
-        return means(pending, self.parallel.total)
 
     def _write(self, split: str, found: dict[str, float], records_per_s: float, spans_s: dict[str, float]) -> None:
         rate = self.optimizer.param_groups[0]["lr"]
@@ -203,18 +206,15 @@ class Trainer:
     def _evaluate(self, loader: Loader) -> tuple[dict[str, float], float]:
         model = self.average.model if self.average is not None else self.parallel.unwrap(self.model)
         model.eval()
+        outcomes: list[Outcome] = []
         self.val_clock.skip()
         for batch, weight, _ in loader.epoch(0):
             with self.precision.autocast():
                 outcome = self.objective(model, batch)
-            self._pending.append(detached(outcome, counts=weight > 0))
+            outcomes.append(detached(outcome, counts=weight > 0))
             self.val_clock.mark("forward")
         model.train(self.average is None)
-        return self._means()
-
-    def _restart_clock(self) -> None:
-        self.clock.skip()
-        self._reported_at = time.perf_counter()
+        return means(outcomes, self.parallel.total)
 
     def _save(self, best: bool) -> None:
         if self.checkpoints is None or self.parallel.rank != 0:
@@ -238,8 +238,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken."""
         self.parallel.unwrap(self.model).load_state_dict(state["model"])
-        if self.average is not None and state["average"] is not None:
-            self.average.load_state_dict(state["average"])
+        if self.average is not None:
+            self.average.load_state_dict(state["model"] if state["average"] is None else state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.progress = Progress(**state["progress"])

@@ -14,4 +14,4 @@ class NoAugment:
     num_draws = 0
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        return batch
+        return dict(batch)

@@ -59,10 +59,10 @@ class DALISource:
         for share in shares:
             try:
                 outputs = self._pipeline.run()
+                batch = {name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)}
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
                 raise self._explain(error, share.indices) from error
-            batch = {name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)}
             yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
         self._exhaust()
 

@@ -33,10 +33,18 @@ def decode(data: Any, channels: int) -> np.ndarray:
 
 def _decode_other(data: Any, channels: int) -> np.ndarray:
     flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    image = _imdecode(data, flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    return image.reshape(*image.shape[:2], channels)
+
+
+def _imdecode(data: Any, flag: int) -> np.ndarray:
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if len(data) else None
+    except cv2.error as error:
+        raise BadImage(" ".join(str(error).split())) from error
     if image is None:
         raise BadImage("not an image, or truncated")
-    return image.reshape(*image.shape[:2], channels)
+    return image
 
 
 def image_size(data: Any) -> tuple[int, int]:
@@ -59,11 +67,11 @@ def image_size(data: Any) -> tuple[int, int]:
 def num_channels(data: Any) -> int:
     """1 for a gray image, 3 for any other. Raises BadImage."""
     if bytes(data[:2]) == b"\xff\xd8":
-        return 1 if simplejpeg.decode_jpeg_header(data)[2].lower() == "gray" else 3
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if len(data) else None
-    if image is None:
-        raise BadImage("not an image, or truncated")
-    return 1 if image.ndim == 2 else 3
+        try:
+            return 1 if simplejpeg.decode_jpeg_header(data)[2].lower() == "gray" else 3
+        except ValueError as error:
+            raise BadImage(str(error)) from error
+    return 1 if _imdecode(data, cv2.IMREAD_UNCHANGED).ndim == 2 else 3
 
 
 def cut(image: np.ndarray, window: tuple[int, int, int, int, int], size: tuple[int, int] | None) -> np.ndarray:

@@ -13,7 +13,7 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.decode import BadImage, encode_png, image_suffix, num_channels
 from framework.data.source import StoreSource
-from framework.durable import temporary_name
+from framework.durable import sync, temporary_name
 from framework.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -110,7 +110,10 @@ class FolderWriter:
                 (self._temporary / str(number)).rename(self._temporary / f"named-{name}")
         for folder in self._temporary.glob("named-*"):
             folder.rename(self._temporary / folder.name.removeprefix("named-"))
+        for place in [*self._temporary.rglob("*"), self._temporary]:
+            sync(place)
         self._temporary.rename(self.path)
+        sync(self.path.parent)
         self._temporary = None
 
     def abort(self) -> None:

@@ -5,10 +5,9 @@ dataset per raw field, and per image field a group of ``data`` (uint8) and ``off
 ``manifest`` is written last.
 """
 
+import io
 import os
-import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -98,7 +97,10 @@ def _gather(path: str, node: Any, field: Field, num_records: int) -> Any:
         if node.shape != (num_records, *field.shape) or node.dtype != np.dtype(field.dtype):
             raise ValueError(f"shape {node.shape} of {node.dtype}")
         return RowGather(_map(path, node))
-    return _SliceGather(_map(path, node["data"]).numpy(), node["offsets"][:])
+    offsets = node["offsets"][:]
+    if len(offsets) != num_records + 1:
+        raise ValueError(f"{len(offsets)} offsets")
+    return _SliceGather(_map(path, node["data"]).numpy(), offsets)
 
 
 def _map(path: str, dataset: Any) -> Tensor:
@@ -120,7 +122,7 @@ class RowGather:
 
     def __init__(self, rows: Tensor) -> None:
         self.shape, self.dtype = rows.shape[1:], rows.dtype
-        flat = rows.reshape(len(rows), -1)
+        flat = rows.reshape(len(rows), self.shape.numel())
         row_bytes = flat.shape[1] * flat.element_size()
         wide = row_bytes and row_bytes % 8 == 0 and flat.data_ptr() % 8 == 0
         self.rows = flat.view(torch.int64) if wide else flat
@@ -147,10 +149,11 @@ class HDF5Writer:
     """A RecordWriter. Raw fields are written where they will stay; image bytes are spooled beside, their total size being unknown."""
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        self.path, self.fields, self._row, self._open = Path(path), fields, 0, True
+        self.path, self.fields, self._row = Path(path), fields, 0
         self._publish = publish(self.path)
         temporary = self._publish.__enter__()
-        self._file = h5py.File(temporary, "x", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT)
+        self._target = _Target(temporary)
+        self._file = h5py.File(self._target, "w", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT)
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
         self._spools: dict[str, _Spool] = {}
@@ -162,45 +165,51 @@ class HDF5Writer:
 
     def write(self, records: Records) -> None:
         start = self._row
-        with _disk_errors():
-            for name in self.fields:
-                self._row = start + len(records[name])
-                if name in self._raw:
-                    self._raw[name][start : self._row] = records[name]
-                else:
-                    self._spools[name].write(records[name])
+        for name in self.fields:
+            self._row = start + len(records[name])
+            if name in self._raw:
+                self._raw[name][start : self._row] = records[name]
+            else:
+                self._spools[name].write(records[name])
 
     def close(self, manifest: Manifest) -> None:
-        with _disk_errors():
-            for name, spool in self._spools.items():
-                spool.copy_into(self._file.create_group(f"records/{name}"))
-            self._file.attrs["manifest"] = to_json(manifest)
-            self._file.close()
-        self._open = False
+        for name, spool in self._spools.items():
+            spool.copy_into(self._file.create_group(f"records/{name}"))
+        self._file.attrs["manifest"] = to_json(manifest)
+        self._file.flush()  # the last call that may find the disk full
+        self._file.close()
+        self._target.close()
         self._publish.__exit__(None, None, None)
 
     def abort(self) -> None:
-        if not self._open:
+        if not self._file:  # closed: either committed or aborted already
             return
-        self._open = False
+        self._target.drop = True
+        self._file.close()
+        self._target.close()
         for spool in self._spools.values():
             spool.close()
-        with suppress(RuntimeError, OSError):  # a full disk again: what was written is thrown away all the same
-            self._file.close()
         abandoned = GeneratorExit()
         self._publish.__exit__(type(abandoned), abandoned, None)
 
 
-@contextmanager
-def _disk_errors() -> Generator[None, None, None]:
-    """HDF5 says some of the disk's errors as RuntimeErrors, with the number in the text."""
-    try:
-        yield
-    except RuntimeError as error:
-        number = re.search(r"errno = (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number.group(1)), os.strerror(int(number.group(1)))) from error
+@final
+class _Target(io.FileIO):
+    """A file that can be told to forget what is written: HDF5 crashes when it closes a file that it could not write."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "x+b")
+        self.drop = False
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        total = len(left)
+        while left and not self.drop:
+            left = left[super().write(left) :]
+        return total
+
+    def truncate(self, size: int | None = None) -> int:
+        return 0 if self.drop else super().truncate(size)
 
 
 @final

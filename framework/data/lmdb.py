@@ -35,15 +35,19 @@ def _key(index: int) -> bytes:
     return index.to_bytes(8, "big")
 
 
-# LMDB refuses to open one file twice in a process, so all stores of a process share its environments: (pid, file) -> (environment, users)
-_environments: dict[tuple[int, str], tuple[Any, int]] = {}
+Key = tuple[int, str, int]  # process, file, inode: a file packed anew is another one
+
+# LMDB refuses to open one file twice in a process, so all stores of a process share its environments, counting their users
+_environments: dict[Key, tuple[Any, int]] = {}
 
 
-def _acquire(path: str) -> tuple[tuple[int, str], Any]:
-    key = (os.getpid(), os.path.realpath(path))
+def _acquire(path: str) -> tuple[Key, Any]:
+    check_size(path)
+    key = (os.getpid(), os.path.realpath(path), os.stat(path).st_ino)
+    for old in [old for old in _environments if old[0] != key[0]]:
+        _environments.pop(old)[0].close()  # inherited over a fork: this process's copy; LMDB would refuse to open its file
     environment, users = _environments.get(key, (None, 0))
     if environment is None:
-        check_size(path)
         try:
             environment = lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, lib_version=0)
         except lmdb.Error as error:
@@ -52,11 +56,11 @@ def _acquire(path: str) -> tuple[tuple[int, str], Any]:
     return key, environment
 
 
-def _release(key: tuple[int, str]) -> None:
-    environment, users = _environments.pop(key)
+def _release(key: Key) -> None:
+    environment, users = _environments.pop(key, (None, 0))
     if users > 1:
         _environments[key] = (environment, users - 1)
-    elif key[0] == os.getpid():  # an environment inherited over a fork must not be touched
+    elif environment is not None:
         environment.close()
 
 
@@ -89,7 +93,7 @@ class LMDBStore:
         self.path = path
         self._manifest: Manifest | None = None
         self._environment: Any = None
-        self._key: tuple[int, str] | None = None
+        self._key: Key | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_manifest": self._manifest, "_environment": None, "_key": None}
@@ -124,7 +128,7 @@ class LMDBStore:
                 i for i, v in zip(indices.tolist(), values, strict=True) if len(v) != row_bytes or v[: len(header)] != header
             )
             raise DataError(105, self.name(bad), "its header does not fit the manifest", "pack it again")
-        rows = torch.frombuffer(bytearray().join(values), dtype=torch.uint8).view(len(values), row_bytes)
+        rows = _from_bytes(values, torch.uint8).view(len(values), row_bytes)
         records: Records = {}
         column = len(header)
         for (name, field), size in zip(self.manifest.fields.items(), sizes, strict=True):
@@ -156,7 +160,7 @@ class LMDBStore:
         for index, part in zip(indices.tolist(), parts, strict=True):
             if len(part) != _raw_bytes(field):
                 raise DataError(105, self.name(index), "its header does not fit the manifest", "pack it again")
-        return torch.frombuffer(bytearray().join(parts), dtype=_torch_dtype(field)).view(len(parts), *_known(field))
+        return _from_bytes(parts, _torch_dtype(field)).view(len(parts), *_known(field))
 
     def name(self, index: int) -> str:
         return f"{self.path}: record {index}"
@@ -170,6 +174,10 @@ class LMDBStore:
         if self._key is None or self._key[0] != os.getpid():
             self._key, self._environment = _acquire(self.path)
         return self._environment.begin(buffers=True)
+
+
+def _from_bytes(values: list[Any], dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(bytearray().join(values), dtype=dtype) if values else torch.empty(0, dtype=dtype)
 
 
 def _known(field: Field) -> tuple[int, ...]:
@@ -192,9 +200,13 @@ class LMDBWriter:
         self.fields, self._row, self._open = fields, 0, True
         self._publish = publish(Path(path))
         temporary = self._publish.__enter__()
-        self._environment = lmdb.open(
-            str(temporary), subdir=False, lock=False, sync=False, map_size=FIRST_MAP_BYTES, lib_version=0, max_dbs=0
-        )
+        try:
+            self._environment = lmdb.open(
+                str(temporary), subdir=False, lock=False, sync=False, map_size=FIRST_MAP_BYTES, lib_version=0, max_dbs=0
+            )
+        except lmdb.Error as error:
+            _abandon(self._publish)
+            raise OSError(28, f"LMDB cannot write ({error})") from error
 
     def write(self, records: Records) -> None:
         columns = [_as_bytes(records[name], field) for name, field in self.fields.items()]
@@ -230,8 +242,12 @@ class LMDBWriter:
             return
         self._open = False
         self._environment.close()
-        abandoned = GeneratorExit()
-        self._publish.__exit__(type(abandoned), abandoned, None)
+        _abandon(self._publish)
+
+
+def _abandon(publish: Any) -> None:
+    abandoned = GeneratorExit()
+    publish.__exit__(type(abandoned), abandoned, None)
 
 
 def _as_bytes(values: Any, field: Field) -> list[bytes]:

@@ -9,7 +9,9 @@ def open_store(path: str) -> RecordStore:
 
     try:
         with open(path, "rb") as file:
-            head = file.read(len(hdf5.SIGNATURE))
+            head = file.read(20)
     except OSError:
         head = b""
-    return hdf5.HDF5Store(path) if head == hdf5.SIGNATURE or path.endswith(".h5") else lmdb.LMDBStore(path)
+    if head[16:] == lmdb.META_MAGIC.to_bytes(4, "little"):
+        return lmdb.LMDBStore(path)
+    return hdf5.HDF5Store(path) if head.startswith(hdf5.SIGNATURE) or path.endswith(".h5") else lmdb.LMDBStore(path)

@@ -8,7 +8,7 @@ import torch
 
 from framework.batch import Batch
 from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
-from framework.order import Order, draws
+from framework.order import Order, draws, spread
 
 
 @final
@@ -24,6 +24,7 @@ class SyntheticSource:
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
         self.manifest = Manifest(num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}")
+        self._seed = context.seed
         self._largest = self._batch(torch.arange(min(self.order.batch_size, num_records)), context.seed)
 
     def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
@@ -36,12 +37,15 @@ class SyntheticSource:
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         same = replace(self.order, shuffle=False)  # nothing to read, so nothing to shuffle
         for share in same.shares(epoch, start):
-            yield MicroBatch(self.sample(len(share.indices)), share.weight, share.last)
+            yield MicroBatch(
+                {name: tensor[: len(share.indices)] for name, tensor in self._largest.items()}, share.weight, share.last
+            )
 
     def sample(self, count: int) -> Batch:
         if count == len(self._largest["index"]):
             return dict(self._largest)
-        return {name: tensor[:count] for name, tensor in self._largest.items()}
+        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        return self._batch(indices, self._seed)
 
     def close(self) -> None:
         pass

@@ -1,9 +1,11 @@
 """Who runs the reader: this thread, a few threads, or worker processes. The order of the results is the order of the requests."""
 
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple, final
 
 import torch
@@ -72,11 +74,27 @@ class Workers:
                 if isinstance(result, Failure):
                     raise result.error()
                 yield result
-        except RuntimeError as error:  # torch's own words for a killed worker, a full /dev/shm, a timeout
+        except (RuntimeError, OSError, EOFError) as error:  # torch's own words for a killed worker, a full /dev/shm, a timeout
+            for _ in range(3):  # torch's handler may raise once more, in here
+                with suppress(RuntimeError):
+                    self._give_up()
+                    break
             what = f"a worker process was lost ({error})"
             raise ResourceError(
                 102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread"
             ) from error
+
+    def _give_up(self) -> None:
+        """Ends the processes now: while a dead one is known to torch, its SIGCHLD handler raises, anywhere, at every child's end."""
+        previous = signal.getsignal(signal.SIGCHLD)
+        here = threading.current_thread() is threading.main_thread()
+        if here:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            self.close()
+        finally:
+            if here:
+                signal.signal(signal.SIGCHLD, previous)
 
     def close(self) -> None:
         iterator: Any = getattr(self._loader, "_iterator", None)
@@ -102,7 +120,7 @@ class _Requests:
     now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self.now)
+        return (request._replace(indices=request.indices.numpy()) for request in self.now)  # a tensor would start a thread
 
 
 class _Reads(Dataset[Any]):
@@ -112,6 +130,7 @@ class _Reads(Dataset[Any]):
         self.read = read
 
     def __getitem__(self, request: Request) -> Batch | Failure:
+        request = request._replace(indices=torch.from_numpy(request.indices))
         try:
             return self.read(request)
         except PacelineError as error:

@@ -12,7 +12,7 @@ STRIDES = (2, 1, 2, 1, 2, 1, 2, 1)
 class SpeedupNet(nn.Module):
     """float [B, in_channels, image_size, image_size] -> logits [B, num_classes].
 
-    Each block: reflection pad 1, 3x3 convolution (Xavier-normal), batch norm, leaky ReLU 0.2. ``image_size``: at least 9, since
+    Each block: reflection pad 1, 3x3 convolution (Xavier-normal), batch norm, leaky ReLU 0.2. ``image_size``: at least 17, since
     reflection wants two pixels and the strides divide by 16.
     """
 

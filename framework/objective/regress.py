@@ -26,13 +26,10 @@ class Regress:
         guess, target = model(batch[self.input]), batch[self.target]
         if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
             raise ValueError(f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}")
-        loss = self.loss(guess.float(), target.float())
+        guess, target = guess.float(), target.float()
+        loss = self.loss(guess, target)
         with torch.no_grad():
-            absolute = (
-                (guess.float() - target.float()).abs().flatten(1).mean(1).sum()
-                if target.dim() > 1
-                else (guess - target).abs().sum()
-            )
+            absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()
         return Outcome(loss, {"mae": absolute}, len(target))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:

@@ -1,6 +1,7 @@
 """Named arrays: a .npz file, or one .npy file."""
 
 import zipfile
+import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import final
@@ -27,9 +28,8 @@ class ArraysInput:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:
-            loaded = np.load(self.path, allow_pickle=False, mmap_mode="r")
-            arrays = {Path(self.path).stem: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            arrays = _load(self.path)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(
                 112, self.path, f"not plain arrays ({error})", "save numbers with numpy.savez(path, x=..., label=...)"
             ) from error
@@ -54,3 +54,13 @@ class ArraysInput:
 
     def read(self, start: int, stop: int) -> Records:
         return {name: np.ascontiguousarray(array[start:stop]) for name, array in self.arrays.items()}
+
+
+def _load(path: str) -> dict[str, np.ndarray]:
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"PK"
+        file.seek(0)
+        if zipped:
+            return dict(np.load(file, allow_pickle=False))
+        np.lib.format.read_magic(file)  # np.load would leave a file open that is neither
+    return {Path(path).stem: np.load(path, allow_pickle=False, mmap_mode="r")}

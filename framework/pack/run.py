@@ -48,7 +48,7 @@ def _write_all(chunks: Iterator[Records], writer: RecordWriter, manifest: Manife
     for records in chunks:
         writer.write(records)
         if len(counts):
-            counts += np.bincount(records["label"], minlength=len(counts))
+            counts += np.bincount(records["label"].astype(np.int64), minlength=len(counts))
         num_records += len(next(iter(records.values())))
         num_bytes += sum(_num_bytes(values) for values in records.values())
         progress(num_records, num_bytes)

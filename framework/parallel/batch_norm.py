@@ -56,8 +56,9 @@ class HostSyncBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        channels = x.transpose(0, 1).flatten(1).float()
-        count = _AllReduce.apply(torch.tensor([float(channels.shape[1])]))
+        channels = x.transpose(0, 1).flatten(1)
+        channels = channels if x.dtype == torch.float64 else channels.float()
+        count = _AllReduce.apply(channels.new_tensor([channels.shape[1]]))
         mean = _AllReduce.apply(channels.sum(1)) / count
         centered = channels - mean.unsqueeze(1)
         variance = _AllReduce.apply(centered.square().sum(1)) / count

@@ -68,7 +68,7 @@ class DistributedParallel:
             ) from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.notes: tuple[str, ...] = ()
-        self._calls = 0
+        self._calls, self._asked = 0, False
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.sync_batch_norm:
@@ -89,10 +89,10 @@ class DistributedParallel:
         return shared.cpu()
 
     def agree(self, flag: bool) -> bool:
-        self._calls += 1
+        self._calls, self._asked = self._calls + 1, self._asked or flag
         if self._calls % AGREE_EVERY:
             return False
-        return bool(self.total(torch.tensor([float(flag)], dtype=torch.float64)).item())
+        return bool(self.total(torch.tensor([float(self._asked)], dtype=torch.float64)).item())
 
     def close(self) -> None:
         if dist.is_initialized():

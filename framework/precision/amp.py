@@ -46,8 +46,9 @@ class AMP:
             self._optimizer = optimizer
             optimizer.register_step_post_hook(self._mark_stepped)
 
-    def _mark_stepped(self, *_: Any) -> None:
-        self._stepped = True
+    def _mark_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)  # there while a fused optimizer, which skips by itself, is called
+        self._stepped = found_inf is None or not found_inf.item()
 
     def state_dict(self) -> dict[str, Any]:
         return self._scaler.state_dict()
