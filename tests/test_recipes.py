@@ -1,0 +1,109 @@
+"""Every recipe runs for two steps on tiny data, and says in its header what to expect."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from framework.cli.paths import ROOT
+from tests.cli.command import losses, paceline
+
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+TINY = ["max_steps=2", "batch_size=16", "report_every=1", "hydra.run.dir=run"]
+
+
+def tiny_cifar() -> None:
+    """A folder as CIFAR-10's JPEG copies are: train/ and test/, a subfolder per class."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("airplane", "bird", "cat"):
+            (Path("cifar10") / split / name).mkdir(parents=True)
+            for number in range(12):
+                image = rng.integers(0, 256, (32, 32, 3), np.uint8)
+                cv2.imwrite(f"cifar10/{split}/{name}/{number}.jpg", image)
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"sweep_combinations"}))
+def test_a_recipe_trains_two_steps(name):
+    tiny_cifar()
+    done = paceline("train", f"recipes={name}", *TINY)
+    assert done.code == 0, done.err
+    assert len(losses(Path("run"))) == 2
+    assert (Path("run") / "checkpoints" / "best.pt").exists()
+
+
+@pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])
+def test_jpegs_train_from_every_store(data):
+    tiny_cifar()
+    words = [f"data={data}"] + (["data.train=cifar10/train", "data.val=cifar10/test"] if data == "folder" else [])
+    done = paceline("train", "recipes=cifar10", *words, *TINY)
+    assert done.code == 0, done.err
+    assert losses(Path("run")) == GOLDEN.setdefault("cifar", losses(Path("run")))
+
+
+GOLDEN: dict[str, list[float]] = {}  # the first store's losses; the others must have the same
+
+
+def test_jpegs_kept_as_bytes_train_alike_from_both_stores():
+    tiny_cifar()
+    lists = []
+    for output, data in (("hdf5", "hdf5"), ("lmdb", "lmdb")):
+        for split, folder in (("train", "train"), ("val", "test")):
+            words = [f"output={output}", f"output.path={split}.{output}", f"input.path=cifar10/{folder}"]
+            assert paceline("pack", *words).code == 0
+        words = [f"data={data}", f"data.train=train.{output}", f"data.val=val.{output}", f"hydra.run.dir={data}"]
+        assert (
+            paceline(
+                "train", "recipes=cifar10", *TINY[:3], *words, "transform=random_resized_crop", "transform.size=[24,24]"
+            ).code
+            == 0
+        )
+        lists.append(losses(Path(data)))
+    assert lists[0] == lists[1]
+
+
+def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
+    tiny_cifar()
+    assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
+    words = ["recipes=cifar10", "data.train=train.h5", "data.val=null", "transform=random_resized_crop", "transform.size=[32,32]"]
+    assert paceline("train", *words, "data=hdf5", *TINY[:3], "hydra.run.dir=ours").code == 0
+    assert paceline("train", *words, "data=dali", *TINY[:3], "hydra.run.dir=theirs").code == 0
+    assert losses(Path("theirs")) == pytest.approx(losses(Path("ours")), rel=0.05)  # decoders and resize filters differ
+
+
+def write_idx(path: str, array: np.ndarray) -> None:
+    """MNIST's format, gzipped."""
+    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    with gzip.open(path, "wb") as file:
+        file.write(head + array.tobytes())
+
+
+def test_the_speedup_recipe_takes_mnists_own_files():
+    rng = np.random.default_rng(0)
+    write_idx("images.gz", rng.integers(0, 256, (40, 28, 28), np.uint8))
+    write_idx("labels.gz", np.arange(40, dtype=np.uint8) % 10)
+    assert paceline("pack", "input=idx", "input.images=images.gz", "input.labels=labels.gz", "output.path=m.h5").code == 0
+    done = paceline("train", "recipes=speedup", "data.train=m.h5", "data.val=m.h5", *TINY)
+    assert done.code == 0, done.err
+
+
+def test_the_sweep_recipe_is_the_grid_of_54():
+    text = (ROOT / "recipes" / "sweep_combinations.yaml").read_text()
+    for line in ("data: hdf5,lmdb,dali", "loader: plain,prefetch,stream", "parallel: none,dp,ddp", "precision: fp32,amp"):
+        assert line in text
+
+
+def test_the_sweep_recipe_sweeps():
+    done = paceline("train", "recipes=sweep_combinations", "data=hdf5", "parallel=none", "max_steps=2", "hydra.sweep.dir=sweep")
+    assert done.code == 0, done.err
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_to_expect(name):
+    header = (ROOT / "recipes" / f"{name}.yaml").read_text().splitlines()[1]
+    assert header.startswith("# ")
+    assert any(letter.isdigit() for letter in header)

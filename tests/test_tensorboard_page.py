@@ -1,0 +1,88 @@
+"""TensorBoard, opened on a real run in a real browser: Debian's chromium, driven over its debugging protocol by chromedriver."""
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import paceline
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1400,5000"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def call(url: str, body: dict | None = None, method: str | None = None):
+    """One request of the WebDriver protocol, or a plain page."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def wait_for(ask, limit_s: float = 60):
+    """The first true answer."""
+    end = time.monotonic() + limit_s
+    while True:
+        try:
+            answer = ask()
+        except OSError:
+            answer = None
+        if answer or time.monotonic() > end:
+            return answer
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def started():
+    """Starts programs, and ends them."""
+    processes: list[subprocess.Popen] = []
+
+    def start(*words: object) -> None:
+        processes.append(subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    yield start
+    for process in reversed(processes):
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's packages chromium and chromium-driver")
+def test_a_run_is_seen_in_the_browser(started, tmp_path):
+    assert paceline("train", "epochs=2", "report_every=2", "hydra.run.dir=run").code == 0
+    board, driver = f"http://127.0.0.1:{(port := free_port())}", f"http://127.0.0.1:{(driver_port := free_port())}"
+    started(
+        sys.executable, "-m", "tensorboard.main", "--logdir", "run", "--host", "127.0.0.1", "--port", port, "--load_fast=false"
+    )
+    started(shutil.which("chromedriver"), f"--port={driver_port}")
+    assert wait_for(lambda: call(f"{board}/data/runs"))
+    assert wait_for(lambda: call(f"{driver}/status")["value"]["ready"])
+    options = {"args": [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"], "binary": shutil.which("chromium")}
+    session = call(f"{driver}/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})["value"]["sessionId"]
+    page = f"{driver}/session/{session}"
+    call(f"{page}/url", {"url": f"{board}/#timeseries"})
+    script = {"script": "return document.body.innerText", "args": []}
+    text = wait_for(lambda: "".join([t for t in [call(f"{page}/execute/sync", script)["value"]] if "train/loss" in t]))
+    shot = call(f"{page}/screenshot")["value"]
+
+    call(page, method="DELETE")
+    assert text
+    for tag in ("train/accuracy", "val/loss", "val/accuracy", "train/lr", "train/records_per_s", "span/wait_s", "sample/image"):
+        assert tag in text
+    assert len(shot) > 20_000
+    Path("page.png").write_bytes(base64.b64decode(shot))
