@@ -169,7 +169,7 @@ def test_its_weights_load_into_the_plain_model(run_dir):
 def test_tensorboard_shows_the_log_s_losses(run_dir):
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
-    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    shown = [(event.step, event.value) for event in events.Scalars("loss/train")]
     assert shown == [(line["step"], pytest.approx(line["loss"])) for line in lines(run_dir, "train")]
     assert events.Tags()["images"]
 

@@ -12,7 +12,10 @@ from framework.contracts import Report, RunContext
 
 @final
 class TensorBoardSink:
-    """Event files under ``run_dir/tensorboard``. ``num_images``: sample records shown, 0 for none."""
+    """Event files under ``run_dir/tensorboard``. ``num_images``: sample records shown, 0 for none.
+
+    Tags are ``loss/train``, ``loss/val``, ...: both splits side by side, and what is learned first on the page.
+    """
 
     def __init__(self, num_images: int, *, run: RunContext) -> None:
         purge_step = run.start_step + 1 if run.start_step else None
@@ -21,10 +24,10 @@ class TensorBoardSink:
             self._writer.add_images(f"sample/{name}", images, global_step=0)
 
     def write(self, report: Report) -> None:
-        scalars = {f"{report.split}/{name}": value for name, value in report.means.items()}
-        scalars[f"{report.split}/records_per_s"] = report.records_per_s
+        scalars = {f"{name}/{report.split}": value for name, value in report.means.items()}
+        scalars[f"records_per_s/{report.split}"] = report.records_per_s
         if report.split == "train":
-            scalars["train/lr"] = report.learning_rate or 0.0
+            scalars["lr/train"] = report.learning_rate or 0.0
             scalars |= {f"span/{name}_s": seconds for name, seconds in report.spans_s.items()}
         for tag, value in scalars.items():
             self._writer.add_scalar(tag, value, report.step)

@@ -74,7 +74,7 @@ def steps_in_jsonl(folder):
 def steps_in_tensorboard(folder):
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    return [event.step for event in events.Scalars("train/loss")]
+    return [event.step for event in events.Scalars("loss/train")]
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("jsonl", steps_in_jsonl), ("tensorboard", steps_in_tensorboard)])

@@ -45,7 +45,7 @@ def scalars(events, tag):
 def test_every_number_of_a_training_report_has_its_tag(tmp_path):
     write(tmp_path, train(3))
     events = read(tmp_path)
-    expected = {"train/loss": 0.5, "train/accuracy": 0.75, "train/lr": 0.0625, "train/records_per_s": 1000.0}
+    expected = {"loss/train": 0.5, "accuracy/train": 0.75, "lr/train": 0.0625, "records_per_s/train": 1000.0}
     expected |= {f"span/{name}_s": seconds for name, seconds in SPANS.items()}
     assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {tag: [(3, v)] for tag, v in expected.items()}
 
@@ -53,8 +53,8 @@ def test_every_number_of_a_training_report_has_its_tag(tmp_path):
 def test_a_validation_report_has_its_metrics_and_speed(tmp_path):
     write(tmp_path, val(5))
     events = read(tmp_path)
-    assert sorted(events.Tags()["scalars"]) == ["val/accuracy", "val/loss", "val/records_per_s"]
-    assert scalars(events, "val/accuracy") == [(5, 1.0)]
+    assert sorted(events.Tags()["scalars"]) == ["accuracy/val", "loss/val", "records_per_s/val"]
+    assert scalars(events, "accuracy/val") == [(5, 1.0)]
 
 
 def test_fields_that_are_images_are_shown_once(tmp_path):
@@ -80,7 +80,7 @@ def test_no_images_where_none_are_wanted(tmp_path):
 def test_a_resumed_run_voids_what_was_logged_after_its_start(tmp_path):
     write(tmp_path, train(2), train(4), train(6))
     write(tmp_path, train(6, loss=9.0), train(8, loss=9.0), start_step=4)
-    assert scalars(read(tmp_path), "train/loss") == [(2, 0.5), (4, 0.5), (6, 9.0), (8, 9.0)]
+    assert scalars(read(tmp_path), "loss/train") == [(2, 0.5), (4, 0.5), (6, 9.0), (8, 9.0)]
 
 
 @pytest.mark.parametrize("start_step", [1, 4])
