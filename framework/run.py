@@ -18,9 +18,9 @@ from framework.assemble import Assembly
 from framework.checkpoint import load_state
 from framework.durable import write_json
 from framework.measure.host import machine, num_cores, peak_rss_bytes
+from framework.settings import FACTS, NEXT_FACTS
 from framework.trainer import Trainer
 
-FACTS, NEXT_FACTS = "run.json", "run.next.json"
 SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 Config = dict[str, Any]
 

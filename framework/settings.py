@@ -27,6 +27,8 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "allow_targets": ((list,), None),
     "prepare": ((dict, type(None)), None),
 }
+# in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
+FACTS, NEXT_FACTS = "run.json", "run.next.json"
 GROUPS = (
     "data",
     "loader",

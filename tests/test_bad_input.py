@@ -24,7 +24,7 @@ def image_folder(root: str, count: int = 3, size: int = 8) -> Path:
     for name in ("cat", "dog"):
         (Path(root) / name).mkdir(parents=True)
         for number in range(count):
-            cv2.imwrite(str(Path(root) / name / f"{number}.png"), np.full((size, size), 10 * number, np.uint8))
+            cv2.imwrite(str(Path(root) / name / f"{number}.png"), np.full((size, size), 10 * number % 256, np.uint8))
     return Path(root)
 
 

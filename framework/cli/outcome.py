@@ -2,12 +2,16 @@
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from framework.cli.table import print_run
+from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, DistributedError, PacelineError, ResourceError
+from framework.settings import NEXT_FACTS
 
 PEER_WORDS = (
     "gloo",
@@ -42,6 +46,16 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
         log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         words = " ".join(str(error).split())[:300]
         return Outcome(1, f"error[X100]: {type(error).__name__}: {words}; the traceback is in {log}")
+
+
+def conclude(outcome: Outcome, run_dir: Path, short: bool) -> int:
+    """Write ``exit.json``, say how the run went, and why it ended where that was no success. Returns the exit code."""
+    write_json(run_dir / "exit.json", outcome._asdict())
+    (run_dir / NEXT_FACTS).unlink(missing_ok=True)
+    print_run(run_dir, outcome.code, short)
+    if outcome.code:
+        print(outcome.reason, file=sys.stderr)
+    return outcome.code
 
 
 def _known(error: Exception) -> PacelineError | None:

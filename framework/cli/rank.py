@@ -11,14 +11,13 @@ from typing import Any
 
 from framework.assemble import prepare
 from framework.cli.main import leave
-from framework.cli.outcome import Outcome, outcome_of
+from framework.cli.outcome import Outcome, conclude, outcome_of
 from framework.cli.progress import pack_with_progress
 from framework.cli.signals import StopSignals
-from framework.cli.table import print_run
 from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, DistributedError
 from framework.measure.host import num_cores
-from framework.run import NEXT_FACTS, run
+from framework.run import run
 
 Config = dict[str, Any]
 PR_SET_PDEATHSIG = 1
@@ -52,47 +51,64 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     path = run_dir / "ranks.json"
     write_json(path, {"config": config, "run_dir": str(run_dir), "allowed": allowed})
     threads = str(max(1, num_cores() // num_processes))
+    failed = ""
     try:
         signal_number = launch(num_processes, "framework.cli.rank", [str(path)], {"OMP_NUM_THREADS": threads})
-        lost = Outcome(EXIT_INTERRUPTED, "interrupted before the first checkpoint") if signal_number else None
     except DistributedError as error:
-        lost = Outcome(error.exit_code, str(error))
+        signal_number, failed = 0, str(error)
     path.unlink()
-    return _verdict(_read_outcomes(run_dir), lost)
+    said = _read_outcomes(run_dir)
+    silent = [rank for rank in range(num_processes) if rank not in said]
+    if signal_number and silent:
+        return Outcome(EXIT_INTERRUPTED, "interrupted before the first checkpoint")
+    return _verdict(list(said.values()), silent, failed)
 
 
-def _read_outcomes(run_dir: Path) -> list[Outcome]:
-    """What the ranks said, the earliest first."""
+def _read_outcomes(run_dir: Path) -> dict[int, Outcome]:
+    """What each rank said, the earliest first."""
     paths = sorted(run_dir.glob("exit.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    outcomes = [Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    outcomes = {int(path.name.split(".")[1][4:]): Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in paths}
     for path in paths:
         path.unlink()
     return outcomes
 
 
-def _verdict(said: list[Outcome], lost: Outcome | None) -> Outcome:
-    """The cause: the first rank with an error of its own; else the one that ended without a word; else what all say."""
+def _verdict(said: list[Outcome], silent: list[int], failed: str) -> Outcome:
+    """The cause: the first rank with an error of its own; else one that ended without a word; else what all say."""
     own = [outcome for outcome in said if outcome.code not in (0, DistributedError.exit_code)]
-    return next(iter([*own, *([lost] if lost else []), *said]), Outcome(0, "finished"))
+    if own or not failed:
+        return own[0] if own else said[0]
+    if silent:
+        lost = DistributedError(
+            102, f"rank {silent[0]}", "ended without a word", "was it killed? look at memory and the system's log"
+        )
+        return Outcome(lost.exit_code, str(lost))
+    return next((outcome for outcome in said if outcome.code), Outcome(DistributedError.exit_code, failed))
 
 
 def run_shared(mine: Config | None) -> int:
     """One rank under a launcher that is not ours. Rank 0 brings what it composed; the others get it through the launcher's store."""
     from framework.parallel.ddp import share_text  # noqa: PLC0415
 
-    shared = json.loads(share_text(None if mine is None else json.dumps(mine)))
-    run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
-    if mine is not None:
-        prepare(config, allowed, pack_with_progress)
+    shared = mine or json.loads(share_text(None))
+    run_dir = Path(shared["run_dir"])
     with StopSignals() as signals:
-        outcome = outcome_of(partial(_run, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+        outcome = outcome_of(partial(_run_shared, shared, mine is not None, signals), run_dir, bool(shared["config"]["debug"]))
     if mine is not None:
-        write_json(run_dir / "exit.json", outcome._asdict())
-        (run_dir / NEXT_FACTS).unlink(missing_ok=True)
-        print_run(run_dir, outcome.code, short=False)
+        return conclude(outcome, run_dir, short=False)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
+
+
+def _run_shared(shared: Config, leads: bool, signals: StopSignals) -> Outcome:
+    from framework.parallel.ddp import share_text  # noqa: PLC0415
+
+    config, allowed = shared["config"], tuple(shared["allowed"])
+    if leads:
+        prepare(config, allowed, pack_with_progress)  # before the others hear of it: they read what is packed
+        share_text(json.dumps(shared))
+    return _run(config, Path(shared["run_dir"]), allowed, signals)
 
 
 def main(path: str) -> int:

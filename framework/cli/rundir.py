@@ -10,13 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.durable import write_json, write_text
 from framework.errors import ConfigError
+from framework.settings import FACTS, NEXT_FACTS
 
 
 def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str]) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
     resumed = config["resume"] is not None and Path(config["resume"]).resolve() == run_dir.resolve()
     try:
-        os.close(os.open(run_dir / "run.json", os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
+        os.close(os.open(run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
     except FileExistsError as error:
         raise ConfigError(
             121, f"hydra.run.dir = {run_dir}", "holds a run already", "choose another, or go on with resume="
@@ -24,7 +25,7 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
     write_json(run_dir / f"resolved{suffix}.json", config)
-    from framework.run import FACTS, NEXT_FACTS, facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
+    from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
 
     # a resumed run's facts count once its state has been taken up: what fails before that must change nothing
     write_json(run_dir / (NEXT_FACTS if resumed else FACTS), facts(sys.argv, overrides))

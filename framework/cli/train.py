@@ -16,10 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from framework import settings
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, quoted
-from framework.cli.outcome import outcome_of
+from framework.cli.outcome import conclude, outcome_of
 from framework.cli.rundir import claim, discard_if_empty
 from framework.cli.signals import StopSignals
-from framework.durable import write_json
 from framework.errors import CheckpointError, ConfigError, PacelineError
 from framework.targets import as_prefixes, check_targets
 
@@ -78,19 +77,12 @@ def _job(rows: list[Path], cfg: DictConfig) -> int:
 
 def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool) -> int:
     from framework.cli.rank import run_here, run_shared  # noqa: PLC0415  # torch is loaded only for a configuration that is sound
-    from framework.cli.table import print_run  # noqa: PLC0415
-    from framework.run import NEXT_FACTS  # noqa: PLC0415
 
     if "RANK" in os.environ:
         return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
     with StopSignals() as signals:
         outcome = outcome_of(partial(run_here, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
-    write_json(run_dir / "exit.json", outcome._asdict())
-    (run_dir / NEXT_FACTS).unlink(missing_ok=True)
-    print_run(run_dir, outcome.code, short=is_sweep)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return conclude(outcome, run_dir, short=is_sweep)
 
 
 def _check_launch(config: Config) -> None:

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
 
+PREPARE_S = 6 * 3600  # how long rank 0 may take to pack what is missing
 MEET_S = 120  # how long ranks may take to start
 AGREE_EVERY = 16  # steps between exchanges of the stop flag: 0.1 ms each on gloo, so 1 % of a 0.6 ms step
 
@@ -114,6 +115,7 @@ def share_text(text: str | None) -> str:
         assert text is not None
         store.set(key, text)
         return text
+    store.wait([key], timedelta(seconds=PREPARE_S))
     return store.get(key).decode()
 
 

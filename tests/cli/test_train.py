@@ -95,11 +95,11 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
-    process = start("epochs=40", "data=lmdb", "loader=prefetch")
+    process = start("epochs=12", "data=lmdb", "loader=prefetch")
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 75
     assert paceline("train", "resume=run", "data=hdf5", "loader=stream", "workers.num=2").code == 0
-    assert paceline("train", "epochs=40", "report_every=1", "hydra.run.dir=whole").code == 0
+    assert paceline("train", "epochs=12", "report_every=1", "hydra.run.dir=whole").code == 0
     assert losses(Path("run")) == losses(Path("whole"))
     assert losses(Path("run"), "val") == losses(Path("whole"), "val")
     some, others = (torch.load(f"{name}/checkpoints/last.pt", weights_only=True) for name in ("run", "whole"))
