@@ -134,6 +134,15 @@ class Assembly:
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
 
+    @property
+    def notes(self) -> list[str]:
+        """What the choices together mean, where that is not plain to see."""
+        share = self.config["rank_batch_size"]
+        batch_size = self.train_source.order.batch_size
+        return (
+            [] if share is None else [f"rank_batch_size={share} makes batch_size {batch_size}, over all ranks and accumulation"]
+        )
+
     def build(self, name: str, **runtime: Any) -> Any:
         """The part that the block called ``name`` describes."""
         return build(name, self.config[name], self.allowed, **runtime)
@@ -258,6 +267,9 @@ def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Conf
 
 
 def _restore(trainer: Trainer, state: dict[str, Any], config: Config) -> None:
+    if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
+        what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
+        raise CheckpointError(104, f"resume = {config['resume']}", what, "keep them until the epoch ends")
     try:
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:

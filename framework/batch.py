@@ -12,5 +12,11 @@ def move(batch: Batch, device: torch.device) -> Batch:
 
 
 def pin(batch: Batch) -> Batch:
-    """The batch in page-locked host memory, from which a copy to CUDA runs beside the computation."""
-    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+    """The batch in page-locked host memory, from which a copy to CUDA runs beside the computation. What is on CUDA already stays."""
+    return {name: tensor if tensor.is_cuda else tensor.pin_memory() for name, tensor in batch.items()}
+
+
+def use(device: torch.device) -> None:
+    """Make ``device`` this thread's own: CUDA's present device is a thread's, and pinning opens a context on it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -223,6 +223,11 @@ class Loader(Protocol):
         ...
 
     @property
+    def identity(self) -> dict[str, int]:
+        """What decides which records a step of an epoch holds; a run resumed inside an epoch must have the same."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of this choice on this machine; said once."""
         ...
@@ -294,9 +299,11 @@ class Precision(Protocol):
 # ---------------------------------------------------------------------------------------------- what is learned, and told
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond at every step
 class Outcome:
-    """What an objective found: ``loss`` (mean over ``count`` records, 0-d), ``sums`` (0-d tensors, summed over the records)."""
+    """What an objective found: ``loss`` (mean over ``count`` records, 0-d), ``sums`` (tensors whose elements add up over the records:
+    0-d, or a value per record, which saves summing at every step).
+    """
 
     loss: Tensor
     sums: dict[str, Tensor]

@@ -95,26 +95,34 @@ class Order:
         """Optimizer steps per epoch."""
         return -(-self.num_used // self.batch_size)
 
+    @property
+    def identity(self) -> dict[str, int]:
+        """What decides which records are in global batch b; not how ranks and passes cut it."""
+        return {"records": self.num_used, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
+
     def used(self) -> Tensor:
         """The record indices in use, ascending: int64 [num_used]."""
         return spread(self.num_records, self.num_used)
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
         """This rank's shares of steps ``start``.. of an epoch; every rank gets equally many, so collectives always meet."""
+        if start >= self.num_steps:
+            return
         used = self.used()
         order = used[permutation(self.num_used, self.seed, epoch)] if self.shuffle else used
-        for step in range(start, self.num_steps):
-            batch = order[step * self.batch_size : (step + 1) * self.batch_size]
-            yield from self._cut(batch)
+        for batch in order[start * self.batch_size :].split(self.batch_size):
+            if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
+                yield Share(batch, 1.0, True)
+            else:
+                yield from self._cut(batch)
 
     def _cut(self, batch: Tensor) -> Iterator[Share]:
-        if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
-            yield Share(batch, 1.0, last=True)
-            return
-        passes = min(self.accumulate, -(-len(batch) // self.world_size))
-        for number, part in enumerate(batch[self.rank :: self.world_size].tensor_split(passes)):
-            weight = len(part) * self.world_size / len(batch)
-            yield Share(part if len(part) else batch[:1], weight, last=number == passes - 1)
+        """Into passes first, then over ranks: a pass holds the same records on any number of ranks, and batch norm sees the same."""
+        parts = batch.tensor_split(min(self.accumulate, len(batch)))
+        for number, part in enumerate(parts):
+            mine = part[self.rank :: self.world_size]
+            weight = len(mine) * self.world_size / len(batch)
+            yield Share(mine if len(mine) else part[:1], weight, last=number == len(parts) - 1)
 
 
 def spread(num_records: int, count: int) -> Tensor:

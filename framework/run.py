@@ -36,7 +36,7 @@ def run(
     trainer: Trainer | None = None
     try:
         trainer = assembly.trainer(run_dir, state, stop)
-        notes = [note for part in (assembly.parallel, assembly.train) for note in part.notes]
+        notes = [*assembly.notes, *(note for part in (assembly.parallel, assembly.train) for note in part.notes)]
         leads = assembly.parallel.rank == 0
         if state is not None and trainer.progress.step >= trainer.total_steps:
             say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on")
@@ -45,8 +45,9 @@ def run(
             _add_facts(run_dir, assembly)
             for note in notes:
                 say(f"note: {note}")
+        start_step = trainer.progress.step
         trainer.fit()
-        summary = _summary(config, trainer, notes, time.perf_counter() - start)
+        summary = _summary(config, trainer, notes, start_step, time.perf_counter() - start)
         if leads:
             write_json(run_dir / "summary.json", summary)
         return summary
@@ -56,11 +57,12 @@ def run(
         assembly.close()
 
 
-def _summary(config: Config, trainer: Trainer, notes: list[str], wall_s: float) -> dict[str, Any]:
+def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float) -> dict[str, Any]:
     train_s = sum(trainer.spans_s.values())
     return {
         "status": "interrupted" if trainer.stopped else "finished",
         "steps": trainer.progress.step,
+        "run_steps": trainer.progress.step - start_step,
         "epochs": trainer.progress.epoch,
         "wall_s": wall_s,
         "records_per_s": trainer.num_records / train_s if train_s else 0.0,

@@ -14,7 +14,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "rank_batch_size": ((int, type(None)), 1),
     "accumulate": ((int,), 1),
     "clip_norm": ((int, float, type(None)), 0),
-    "ema_decay": ((int, float, type(None)), 0),
+    "ema_decay": ((float, type(None)), 0),
     "report_every": ((int,), 1),
     "validate_every": ((int, type(None)), 1),
     "limit": ((int, type(None)), 1),
@@ -68,7 +68,24 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(
                 101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"
             )
+    if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
+        where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
+        raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
+    for where, block in (
+        ("loader", config["loader"]),
+        ("parallel", config["parallel"]),
+        ("data.source", config["data"].get("source") or {}),
+    ):
+        _check_counts(where, block)
     _check_workers(config["workers"])
+
+
+def _check_counts(where: str, block: dict[str, Any]) -> None:
+    """ConfigError C126 for what is counted and cannot be less than one."""
+    for key in ("depth", "copies", "num_processes", "prefetch_depth"):
+        value = block.get(key, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")
 
 
 def _check_workers(workers: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from framework.contracts import Outcome
 def detached(outcome: Outcome, counts: bool) -> Outcome:
     """The outcome without its graph; as nothing where its records do not count (fillers)."""
     if counts:
-        return Outcome(outcome.loss.detach(), outcome.sums, outcome.count)
+        outcome.loss = outcome.loss.detach()
+        return outcome
     return Outcome(outcome.loss.detach(), {name: value * 0 for name, value in outcome.sums.items()}, 0)
 
 
@@ -20,6 +21,6 @@ def means(outcomes: Sequence[Outcome], total: Callable[[Tensor], Tensor]) -> tup
     counts = torch.tensor([outcome.count for outcome in outcomes], dtype=torch.float64)
     names = sorted(outcomes[0].sums)
     losses = torch.stack([outcome.loss for outcome in outcomes]).cpu().double()
-    sums = [torch.stack([outcome.sums[name] for outcome in outcomes]).cpu().double().sum() for name in names]
+    sums = [torch.cat([outcome.sums[name].reshape(-1) for outcome in outcomes]).cpu().double().sum() for name in names]
     *totals, count = total(torch.stack([(losses * counts).sum(), *sums, counts.sum()])).tolist()
     return {name: value / count for name, value in zip(["loss", *names], totals, strict=True)}, count

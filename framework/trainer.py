@@ -230,6 +230,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "precision": self.precision.state_dict(),
             "progress": asdict(self.progress),
+            "order": self.train.identity,
             "best": self.best,
             "val": self.val_means,
             "rng": torch.get_rng_state(),

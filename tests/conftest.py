@@ -20,7 +20,7 @@ from framework.transform.none import NoTransform
 torch.set_num_threads(1)
 
 
-def _children() -> set[int]:
+def children_of_this_process() -> set[int]:
     """Process ids of this process's children, zombies apart."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
@@ -35,7 +35,7 @@ def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith(("pytest", "TMonitor"))}
 
 
-def _settled(before: set, now, wait_s: float = 5.0) -> set:
+def settled(before: set, now, wait_s: float = 5.0) -> set:
     """What is there beyond ``before`` after it had time to go."""
     end = time.monotonic() + wait_s
     while now() - before and time.monotonic() < end:
@@ -48,11 +48,11 @@ def _settled(before: set, now, wait_s: float = 5.0) -> set:
 def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
     monkeypatch.chdir(tmp_path)
-    before = _children(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
+    before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
     yield
     multiprocessing.active_children()
-    assert not _settled(before[1], _threads), "threads left behind"
-    assert not _settled(before[0], _children), "processes left behind"
+    assert not settled(before[1], _threads), "threads left behind"
+    assert not settled(before[0], children_of_this_process), "processes left behind"
     assert not {name for name in os.listdir("/dev/shm") if name.startswith("torch_")} - before[2], "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 

@@ -27,7 +27,7 @@ class FakeLoader:
     def __init__(self, data, batch_size, clock=None, device=CPU, **order):
         self.data, self.clock, self.device = data, clock, device
         self.order = Order(len(next(iter(data.values()))), batch_size, **order)
-        self.num_steps = self.order.num_steps
+        self.num_steps, self.identity = self.order.num_steps, self.order.identity
         self.started, self.yielded, self.closed = [], 0, 0
 
     def epoch(self, epoch, start=0):

@@ -22,6 +22,7 @@ from framework.run import SPANS, choices, facts, run
 SUMMARY = {
     "status": str,
     "steps": int,
+    "run_steps": int,
     "epochs": int,
     "wall_s": float,
     "records_per_s": float,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.callbacks import Callbacks  # pyright: ignore[reportPrivateUsage]
 from hydra._internal.utils import get_args_parser  # pyright: ignore[reportPrivateUsage]
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -48,7 +49,7 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
         return 0
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
-    _check_flags(arguments)
+    arguments = _flags_first(arguments)
     codes: list[int] = []
 
     def job(config: DictConfig) -> None:
@@ -81,19 +82,38 @@ def _discard_sweep() -> None:
             discard_if_empty(sweep_dir)
 
 
-def _check_flags(arguments: list[str]) -> None:
-    """ConfigError C124 for a flag Hydra does not have; its own parser would print a page."""
-    known = [name for action in get_args_parser()._actions for name in action.option_strings]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    for word in arguments:
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Options, with their values, before overrides: Hydra's parser wants them so. ConfigError C124 for an option it does not have."""
+    actions = {name: action for action in get_args_parser()._actions for name in action.option_strings}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    flags: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
         name = word.split("=")[0]
-        if word.startswith("-") and name not in known:
-            raise ConfigError(124, name, f"no such option{did_you_mean(name, known)}", "see --help; keys are given as key=value")
+        if not word.startswith("-"):
+            rest.append(word)
+        elif name not in actions:
+            raise ConfigError(
+                124, name, f"no such option{did_you_mean(name, list(actions))}", "see --help; keys are given as key=value"
+            )
+        else:
+            takes_value = actions[name].nargs is None and "=" not in word
+            flags += [word, *([next(words, "")] if takes_value else [])]
+    return [*flags, *rest]
+
+
+def _refuse_callbacks(self: Callbacks, config: DictConfig | None = None, check_cache: bool = True) -> None:
+    """In place of Hydra's own: it would call whatever a file names, before anything of ours runs."""
+    if config is not None and OmegaConf.select(config, "hydra.callbacks"):
+        raise ConfigError(125, "hydra.callbacks", "Hydra would call them without any check", "remove them")
+    self.callbacks = []
 
 
 def _register() -> None:
     plugins = Plugins.instance()
     if _Recipes not in plugins.discover(SearchPathPlugin):
         plugins.register(_Recipes)
+    Callbacks.__init__ = _refuse_callbacks
     stamp.cache_clear()
     OmegaConf.register_new_resolver("stamp", stamp, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import NoReturn
 
 from framework import __version__
-from framework.errors import ConfigError, PacelineError
+from framework.cli.signals import raise_on_sigterm
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, Terminated
 from framework.targets import did_you_mean
 
 COMMANDS = {
@@ -38,6 +39,7 @@ def leave(code: int) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. An error is one line on standard error."""
+    raise_on_sigterm()
     try:
         return _dispatch(arguments)
     except PacelineError as error:
@@ -48,7 +50,10 @@ def run(arguments: list[str]) -> int:
         return 141
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
+    except Terminated:
+        print("stopped by SIGTERM", file=sys.stderr)
+        return EXIT_TERMINATED
 
 
 def _dispatch(arguments: list[str]) -> int:

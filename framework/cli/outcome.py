@@ -5,12 +5,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from framework.cli.table import print_run
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, DistributedError, PacelineError, ResourceError
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, DistributedError, PacelineError, ResourceError, Terminated
 from framework.settings import NEXT_FACTS
 
 PEER_WORDS = (
@@ -35,7 +36,9 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
     except BrokenPipeError:
         raise  # the reader of our output has gone, as in '| head': nothing is wrong here
     except KeyboardInterrupt:
-        return Outcome(EXIT_INTERRUPTED, "interrupted at once; the newest checkpoint stands")
+        return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
+    except Terminated:
+        return Outcome(EXIT_TERMINATED, f"stopped at once by SIGTERM; {newest_checkpoint(run_dir)}")
     except Exception as error:  # noqa: BLE001  # the last resort
         known = _known(error)
         if show_traceback:
@@ -43,14 +46,26 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
         if known is not None:
             return Outcome(known.exit_code, str(known))
         log = run_dir / "debug.log"
-        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         words = " ".join(str(error).split())[:300]
-        return Outcome(1, f"error[X100]: {type(error).__name__}: {words}; the traceback is in {log}")
+        with suppress(OSError):  # the directory may be what is gone
+            log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return Outcome(
+            1,
+            f"error[X100]: {type(error).__name__}: {words}; {f'the traceback is in {log}' if log.exists() else 'debug=trace shows more'}",
+        )
+
+
+def newest_checkpoint(run_dir: Path) -> str:
+    """What stopping at once has left."""
+    return "the newest checkpoint stands" if (run_dir / "checkpoints" / "state.pt").exists() else "nothing was saved yet"
 
 
 def conclude(outcome: Outcome, run_dir: Path, short: bool) -> int:
     """Write ``exit.json``, say how the run went, and why it ended where that was no success. Returns the exit code."""
-    write_json(run_dir / "exit.json", outcome._asdict())
+    with suppress(
+        PacelineError, OSError
+    ):  # a full disk, or a directory somebody removed: the line below still says what happened
+        write_json(run_dir / "exit.json", outcome._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     if outcome.code:

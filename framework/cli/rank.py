@@ -1,9 +1,8 @@
 """A run in this process, and ranks in processes of their own. ``python -m framework.cli.rank FILE`` is one rank."""
 
-import ctypes
 import json
 import os
-import signal
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,32 +10,37 @@ from typing import Any
 
 from framework.assemble import prepare
 from framework.cli.main import leave
-from framework.cli.outcome import Outcome, conclude, outcome_of
+from framework.cli.outcome import Outcome, conclude, newest_checkpoint, outcome_of
 from framework.cli.progress import pack_with_progress
 from framework.cli.signals import StopSignals
 from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, DistributedError
-from framework.measure.host import num_cores
+from framework.measure.host import die_with_parent, num_cores
 from framework.run import run
 
 Config = dict[str, Any]
-PR_SET_PDEATHSIG = 1
 
 
-def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals) -> Outcome:
+def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     """Prepare the data, then train in this process, or in ranks started for it."""
-    prepare(config, allowed, pack_with_progress)
+    prepare(config, allowed, pack_with_progress)  # a signal here ends the command at once: there is nothing to save yet
     if "num_processes" in config["parallel"] and "RANK" not in os.environ:
         return _launch(config, run_dir, allowed)
-    return _run(config, run_dir, allowed, signals)
+    return _run(config, run_dir, allowed)
 
 
-def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals) -> Outcome:
-    summary = run(config, run_dir, allowed, signals.stopped, _say)
+def _run(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
+    with StopSignals() as signals:
+        summary = run(config, run_dir, allowed, signals.stopped, _say)
     if summary["status"] != "interrupted":
         return Outcome(0, "finished")
-    code = signals.exit_code
-    return Outcome(code, f"stopped after step {summary['steps']}, state saved; go on with: paceline train resume={run_dir}")
+    return Outcome(
+        signals.exit_code, f"stopped after step {summary['steps']}, state saved; go on with: {_resume_command(run_dir)}"
+    )
+
+
+def _resume_command(run_dir: Path) -> str:
+    return f"paceline train {shlex.quote(f'resume={run_dir}')}"
 
 
 def _say(text: str) -> None:
@@ -59,8 +63,8 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     path.unlink()
     said = _read_outcomes(run_dir)
     silent = [rank for rank in range(num_processes) if rank not in said]
-    if signal_number and silent:
-        return Outcome(EXIT_INTERRUPTED, "interrupted before the first checkpoint")
+    if signal_number and silent:  # killed by the launcher before they could stop by themselves
+        return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     return _verdict(list(said.values()), silent, failed)
 
 
@@ -92,8 +96,7 @@ def run_shared(mine: Config | None) -> int:
 
     shared = mine or json.loads(share_text(None))
     run_dir = Path(shared["run_dir"])
-    with StopSignals() as signals:
-        outcome = outcome_of(partial(_run_shared, shared, mine is not None, signals), run_dir, bool(shared["config"]["debug"]))
+    outcome = outcome_of(partial(_run_shared, shared, mine is not None), run_dir, bool(shared["config"]["debug"]))
     if mine is not None:
         return conclude(outcome, run_dir, short=False)
     if outcome.code:
@@ -101,26 +104,24 @@ def run_shared(mine: Config | None) -> int:
     return outcome.code
 
 
-def _run_shared(shared: Config, leads: bool, signals: StopSignals) -> Outcome:
+def _run_shared(shared: Config, leads: bool) -> Outcome:
     from framework.parallel.ddp import share_text  # noqa: PLC0415
 
     config, allowed = shared["config"], tuple(shared["allowed"])
     if leads:
         prepare(config, allowed, pack_with_progress)  # before the others hear of it: they read what is packed
         share_text(json.dumps(shared))
-    return _run(config, Path(shared["run_dir"]), allowed, signals)
+    return _run(config, Path(shared["run_dir"]), allowed)
 
 
 def main(path: str) -> int:
     """One rank started by ``_launch``."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the process that started it
+    die_with_parent()
     shared = json.loads(Path(path).read_text(encoding="utf-8"))
     run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
     if allowed:
         sys.path.append(os.getcwd())
-    with StopSignals() as signals:
-        outcome = outcome_of(partial(_run, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    outcome = outcome_of(partial(_run, config, run_dir, allowed), run_dir, bool(config["debug"]))
     rank = os.environ["RANK"]
     write_json(run_dir / f"exit.rank{rank}.json", outcome._asdict())
     return outcome.code

@@ -13,14 +13,17 @@ from framework.errors import ConfigError
 from framework.settings import FACTS, NEXT_FACTS
 
 
-def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str]) -> None:
+def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
     resumed = config["resume"] is not None and Path(config["resume"]).resolve() == run_dir.resolve()
     try:
         os.close(os.open(run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
     except FileExistsError as error:
         raise ConfigError(
-            121, f"hydra.run.dir = {run_dir}", "holds a run already", "choose another, or go on with resume="
+            121,
+            f"hydra.run.dir = {run_dir}",
+            "holds a run already",
+            "choose another, go on with resume= where it has saved a checkpoint, or remove it",
         ) from error
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
@@ -28,12 +31,13 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
     from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
 
     # a resumed run's facts count once its state has been taken up: what fails before that must change nothing
-    write_json(run_dir / (NEXT_FACTS if resumed else FACTS), facts(sys.argv, overrides))
+    write_json(run_dir / (NEXT_FACTS if resumed else FACTS), {**facts(sys.argv, overrides), "config_dir": config_dir})
 
 
 def discard_if_empty(run_dir: Path) -> None:
     """Remove the directory Hydra made for a run that never was, and the empty ones above it that it made too."""
     with suppress(OSError):
-        for folder in (run_dir, *list(run_dir.parents)[:2]):
-            if folder != Path.cwd():
+        run_dir.rmdir()
+        for folder in list(run_dir.parents)[:2]:
+            if "outputs" in folder.parts[:-1]:  # never a folder that may be the user's own
                 folder.rmdir()

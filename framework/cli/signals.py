@@ -6,7 +6,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, Terminated
 
 SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 
@@ -41,3 +41,13 @@ class StopSignals:
             raise KeyboardInterrupt
         if not self._first:
             self._first, self._at = number, time.monotonic()
+
+
+def raise_on_sigterm() -> None:
+    """Let SIGTERM unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)

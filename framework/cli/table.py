@@ -19,9 +19,12 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     elif summary:
         console.print(_spans(summary))
         console.print(
-            f"{summary['status']}: {summary['steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
+            f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
         )
-        console.print(f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})")
+        if summary["val"]:
+            console.print(
+                f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})", soft_wrap=True
+            )
     if summary:
         console.print(f"run directory: {run_dir}", soft_wrap=True)
 
@@ -32,7 +35,7 @@ def _spans(summary: dict[str, Any]) -> Table:
     for name in ("share", "per step", "total"):
         table.add_column(name, justify="right")
     for name, seconds in summary["spans_s"].items():
-        per_step_ms = 1e3 * seconds / max(1, summary["steps"])
+        per_step_ms = 1e3 * seconds / max(1, summary["run_steps"])
         table.add_row(name, f"{100 * seconds / total_s:.1f} %", f"{per_step_ms:.3f} ms", f"{seconds:.2f} s")
     return table
 

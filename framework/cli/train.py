@@ -5,11 +5,11 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,61 +18,86 @@ from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, quoted
 from framework.cli.outcome import conclude, outcome_of
 from framework.cli.rundir import claim, discard_if_empty
-from framework.cli.signals import StopSignals
-from framework.errors import CheckpointError, ConfigError, PacelineError
+from framework.cli.table import print_sweep
+from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
 from framework.targets import as_prefixes, check_targets
 
 ALLOW_VARIABLE = "PACELINE_ALLOW_TARGETS"
 Config = dict[str, Any]
 
 
+class Typed(NamedTuple):
+    """What was typed or exported, noted before Hydra runs: a configuration file must not be able to say these things."""
+
+    allows: bool
+    environment: str
+    config_dir: str | None
+    run_dirs: list[Path]  # of the jobs, as they begin
+
+
+class SweepStopped(BaseException):
+    """A signal ended a job, and with it the sweep; not an Exception, after which Hydra would go on with the next job."""
+
+
 def main(arguments: list[str]) -> int:
     """The command. Returns the exit code: of the run, or of the first job of a sweep that failed."""
     if "RANK" in os.environ and arguments[:1] != ["-sc"]:
         return _main_of_rank(arguments)
-    rows: list[Path] = []
-    code = run_app("train", _resumed(arguments), partial(_job, rows))
-    if len(rows) > 1:
-        from framework.cli.table import print_sweep  # noqa: PLC0415
-
-        print_sweep(rows)
+    typed = _typed(arguments)
+    try:
+        code = run_app("train", _resumed(arguments), partial(_job, typed))
+    except SweepStopped as stopped:
+        code = int(str(stopped))
+    if len(typed.run_dirs) > 1:
+        print_sweep(typed.run_dirs)
     return code
 
 
+def _typed(arguments: list[str]) -> Typed:
+    allows = any(word.lstrip("+").startswith("allow_targets=") for word in arguments)
+    config_dir = option(arguments, "--config-dir", "-cd")
+    return Typed(allows, os.environ.get(ALLOW_VARIABLE, ""), config_dir and os.path.abspath(config_dir), [])
+
+
 def _main_of_rank(arguments: list[str]) -> int:
-    """Under torchrun or srun: rank 0 composes and shares what it found; the others never see Hydra, so there is one run directory."""
+    """Under torchrun: rank 0 composes and shares what it found; the others never see Hydra, so there is one run directory."""
     if "-m" in arguments or "--multirun" in arguments:
-        raise ConfigError(
-            122,
-            "-m",
-            "a sweep inside an existing launch would be run by every rank",
-            "start it without torchrun: parallel=ddp starts ranks",
-        )
+        what = "a sweep inside an existing launch would be run by every rank"
+        raise ConfigError(122, "-m", what, "start it without torchrun: parallel=ddp starts ranks")
     from framework.cli.rank import run_shared  # noqa: PLC0415
 
     if int(os.environ["RANK"]) == 0:
-        return run_app("train", _resumed(arguments), partial(_job, []))
+        return run_app("train", _resumed(arguments), partial(_job, _typed(arguments)))
     return run_shared(None)
 
 
-def _job(rows: list[Path], cfg: DictConfig) -> int:
+def _job(typed: Typed, cfg: DictConfig) -> int:
     """One run: everything that can be wrong with the configuration first, then the run directory, then the run."""
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]  # as typed: ${...} unresolved
     try:
         config = resolved(cfg)
-        allowed = _allowed(config, overrides)
+        allowed = _allowed(config, typed)
         settings.check(config)
         check_targets(config, allowed)
         _check_launch(config)
-        claim(run_dir, cfg, config, [word for word in overrides if not word.startswith("resume=")])
+        claim(run_dir, cfg, config, _to_repeat(overrides), typed.config_dir)
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
         return error.exit_code
-    rows.append(run_dir)
-    return _attempt(config, run_dir, allowed, is_sweep=hydra.mode == RunMode.MULTIRUN)
+    typed.run_dirs.append(run_dir)
+    is_sweep = hydra.mode == RunMode.MULTIRUN
+    code = _attempt(config, run_dir, allowed, is_sweep)
+    if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
+        raise SweepStopped(code)
+    return code
+
+
+def _to_repeat(overrides: list[str]) -> list[str]:
+    """What a resumed run takes over; what it may call must be allowed anew."""
+    return [word for word in overrides if not word.lstrip("+").startswith(("resume=", "allow_targets="))]
 
 
 def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool) -> int:
@@ -80,8 +105,7 @@ def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: 
 
     if "RANK" in os.environ:
         return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-    with StopSignals() as signals:
-        outcome = outcome_of(partial(run_here, config, run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    outcome = outcome_of(partial(run_here, config, run_dir, allowed), run_dir, bool(config["debug"]))
     return conclude(outcome, run_dir, short=is_sweep)
 
 
@@ -91,16 +115,15 @@ def _check_launch(config: Config) -> None:
         raise ConfigError(123, "parallel", what, "add parallel=ddp, or start without torchrun")
 
 
-def _allowed(config: Config, overrides: list[str]) -> tuple[str, ...]:
+def _allowed(config: Config, typed: Typed) -> tuple[str, ...]:
     """The packages a ``_target_`` may name beyond ours: from the command line or the environment, never from a file. ConfigError C105."""
-    said = any(word.lstrip("+").startswith("allow_targets=") for word in overrides)
-    if config.get("allow_targets") and not said:
-        what = "set by a configuration file, which must not allow itself anything"
-        raise ConfigError(
-            105, f"allow_targets = {config['allow_targets']}", what, f"give it on the command line, or by {ALLOW_VARIABLE}"
+    if config.get("allow_targets") and not typed.allows:
+        where, what = (
+            f"allow_targets = {config['allow_targets']}",
+            "set by a configuration file, which must not allow itself anything",
         )
-    from_environment = os.environ.get(ALLOW_VARIABLE, "").split(",")
-    allowed = as_prefixes([*map(str, config.get("allow_targets") or []), *from_environment])
+        raise ConfigError(105, where, what, f"give it on the command line, or by {ALLOW_VARIABLE}")
+    allowed = as_prefixes([*map(str, config.get("allow_targets") or []), *typed.environment.split(",")])
     if allowed and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the user's package is where the user stands
     return allowed
@@ -113,16 +136,18 @@ def _resumed(arguments: list[str]) -> list[str]:
         return arguments
     run_dir = Path(resume.strip("'\"")).absolute()
     try:
-        before = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["overrides"]
+        facts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+        before = facts["overrides"]
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            101, f"resume = {resume}", "not the directory of a run (no run.json)", "give the path a run printed"
-        ) from error
+        what = "not the directory of a run (no run.json)"
+        raise CheckpointError(101, f"resume = {resume}", what, "give the path a run printed") from error
+    rest = [word for word in arguments if not word.startswith("resume=")]
     try:
         parser = OverridesParser.create()
-        given = {parser.parse_override(word).get_key_element() for word in arguments if "=" in word and not word.startswith("-")}
+        given = {parser.parse_override(word).get_key_element() for word in rest if "=" in word and not word.startswith("-")}
         kept = [word for word in before if parser.parse_override(word).get_key_element() not in given]
-    except OverrideParseException:
+    except HydraException:
         return arguments  # Hydra will say what is wrong with them
-    rest = [word for word in arguments if not word.startswith("resume=")]
-    return [f"hydra.run.dir={quoted(str(run_dir))}", f"resume={quoted(str(run_dir))}", *kept, *rest]
+    known = facts.get("config_dir")
+    flags = ["--config-dir", known] if known and option(arguments, "--config-dir", "-cd") is None else []
+    return [*flags, f"hydra.run.dir={quoted(str(run_dir))}", f"resume={quoted(str(run_dir))}", *kept, *rest]

@@ -14,6 +14,7 @@ from torch import Tensor
 from framework.batch import Batch
 from framework.contracts import Manifest, MicroBatch, MicroBatches, SourceContext
 from framework.data.decode import BadImage, image_size
+from framework.data.reader import is_cut
 from framework.data.source import make_order
 from framework.data.store import open_store
 from framework.errors import DataError, ResourceError
@@ -34,6 +35,7 @@ class DALISource:
         self.store, self.context, self.prefetch_depth = open_store(path), context, prefetch_depth
         self.order: Order = make_order(self.store, context)
         self._names = list(self.store.manifest.fields)
+        self._cut = [name for name, field in self.store.manifest.fields.items() if is_cut(field, context.transform)]
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None
 
@@ -90,21 +92,26 @@ class DALISource:
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = self.store.manifest.fields
-        has_images = any(field.encoding != "raw" for field in fields.values())
         with pipeline:
-            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 3 * has_images, batch=True)
+            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 3 * len(self._cut), batch=True)
+            windows = {name: inputs[len(fields) + 3 * n :][:3] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
-            for node, field in zip(inputs, fields.values(), strict=False):
-                image = node if field.encoding == "raw" else self._decoded(node, inputs[len(fields) :], field.shape[0], gpu)
-                outputs.append(image.gpu() if gpu and field.encoding == "raw" else image)
+            for node, (name, field) in zip(inputs, fields.items(), strict=False):
+                image = node if field.encoding == "raw" else self._decoded(node, field.shape[0], gpu)
+                image = image.gpu() if gpu and field.encoding == "raw" else image
+                outputs.append(self._windowed(image, windows[name]) if name in windows else image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
 
-    def _decoded(self, data: Any, window: list[Any], channels: int | None, gpu: bool) -> Any:
+    def _decoded(self, data: Any, channels: int | None, gpu: bool) -> Any:
         fn, types, _ = self._dali
         color = types.GRAY if channels == 1 else types.RGB
-        image = fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=False)
+        return fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=False)
+
+    def _windowed(self, image: Any, window: list[Any]) -> Any:
+        """[H, W, C] -> the transform's window of it, [C, h, w]."""
+        fn, _, _ = self._dali
         start, shape, flip = window
         image = fn.slice(image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False)
         if self.context.transform.size is not None:
@@ -116,28 +123,42 @@ class DALISource:
         return next(self._feed)
 
     def _inputs(self, indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
-        """One batch for ``external_source``: each field, then the windows (start, shape, flip) where there are images."""
+        """One batch for ``external_source``: each field, then (start, shape, flip) for each field that is cut."""
         records = self.store.read(indices)
-        images = [records[name] for name, field in self.store.manifest.fields.items() if field.encoding != "raw"]
-        values = [_array(records[name]) for name in self._names]
-        return (*values, *self._windows(images[0], indices, epoch, training)) if images else tuple(values)
+        values = [self._array(name, records[name]) for name in self._names]
+        windows = [part for name in self._cut for part in self._windows(records[name], indices, epoch, training)]
+        return (*values, *windows)
 
-    def _windows(self, images: list[Any], indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
+    def _array(self, name: str, values: Any) -> Any:
+        if not isinstance(values, Tensor):
+            return [np.frombuffer(value, np.uint8) for value in values]
+        return values.permute(0, 2, 3, 1).contiguous().numpy() if name in self._cut else values.numpy()
+
+    def _windows(self, images: Any, indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
+        transform = self.context.transform
+        numbers = draws(indices, self.context.seed, epoch, transform.num_draws) if training else None
+        windows = transform.windows(torch.tensor(self._sizes(images, indices)), numbers)
+        return windows[:, :2].float().numpy(), windows[:, 2:4].float().numpy(), windows[:, 4].int().numpy()
+
+    def _sizes(self, images: Any, indices: Tensor) -> list[tuple[int, int]]:
+        """(height, width) of each image."""
+        if isinstance(images, Tensor):
+            return [(images.shape[2], images.shape[3])] * len(images)
         sizes: list[tuple[int, int]] = []
         for index, data in zip(indices.tolist(), images, strict=True):
             try:
                 sizes.append(image_size(data))
             except BadImage as error:
                 raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
-        transform = self.context.transform
-        numbers = draws(indices, self.context.seed, epoch, transform.num_draws) if training else None
-        windows = transform.windows(torch.tensor(sizes), numbers)
-        return windows[:, :2].float().numpy(), windows[:, 2:4].float().numpy(), windows[:, 4].int().numpy()
+        return sizes
 
     def _explain(self, error: Exception, indices: Tensor) -> Exception:
         if isinstance(error, DataError):
             return error
         words = " ".join(str(error).split())[:300]
+        if "dense" in words.lower() or "uniform" in words.lower():
+            what = "the images of its batch have different sizes"
+            return DataError(107, self.store.name(int(indices[0])), what, "set transform=resize, or pack with one size")
         return DataError(
             106,
             self.store.name(int(indices[0])),
@@ -155,13 +176,6 @@ def _import_dali() -> tuple[Any, Any, Any]:
             103, "data = dali", f"DALI is not installed ({error})", "pip install 'paceline[dali]', or choose data=hdf5"
         ) from error
     return fn, types, Pipeline
-
-
-def _array(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values.numpy()
-
-    return [np.frombuffer(value, np.uint8) for value in values]
 
 
 def _tensor(output: Any) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import RecordStore, SourceContext
+from framework.contracts import Field, RecordStore, SourceContext, Transform
 from framework.data.decode import BadImage, cut, decode
 from framework.errors import DataError
 from framework.order import draws
@@ -21,6 +21,14 @@ class Request(NamedTuple):
     training: bool
 
 
+def is_cut(field: Field, transform: Transform) -> bool:
+    """Whether a transform has a say in a field: image files always, pixels stored raw (uint8 [1 or 3, H, W]) where it changes any."""
+    if field.encoding != "raw":
+        return True
+    is_image = field.dtype == "uint8" and len(field.shape) == 3 and field.shape[0] in (1, 3)
+    return is_image and (transform.size is not None or transform.num_draws > 0)
+
+
 @final
 class BatchReader:
     """Reads batches from a store. ``index`` is added to every batch; image fields become uint8 [B, C, H, W]."""
@@ -32,17 +40,12 @@ class BatchReader:
         records = self.store.read(request.indices)
         batch: Batch = {"index": request.indices.clone()}
         for name, field in self.store.manifest.fields.items():
-            if field.encoding == "raw" and not self._reshapes(records[name]):
+            if not is_cut(field, self.transform):
                 batch[name] = records[name]
             else:
                 images = self._images(records[name], field.shape[0], request.indices)
                 batch[name] = self._stack(self._transformed(images, request), request.indices)
         return batch
-
-    def _reshapes(self, values: Any) -> bool:
-        """Whether raw values are images that the transform changes."""
-        is_image = values.dim() == 4 and values.dtype == torch.uint8 and values.shape[1] in (1, 3)
-        return is_image and (self.transform.size is not None or self.transform.num_draws > 0)
 
     def _images(self, values: Any, channels: int | None, indices: Tensor) -> list[np.ndarray]:
         """[H, W, C] arrays."""

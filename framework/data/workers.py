@@ -17,7 +17,6 @@ from framework.errors import ConfigError, DataError, PacelineError, ResourceErro
 
 Read = Callable[[Request], Batch]
 AHEAD = 2  # requests per worker that are under way
-TIMEOUT_S = 300  # a worker that is silent for so long is dead or stuck
 
 
 @final
@@ -65,7 +64,7 @@ class Workers:
                 persistent_workers=True,
                 collate_fn=_same,
                 worker_init_fn=_start_worker,
-                timeout=TIMEOUT_S,
+                timeout=0,  # torch then looks every 5 s whether the workers live; with a time it waits it out first
                 generator=torch.Generator(),  # a private one: the global stream must not depend on the number of workers
             )
         self._requests.now = requests

@@ -14,7 +14,7 @@ class PlainLoader:
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context = context
         self.pin = pin_memory and context.device.type == "cuda"
-        self.num_steps = context.source.order.num_steps
+        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

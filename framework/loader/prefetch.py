@@ -3,7 +3,7 @@
 from contextlib import closing
 from typing import final
 
-from framework.batch import move, pin
+from framework.batch import move, pin, use
 from framework.contracts import LoaderContext, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead
 
@@ -15,7 +15,7 @@ class PrefetchLoader:
     def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context, self.depth = context, depth
         self.pin = pin_memory and context.device.type == "cuda"
-        self.num_steps = context.source.order.num_steps
+        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
@@ -28,6 +28,7 @@ class PrefetchLoader:
                 yield MicroBatch(device_batch, weight, last)
 
     def _host(self, epoch: int, start: int) -> MicroBatches:
+        use(self.context.device)
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro._replace(batch=pin(micro.batch)) if self.pin else micro

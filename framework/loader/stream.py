@@ -13,7 +13,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from framework.batch import Batch, move, pin
+from framework.batch import Batch, move, pin, use
 from framework.contracts import LoaderContext, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead
 
@@ -30,7 +30,7 @@ class StreamLoader:
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
         self.context, self.depth, self.copies = context, depth, copies
-        self.num_steps = context.source.order.num_steps
+        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
         cuda = context.device.type == "cuda"
         self.stream = torch.cuda.Stream(context.device) if cuda else None
         self.notes: tuple[str, ...] = () if cuda else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
@@ -84,6 +84,7 @@ class StreamLoader:
             tensor.record_stream(current)
 
     def _host(self, epoch: int, start: int) -> MicroBatches:
+        use(self.context.device)
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))

@@ -14,6 +14,7 @@ import numpy as np
 
 from framework.contracts import Field, Manifest, RecordInput, Records, RecordWriter
 from framework.errors import DataError, ResourceError
+from framework.measure.host import die_with_parent
 
 CHUNK = 64  # items per job: large enough that sending them costs nothing, small enough for the progress bar
 Progress = Callable[[int, int], None]  # (records done, bytes done)
@@ -91,6 +92,8 @@ def _start_worker(source: RecordInput) -> None:
     global _source  # noqa: PLW0603
     _source = source
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
 
 
 def _read(start: int, stop: int) -> Records:

@@ -5,7 +5,9 @@
 
 import logging
 import os
+import signal
 import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
@@ -23,7 +25,7 @@ from framework.parallel.batch_norm import synchronized
 
 PREPARE_S = 6 * 3600  # how long rank 0 may take to pack what is missing
 MEET_S = 120  # how long ranks may take to start
-AGREE_EVERY = 16  # steps between exchanges of the stop flag: 0.1 ms each on gloo, so 1 % of a 0.6 ms step
+AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
 
 def under_launcher() -> bool:
@@ -69,7 +71,7 @@ class DistributedParallel:
             ) from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.notes: tuple[str, ...] = ()
-        self._calls, self._asked = 0, False
+        self._asked, self._left, self._every, self._agreed_at = False, 1, 1, time.monotonic()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.sync_batch_norm:
@@ -90,10 +92,18 @@ class DistributedParallel:
         return shared.cpu()
 
     def agree(self, flag: bool) -> bool:
-        self._calls, self._asked = self._calls + 1, self._asked or flag
-        if self._calls % AGREE_EVERY:
+        """Exchanged about once a second, so that it costs nothing in fast steps and answers soon in slow ones; rank 0's clock decides."""
+        self._asked = self._asked or flag
+        self._left -= 1
+        if self._left > 0:
             return False
-        return bool(self.total(torch.tensor([float(self._asked)], dtype=torch.float64)).item())
+        now = time.monotonic()
+        step_s = (now - self._agreed_at) / self._every
+        wish = min(AGREE_STEPS, max(1, int(AGREE_S / step_s))) if self.rank == 0 else 0
+        asked, every = self.total(torch.tensor([float(self._asked), float(wish)], dtype=torch.float64)).tolist()
+        self._left = self._every = int(every)
+        self._agreed_at = now
+        return asked > 0
 
     def close(self) -> None:
         if dist.is_initialized():
@@ -141,7 +151,7 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
         monitor_interval=0.1,
     )
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
-    before = dict(os.environ)
+    before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
     os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:
@@ -157,3 +167,5 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
     finally:
         os.environ.clear()
         os.environ.update(before)
+        for number, handler in handlers.items():  # the engine leaves its own behind
+            signal.signal(number, handler)

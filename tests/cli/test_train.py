@@ -16,7 +16,7 @@ from tests.cli.command import is_one_error_line, losses, paceline
 
 SUMMARY = {
     *("status", "steps", "epochs", "wall_s", "records_per_s", "val", "best", "spans_s", "peak_rss_bytes", "choices", "notes"),
-    "validate_s",
+    *("validate_s", "run_steps"),
 }
 LINE = {"step", "epoch", "split", "loss", "records_per_s", "wait_s", "copy_s", "forward_s", "backward_s", "optimizer_s"}
 

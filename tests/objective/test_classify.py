@@ -19,7 +19,7 @@ def test_the_loss_is_the_mean_cross_entropy():
 
 def test_what_is_counted_is_how_many_are_right():
     outcome = classify()(nn.Identity(), BATCH)
-    assert (int(outcome.sums["accuracy"]), outcome.count) == (3, 4)
+    assert (int(outcome.sums["accuracy"].sum()), outcome.count) == (3, 4)
 
 
 def test_smoothing_moves_a_share_of_the_target_to_all_classes():
@@ -31,7 +31,7 @@ def test_smoothing_moves_a_share_of_the_target_to_all_classes():
 
 def test_fields_are_found_by_their_names():
     renamed = {"x": BATCH["image"], "y": BATCH["label"]}
-    assert int(Classify("x", "y", 0.0)(nn.Identity(), renamed).sums["accuracy"]) == 3
+    assert int(Classify("x", "y", 0.0)(nn.Identity(), renamed).sums["accuracy"].sum()) == 3
     with pytest.raises(KeyError):
         classify()(nn.Identity(), renamed)
 

@@ -1,0 +1,133 @@
+"""A file cannot allow itself anything, and a signal leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.cli.command import is_one_error_line, losses, paceline
+from tests.cli.test_train import start
+
+EVIL = "open('ran', 'w').close()\nfrom framework.model.digits import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+WAYS = {
+    "value": "allow_targets: [evil]",
+    "environment": "hydra: {job: {env_set: {PACELINE_ALLOW_TARGETS: evil}}}",
+    "sweep": 'hydra: {mode: MULTIRUN, sweeper: {params: {allow_targets: "[evil]"}}}',
+    "callback": "hydra: {callbacks: {x: {_target_: builtins.open, file: ran, mode: w}}}",
+}
+
+
+def write_recipe(text: str) -> None:
+    """A recipe somebody sent, and the package it wants to run."""
+    Path("evil.py").write_text(EVIL)
+    Path("recipes").mkdir(exist_ok=True)
+    body = "defaults:\n  - digits\nmodel: {_target_: evil.Net}\n"
+    Path("recipes/sent.yaml").write_text(f"# @package _global_\n{body}{text}\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recipe_cannot_allow_itself_anything(way):
+    write_recipe(WAYS[way])
+    done = paceline("train", "--config-dir", ".", "recipes=sent")
+    assert done.code == 2
+    assert is_one_error_line(done, "C125" if way == "callback" else "C105")
+    assert not Path("ran").exists()
+
+
+def test_a_run_directory_cannot_allow_itself_anything():
+    write_recipe("")
+    words = ["--config-dir", ".", "recipes=sent", "debug=tiny", "allow_targets=[evil]", "hydra.run.dir=run"]
+    assert paceline("train", *words).code == 0
+    Path("ran").unlink()
+    facts = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps({**facts, "overrides": [*facts["overrides"], "allow_targets=[evil]"]}))
+    refused = paceline("train", "resume=run", "max_steps=4")
+    assert refused.code == 2
+    assert "error[C105]" in refused.err
+    assert not Path("ran").exists()
+    assert paceline("train", "resume=run", "max_steps=4", "allow_targets=[evil]").code == 0
+
+
+def test_a_job_of_a_sweep_goes_on_by_its_own_directory():
+    assert paceline("train", "-m", "epochs=1", "seed=1,2", "hydra.sweep.dir=sweep").code == 0
+    job = next(path for path in Path("sweep").iterdir() if path.is_dir())
+    assert "=" in job.name
+    done = paceline("train", f"resume={job}", "epochs=2")
+    assert done.code == 0, done.err
+    assert json.loads((job / "summary.json").read_text())["epochs"] == 2
+
+
+def test_options_may_stand_anywhere(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text("# @package _global_\ndefaults: [digits]\nmax_steps: 2\n")
+    assert paceline("train", "epochs=1", "--config-dir", ".", "recipes=mine", "hydra.run.dir=run").code == 0
+    assert paceline("train", "resume=run", "max_steps=3").code == 0
+
+
+def test_another_batch_size_inside_an_epoch_is_refused():
+    assert paceline("train", "batch_size=16", "max_steps=80", "epochs=3", "hydra.run.dir=run").code == 0
+    done = paceline("train", "resume=run", "max_steps=null", "batch_size=128")
+    assert done.code == 4
+    assert is_one_error_line(done, "K104")
+
+
+def test_a_signal_stops_a_whole_sweep():
+    words = [sys.executable, "-m", "framework", "train", "-m", "seed=1,2,3", "epochs=3000", "hydra.sweep.dir=sweep"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not list(Path().glob("sweep/*/metrics.jsonl")):
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert len([path for path in Path("sweep").iterdir() if path.is_dir()]) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_packing_that_is_stopped_leaves_nothing(number, code):
+    (Path("images") / "a").mkdir(parents=True)
+    noise = cv2.imencode(".png", np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8))[1].tobytes()
+    for item in range(400):
+        (Path("images") / "a" / f"{item}.png").write_bytes(noise)
+    words = [sys.executable, "-m", "framework", "pack", "input.path=images", "output.path=store/x.h5", "workers=2"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not Path("store").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    assert process.wait(30) == code
+    assert os.listdir("store") == []
+
+
+def test_a_killed_worker_is_said_soon_with_every_loader():
+    process = start("epochs=5000", "workers.num=2", "workers.kind=process")
+    children = [
+        int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in (task / "children").read_text().split()
+    ]
+    os.kill(children[-1], signal.SIGKILL)
+    assert process.wait(40) == 5
+    assert json.loads(Path("run/exit.json").read_text())["reason"].startswith("error[R102]")
+    assert len(losses(Path("run"))) > 20
+
+
+COUNTS = ["parallel.num_processes=0", "loader.depth=0", "loader.depth=-1", "parallel.num_processes=two"]
+
+
+@pytest.mark.parametrize("word", COUNTS)
+def test_a_count_that_cannot_be_is_said(word):
+    done = paceline("train", "parallel=ddp", word)
+    assert done.code == 2
+    assert is_one_error_line(done, "C126")
+
+
+@pytest.mark.parametrize("word", ["ema_decay=2.0", "clip_norm=0"])
+def test_a_value_that_learns_nothing_is_said(word):
+    assert is_one_error_line(paceline("train", word), "C101")
