@@ -62,6 +62,7 @@ class DistributedError(PacelineError):
 
 EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
+EXIT_PIPE = 141  # nobody reads our output any more
 EXIT_TERMINATED = 143  # SIGTERM where there is no state to save
 
 

@@ -16,7 +16,8 @@ from framework.durable import open_durable
 from framework.errors import DataError
 from framework.order import spread
 
-TILE = 96  # pixels: small images grow to it, large ones shrink
+TILE, EDGE = 96, 3  # pixels: small images grow to a tile less its edges, large ones shrink
+GRAY = 96
 
 
 def describe(path: str) -> Iterator[str]:
@@ -65,7 +66,7 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
     if not found:
         return False
     columns = math.ceil(math.sqrt(len(found)))
-    found += [np.zeros_like(found[0])] * (-len(found) % columns)
+    found += [np.full_like(found[0], GRAY)] * (-len(found) % columns)
     rows = [np.hstack(found[start : start + columns]) for start in range(0, len(found), columns)]
     with open_durable(grid) as file:
         file.write(cv2.imencode(".png", np.vstack(rows)[:, :, ::-1])[1].tobytes())
@@ -91,11 +92,11 @@ def _pixels(store: RecordStore, index: int, value: torch.Tensor | memoryview, ch
 
 
 def _tile(image: np.ndarray) -> np.ndarray:
-    """RGB, TILE x TILE, not distorted, on black."""
+    """RGB, TILE x TILE, not distorted, on gray, with an edge that keeps neighbors apart."""
     height, width = image.shape[:2]
-    factor = TILE / max(height, width)
+    factor = (TILE - 2 * EDGE) / max(height, width)
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
     scaled = cv2.resize(image, size, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST)
-    tile = np.zeros((TILE, TILE, 3), np.uint8)
-    tile[: size[1], : size[0]] = scaled.reshape(size[1], size[0], -1)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE : EDGE + size[1], EDGE : EDGE + size[0]] = scaled.reshape(size[1], size[0], -1)
     return tile

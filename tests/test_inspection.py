@@ -7,7 +7,7 @@ import pytest
 from framework.contracts import Field, Manifest
 from framework.data.hdf5 import HDF5Writer
 from framework.errors import DataError
-from framework.inspection import TILE, describe, write_grid
+from framework.inspection import EDGE, GRAY, TILE, describe, write_grid
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
 
@@ -58,19 +58,20 @@ def test_a_grid_shows_the_pixels_in_their_colors():
     image = np.zeros((1, 3, 4, 4), np.uint8)
     image[0, 0] = 200  # red
     path = write_store("x.h5", {"image": image, "label": np.zeros(1, np.int64)})
-    assert np.all(_grid(path)[:, :, ::-1] == [200, 0, 0])
+    assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE, ::-1] == [200, 0, 0])
 
 
 def test_an_image_is_not_distorted():
     image = np.full((1, 3, 4, 8), 255, np.uint8)
     grid = _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (3, 4, 8))}))
-    assert grid[: TILE // 2].min() == 255
-    assert grid[TILE // 2 :].max() == 0
+    assert grid[EDGE : TILE // 2, EDGE:-EDGE].min() == 255
+    assert np.all(grid[TILE // 2 :] == GRAY)
 
 
 def test_gray_images_are_shown():
     image = np.full((2, 1, 4, 4), 99, np.uint8)
-    assert _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (1, 4, 4))})).min() == 99
+    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (1, 4, 4))}))
+    assert np.all(grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE] == 99)
 
 
 def test_a_store_without_images_makes_no_grid():

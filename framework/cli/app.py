@@ -25,7 +25,7 @@ from framework.cli.explain import explain
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
 from framework.cli.rundir import discard_if_empty
-from framework.errors import ConfigError
+from framework.errors import EXIT_PIPE, ConfigError
 from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
@@ -53,7 +53,11 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
     codes: list[int] = []
 
     def job(config: DictConfig) -> None:
-        codes.append(task(config))
+        try:
+            codes.append(task(config))
+        except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
+            codes.append(EXIT_PIPE)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
     _register()

@@ -34,7 +34,7 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
     try:
         return action()
     except BrokenPipeError:
-        raise  # the reader of our output has gone, as in '| head': nothing is wrong here
+        raise  # dealt with where the job was started
     except KeyboardInterrupt:
         return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     except Terminated:

@@ -47,4 +47,4 @@ class ConsoleSink:
 def _short(report: Report) -> str:
     step_s = sum(report.spans_s.values()) or 1.0
     wait = 100 * report.spans_s.get("wait", 0.0) / step_s
-    return f"loss {report.means['loss']:.4f}  {report.records_per_s:,.0f} records/s  waiting for data {wait:.0f} %"
+    return f"loss {report.means['loss']:.4f}  {report.records_per_s:,.0f}/s  wait {wait:.0f} %"

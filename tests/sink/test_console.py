@@ -38,5 +38,5 @@ def test_without_a_terminal_there_is_no_bar(write):
 def test_on_a_terminal_the_bar_says_where_the_run_is_and_how_long_it_waits(write, monkeypatch):
     monkeypatch.setattr(framework.sink.console, "Console", lambda **options: Console(**options, force_terminal=True, width=160))
     drawn = write(TRAIN).err
-    for words in ("epoch 1/2", "3/10 steps", "loss 0.5000", "1,234 records/s", "waiting for data 25 %"):
+    for words in ("epoch 1/2", "3/10 steps", "loss 0.5000", "1,234/s", "wait 25 %"):
         assert words in drawn
