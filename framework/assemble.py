@@ -226,7 +226,7 @@ class Assembly:
         """All sinks, or none: where one cannot be made, those before it are closed."""
         with ExitStack() as stack:
             sinks: list[Sink] = []
-            for name, block in self.config["sink"].items():
+            for name, block in (self.config.get("sink") or {}).items():
                 sinks.append(build(f"sink.{name}", block, self.allowed, run=run))
                 stack.callback(sinks[-1].close)
             stack.pop_all()

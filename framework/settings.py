@@ -64,6 +64,8 @@ def check(config: dict[str, Any]) -> None:
                 102, f"{key} = {value}", f"no such key{did_you_mean(key, [*RULES, *GROUPS])}", "correct or remove it"
             )
     for group in GROUPS:
+        if group == "sink" and config.get(group) is None:  # sink=[]: nothing is written but the summary
+            continue
         if not isinstance(config.get(group), dict):
             raise ConfigError(
                 101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"

@@ -84,7 +84,7 @@ def _open_file(path: str) -> h5py.File:
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
         what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
-        raise DataError(102, path, f"{what} ({str(error).strip()})", "pack it again") from error
+        raise DataError(102, path, f"{what} ({str(error).strip()})", "pack it again, or choose data= by its format") from error
     if "manifest" not in file.attrs:
         file.close()
         raise DataError(103, path, "an HDF5 file, but not a store of ours", "make one with 'paceline pack input=arrays'")

@@ -1,6 +1,6 @@
 """DistributedDataParallel: a process per replica. The only file that knows process groups, ranks' environment and torchrun.
 
-``launch`` starts ranks with the library form of torchrun; under an existing torchrun or srun the ranks are there already.
+``launch`` starts ranks with the library form of torchrun; under an existing torchrun the ranks are there already.
 """
 
 import logging

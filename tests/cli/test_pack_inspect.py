@@ -64,6 +64,13 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
 def test_inspect_takes_one_word_for_the_store():
     assert is_one_error_line(paceline("inspect"), "C103")
     assert is_one_error_line(paceline("inspect", "nowhere=x"), "C102")
+    assert is_one_error_line(paceline("inspect", "a.h5", "b.h5"), "C100")
+
+
+def test_inspect_does_not_draw_over_a_store():
+    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
+    assert is_one_error_line(paceline("inspect", "d.h5", "grid=d.h5"), "C101")
+    assert paceline("inspect", "d.h5").code == 0
 
 
 def test_a_store_and_a_folder_go_back_and_forth():

@@ -185,3 +185,17 @@ def test_nothing_listens_or_lives_on_after_ddp():
         if pid.isdigit() and Path(f"/proc/{pid}/cmdline").exists()
     ]
     assert not [name for name in names if b"framework.cli.rank" in name and str(Path.cwd()).encode() in name]
+
+
+def test_a_run_without_sinks_leaves_its_summary():
+    assert paceline("train", "debug=tiny", "sink=[]", "hydra.run.dir=run").code == 0
+    assert read(Path("run/summary.json"))["steps"] == 3
+    assert not Path("run/metrics.jsonl").exists()
+
+
+def test_training_without_validation():
+    done = paceline("train", "debug=tiny", "data.val=null", "hydra.run.dir=run")
+    assert done.code == 0
+    assert read(Path("run/summary.json"))["val"] == {}
+    assert Path("run/checkpoints/last.pt").exists()
+    assert not Path("run/checkpoints/best.pt").exists()
