@@ -88,6 +88,6 @@ def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path)
     base = ["train", "--config-dir", ".", "recipes=linear", *SHORT]
     ways = {"one": [], "accumulate": ["accumulate=3"], "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"]}
     for name, words in ways.items():
-        assert paceline(*base, *words, f"hydra.run.dir={name}").code == 0
-    assert furthest(losses(Path("accumulate")), losses(Path("one"))) < DDP_BOUND
-    assert furthest(losses(Path("ranks")), losses(Path("one"))) < DDP_BOUND
+        assert paceline(*base, *words, f"hydra.run.dir=runs/{name}").code == 0
+    assert furthest(losses(Path("runs/accumulate")), losses(Path("runs/one"))) < DDP_BOUND
+    assert furthest(losses(Path("runs/ranks")), losses(Path("runs/one"))) < DDP_BOUND
