@@ -74,10 +74,16 @@ def test_the_least_value_is_said():
         check({**CONFIG, "batch_size": 0})
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "sink"])
 def test_a_group_without_a_choice_is_named(group):
     with pytest.raises(ConfigError, match=rf"C101.*{group} = None"):
         check({**CONFIG, group: None})
+
+
+def test_a_run_may_have_no_sink():
+    check({**CONFIG, "sink": None})
+    with pytest.raises(ConfigError, match=r"C101.*sink = 3"):
+        check({**CONFIG, "sink": 3})
 
 
 @pytest.mark.parametrize("num", [-1, 1.5, "2", None, True])
