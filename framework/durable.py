@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +40,12 @@ def publish(path: Path) -> Generator[Path, None, None]:
     finally:
         with suppress(FileNotFoundError, NotADirectoryError):
             temporary.unlink()
+
+
+def abandon(publishing: AbstractContextManager[Path]) -> None:
+    """End a ``publish`` that was entered by hand without publishing: the temporary file is removed."""
+    stop = GeneratorExit()
+    publishing.__exit__(type(stop), stop, None)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.manifest import from_json, to_json
 from framework.data.source import StoreSource
-from framework.durable import publish, temporary_name
+from framework.durable import abandon, publish, temporary_name
 from framework.errors import DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -189,8 +189,7 @@ class HDF5Writer:
         self._target.close()
         for spool in self._spools.values():
             spool.close()
-        abandoned = GeneratorExit()
-        self._publish.__exit__(type(abandoned), abandoned, None)
+        abandon(self._publish)
 
 
 @final

@@ -18,7 +18,7 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.manifest import from_json, to_json
 from framework.data.source import StoreSource
-from framework.durable import publish
+from framework.durable import abandon, publish
 from framework.errors import DataError
 
 MANIFEST_KEY = b"manifest"  # sorts after every record's key
@@ -205,7 +205,7 @@ class LMDBWriter:
                 str(temporary), subdir=False, lock=False, sync=False, map_size=FIRST_MAP_BYTES, lib_version=0, max_dbs=0
             )
         except lmdb.Error as error:
-            _abandon(self._publish)
+            abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
 
     def write(self, records: Records) -> None:
@@ -242,12 +242,7 @@ class LMDBWriter:
             return
         self._open = False
         self._environment.close()
-        _abandon(self._publish)
-
-
-def _abandon(publish: Any) -> None:
-    abandoned = GeneratorExit()
-    publish.__exit__(type(abandoned), abandoned, None)
+        abandon(self._publish)
 
 
 def _as_bytes(values: Any, field: Field) -> list[bytes]:
