@@ -6,11 +6,12 @@ so that no live object passes through OmegaConf.
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import torch
 from hydra.utils import instantiate
@@ -22,11 +23,13 @@ from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
     Augment,
     Clock,
+    Field,
     Loader,
     LoaderContext,
     Objective,
     Parallel,
     RecordInput,
+    RecordWriter,
     RunContext,
     Sink,
     Source,
@@ -34,8 +37,9 @@ from framework.contracts import (
 )
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import make_clock
+from framework.measure.host import cores_per_rank
 from framework.order import Order, draws
-from framework.pack.run import MakeWriter
+from framework.pack.jobs import MakeWriter
 from framework.targets import ALLOWED, Config, check_name, targets
 from framework.trainer import Plan, Trainer
 
@@ -103,20 +107,55 @@ def _check_arguments(where: str, function: Callable[..., Any], args: Sequence[An
     except (ValueError, TypeError):  # built in C
         return
     try:
-        signature.bind(*args, **keywords)
+        bound = signature.bind(*args, **keywords)
     except TypeError as error:
         raise ConfigError(106, where, f"{function.__qualname__}: {error}", "correct its keys") from error
+    for name, value in bound.arguments.items():
+        if wanted := _misfit(signature.parameters[name].annotation, value):
+            raise ConfigError(101, f"{where}.{name} = {value}", "not a value it can have", f"give {wanted}")
 
 
-def prepare(config: Config, allowed: Sequence[str], pack_one: Callable[[RecordInput, MakeWriter, str], object]) -> None:
-    """Pack what ``config['prepare']`` describes for each split whose store is missing, with the data choice's own writer."""
+def _misfit(annotation: Any, value: Any) -> str | None:
+    """The types a plainly annotated argument takes, where ``value`` is none of them. Anything but plain types is the part's to check."""
+    kinds: tuple[Any, ...] = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    if not all(kind in (str, int, float, bool, type(None)) for kind in kinds) or kinds == (type(None),):
+        return None
+    fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    if fits and not (isinstance(value, bool) and bool not in kinds):
+        return None
+    return " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+
+
+PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
+
+
+def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
+    """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
+    data choice's own writer. ConfigError C153 for another key.
+    """
     data = config["data"]
     for split, block in (config["prepare"] or {}).items():
         path = data.get(split)
         if block is None or path is None or data["writer"] is None or Path(path).exists():
             continue
-        writer = partial(build, "data.writer", {**data["writer"], "path": path}, allowed)
-        pack_one(build(f"prepare.{split}", block, allowed), writer, path)
+        if "input" not in block or not set(block) <= {"input", "pack"}:
+            what = "not what is packed" if "_target_" not in block else "an input where input: and pack: should stand"
+            raise ConfigError(153, f"prepare.{split} = {sorted(block)}", what, "give {input: {...}, pack: {...}}")
+        source = build(f"prepare.{split}.input", block["input"], allowed)
+        pack_one(
+            source, block.get("pack") or {}, writer_of("data.writer", data["writer"], allowed), path, data["writer"]["_target_"]
+        )
+
+
+def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
+    """The writer that ``block`` describes, to be made for any path; picklable."""
+    return partial(_make_writer, where, block, tuple(allowed))
+
+
+def _make_writer(
+    where: str, block: Config, allowed: Sequence[str], path: str, *, fields: Mapping[str, Field], num_records: int
+) -> RecordWriter:
+    return build(where, {**block, "path": path}, allowed, fields=fields, num_records=num_records)
 
 
 class Assembly:
@@ -167,13 +206,27 @@ class Assembly:
             rank=self.parallel.rank,
             world_size=world_size,
             limit=config["limit"],
+            block=config["order"]["block_records"],
+            window=config["order"]["window_blocks"],
         )
 
     def _source(self, split: str) -> Source:
         training, workers = split == "train", self.config["workers"]
         transform = self.build("transform")
         order = self._order(training)
-        context = SourceContext(order, transform, training, self.config["seed"], workers["num"], workers["kind"], self.device)
+        context = SourceContext(
+            order,
+            transform,
+            training,
+            self.config["seed"],
+            workers["num"],
+            workers["kind"],
+            self.device,
+            self.config["verify"],
+            workers["timeout_s"],
+            workers["start_method"],
+            cores_per_rank(),
+        )
         block, path = self.config["data"]["source"], self.config["data"][split]
         return build("data.source", block, self.allowed, path=path, context=context)
 

@@ -5,7 +5,7 @@ Four questions, four groups: **data** = how records become host batches; **loade
 classes that inherit nothing; the Trainer sees only what stands here. ``tests/contract/`` checks every promise.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,17 +25,47 @@ class Field:
     """One named part of a record.
 
     ``encoding``: ``raw`` (an array of ``dtype`` and ``shape``) or ``image`` (an image file's bytes, JPEG, PNG, ...; decoded it is
-    uint8 and ``shape`` is (channels, None, None)).
+    uint8 and ``shape`` is (channels, None, None)). Raw uint8 of shape [C, H, W] or [H, W, C], C 1 or 3, are an image's pixels: whichever
+    way they lie in the store, a batch has them as [B, C, H, W].
     """
 
     dtype: str
     shape: tuple[int | None, ...]
     encoding: str = "raw"
 
+    @property
+    def channels(self) -> int | None:
+        """Of an image, encoded or raw; None for what is none."""
+        if self.encoding == "image":
+            return self.shape[0] or 3
+        if self.dtype != "uint8" or len(self.shape) != 3:
+            return None
+        return next((size for size in (self.shape[0], self.shape[2]) if size in (1, 3)), None)
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether raw pixels lie as [H, W, C]: twice as fast to cut and scale as [C, H, W], which is as a model wants them."""
+        return self.encoding == "raw" and self.channels is not None and self.shape[0] not in (1, 3)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a store that is a directory. ``sha256``: of the file's bytes, hexadecimal; ``digest``: of its own manifest."""
+
+    name: str
+    num_records: int
+    size_bytes: int
+    sha256: str
+    digest: str = ""
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store says of itself; kept inside the store as JSON."""
+    """What a store says of itself; kept inside the store as JSON.
+
+    ``digest``: sha256 over the CRC32s of the records' bytes (uint32, little-endian) in order: what is stored, whatever stores it. ``shards``: the
+    files of a store that is a directory, in the records' order.
+    """
 
     num_records: int
     fields: Mapping[str, Field]
@@ -43,7 +73,9 @@ class Manifest:
     class_counts: Sequence[int] = ()
     source: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    schema: int = 1
+    digest: str = ""
+    shards: Sequence[Shard] = ()
+    schema: int = 2
 
 
 Records = dict[str, Any]  # raw fields: Tensor [B, *shape]; image fields: a list of B byte buffers (memoryview or bytes)
@@ -60,12 +92,27 @@ class RecordStore(Protocol):
         """What is inside. DataError where the file is missing, truncated, or not a store."""
         ...
 
-    def read(self, indices: Tensor) -> Records:
-        """The records at ``indices`` (int64 [B], host), in that order, repeats allowed; tensors are owned by the caller."""
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        """The records at ``indices`` (int64 [B], host), in that order, repeats allowed; tensors are owned by the caller.
+
+        ``views``: raw fields for which a list of B numpy arrays in the store's own memory will do, where it has them; not to be changed.
+        """
+        ...
+
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        """Those of ``indices`` whose bytes, as ``read`` gave them, are not what their stored CRC32 says. [] where none is stored."""
+        ...
+
+    def key(self, index: int) -> str:
+        """The name record ``index`` was packed under (its file, say); "" where it has none."""
         ...
 
     def name(self, index: int) -> str:
-        """What to call record ``index`` in an error: its file, or its number."""
+        """What to call record ``index`` in an error: store, number, and key where it has one."""
+        ...
+
+    def check(self) -> None:
+        """DataError D117 where the files are not those that were opened first: replaced or rewritten meanwhile."""
         ...
 
     def close(self) -> None:
@@ -74,14 +121,14 @@ class RecordStore(Protocol):
 
 
 class RecordWriter(Protocol):
-    """Writes one store. What was not closed is not readable, and an old file under the same name stays until ``close``."""
+    """Writes one file of records. What was not closed is not readable, and an old file under the same name stays until ``close``."""
 
-    def write(self, records: Records) -> None:
-        """Append records. Raw fields: numpy arrays [B, *shape]; image fields: lists of bytes."""
+    def write(self, records: Records, keys: Sequence[str]) -> None:
+        """Append records. Raw fields: numpy arrays [B, *shape]; image fields: lists of bytes. ``keys``: a name for each record."""
         ...
 
     def close(self, manifest: Manifest) -> None:
-        """Commit: everything is on disk and under its final name when this returns."""
+        """Commit, with the digest filled in: everything is on disk and under its final name when this returns."""
         ...
 
     def abort(self) -> None:
@@ -89,20 +136,36 @@ class RecordWriter(Protocol):
         ...
 
 
+class Chunk(NamedTuple):
+    """Records on their way into a store: numpy arrays [B, *shape] for raw fields, lists of B ``bytes`` for image fields; B may be 0."""
+
+    records: Records
+    keys: list[str]
+
+
 class RecordInput(Protocol):
-    """Where records come from when packing: a list of items, each turned into one record, in any process."""
+    """Where records come from when packing: a list of items, each turned into zero or more records, in any process. Picklable."""
 
     @property
     def manifest(self) -> Manifest:
-        """Fields, classes and source of what will be read; DataError where there is nothing to pack."""
+        """Fields, classes and source of what will be read; ``num_records`` is the number of items. DataError where there is nothing
+        to pack. The order of the items does not depend on the order in which a file system lists them.
+        """
         ...
 
-    def read(self, start: int, stop: int) -> Records:
-        """Items ``start``..``stop`` as records for a RecordWriter; DataError names the item that is bad. Picklable, pure."""
+    def read(self, start: int, stop: int) -> Chunk:
+        """Items ``start``..``stop``, pure: the same items give the same records. DataError names the item that is bad."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call item ``index`` in an error."""
         ...
 
 
 # ------------------------------------------------------------------------------------------------------------------- data
+
+
+RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 
 
 class Transform(Protocol):
@@ -114,13 +177,26 @@ class Transform(Protocol):
         ...
 
     @property
+    def antialias(self) -> bool:
+        """Whether shrinking averages (True) or interpolates linearly between nearest pixels (False: faster, and rougher)."""
+        ...
+
+    @property
     def num_draws(self) -> int:
         """Random numbers per record that ``windows`` wants in training."""
         ...
 
+    @property
+    def function(self) -> RecordFunction | None:
+        """What is done to a record's images after they are cut, or None: (uint8 [H, W, C] numpy arrays by field, seed) -> the same
+        fields. All fields in one call, so that a pair gets the same change. ``seed``: int64 >= 0 that depends on (run seed, epoch,
+        record); None outside training. Picklable.
+        """
+        ...
+
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         """``sizes`` int64 [B, 2] (height, width), ``draws`` float32 [B, num_draws] or None outside training ->
-        int64 [B, 5]: top, left, height, width, flip (0 or 1).
+        int64 [B, 5]: top, left, height, width, flip (bit 0: mirrored, bit 1: upside down).
         """
         ...
 
@@ -151,15 +227,24 @@ MicroBatches = Generator[MicroBatch, None, None]  # a generator, so that closing
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a Source is given at runtime. ``order`` makes the order once the number of records is known."""
+    """What a Source is given at runtime. ``order`` makes the order once the number of records is known.
+
+    ``num_workers`` None: chosen from the data: a worker per core of this rank (``num_cores``) where images are decoded, none where
+    records are only gathered.
+    ``start_method``: of worker processes: ``fork``, ``forkserver``, ``spawn``; None: the system's. ``verify``: ``off``, ``first_epoch`` (of this process) or ``always``: compare records with their CRC32.
+    """
 
     order: Callable[[int], Order]
     transform: Transform
     training: bool = True
     seed: int = 0
-    num_workers: int = 0
+    num_workers: int | None = 0
     worker_kind: str = "process"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    verify: str = "off"
+    worker_timeout_s: float = 300.0
+    start_method: str | None = None
+    num_cores: int = 1
 
 
 class Source(Protocol):

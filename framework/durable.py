@@ -3,16 +3,24 @@
 A reader sees the old file or the new one, never a part; after a crash or a full disk the old one is intact.
 """
 
+import ctypes
+import errno
 import json
 import os
 import secrets
+import shutil
+import signal
 import socket
+import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from framework.errors import ResourceError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk, a quota or a limit says when there is no room
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 def temporary_name(path: Path) -> Path:
@@ -42,6 +50,96 @@ def publish(path: Path) -> Generator[Path, None, None]:
             temporary.unlink()
 
 
+def move(source: Path, target: Path) -> None:
+    """Give ``source``, a file or a folder that the disk holds already, the name ``target``, durably.
+
+    What stood there, folder or file, stays until the new one has its name, and is then removed. ResourceError R101.
+    """
+    try:
+        if os.path.lexists(target) and (source.is_dir() or target.is_dir()):  # what a plain rename does not replace
+            old = temporary_name(target)
+            if _exchange(source, target):
+                os.rename(source, old)
+            else:
+                os.rename(target, old)
+                os.rename(source, target)
+            sync(target.parent)
+            _remove(old)
+        else:
+            os.replace(source, target)
+        sync(source.parent)
+        sync(target.parent)
+    except OSError as error:
+        raise ResourceError(101, str(target), f"cannot write: {error.strerror}", "free space or choose another place") from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names at once, so that there is never none. False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+
+
+def remove_leftovers(path: Path) -> list[str]:
+    """Remove what dead processes of this host left under temporary names of ``path`` or, ``path`` being a folder, inside it.
+
+    Returns the names that were removed.
+    """
+    removed: list[str] = []
+    for folder, prefix in ((path.parent, f"{path.name}.tmp."), (path, "")):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            removed += [
+                name for name in os.listdir(folder) if name.startswith(prefix) and _is_left(name) and _remove(folder / name)
+            ]
+    return removed
+
+
+def _is_left(name: str) -> bool:
+    """Whether a name is a temporary one of a process of this host that lives no more."""
+    head, *ends = name.rsplit(".", 2)
+    if ".tmp." not in head or len(ends) != 2 or not ends[0].isdecimal():
+        return False
+    return head.rsplit(".tmp.", 1)[1] == socket.gethostname() and not is_alive(int(ends[0]))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this host has this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+def _remove(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def uninterrupted() -> Generator[None, None, None]:
+    """Ctrl-C and SIGTERM wait until the block ends: for calls into libraries that cannot be left by an exception."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda found, _: noted.append(found)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if noted:
+            signal.raise_signal(noted[0])
+
+
 def abandon(publishing: AbstractContextManager[Path]) -> None:
     """End a ``publish`` that was entered by hand without publishing: the temporary file is removed."""
     stop = GeneratorExit()
@@ -60,7 +158,7 @@ def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
 def write_text(path: Path, text: str) -> None:
     """Publish ``text`` as UTF-8."""
     with open_durable(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="surrogateescape"))  # file names may be any bytes
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,7 +21,12 @@ class PacelineError(Exception):
         return f"error[{self.letter}{number}]: {where}: {what}; {fix}"
 
     def __str__(self) -> str:
-        return " ".join(self.reason.split())
+        return printable(" ".join(self.reason.split()))
+
+
+def printable(text: str) -> str:
+    """``text`` with all that a terminal would obey, or could not show, written out: names of files may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ConfigError(PacelineError):
@@ -60,6 +65,7 @@ class DistributedError(PacelineError):
     letter, exit_code = "P", 7
 
 
+EXIT_SKIPPED = 8  # packed, but for bad items that pack.on_error=skip left out
 EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
 EXIT_PIPE = 141  # nobody reads our output any more

@@ -3,90 +3,182 @@
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import torch
 
-from framework.contracts import Records, RecordStore
-from framework.data.decode import BadImage, decode
+from framework.contracts import Field, Manifest, RecordStore
+from framework.data.decode import BadImage, decode_shrunk
+from framework.data.image import read_header
 from framework.data.store import open_store
 from framework.durable import open_durable
 from framework.errors import DataError
 from framework.order import spread
 
+EXACT_BYTES, NUM_SAMPLES = 1 << 28, 2048  # what a store may have for all its images to be looked at, and how many are otherwise
+BATCH = 256
+BAR = 40  # characters of the largest class
+MAX_FILES = 10  # of a directory, that are listed
 TILE, EDGE = 96, 3  # pixels: small images grow to a tile less its edges, large ones shrink
-GRAY = 96
+GRAY, DARK = 96, 24
+MIN_SERIES = 8  # numbers: fewer are no curve
+CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # RGB
 
 
 def describe(path: str) -> Iterator[str]:
-    """Lines about the store at ``path``: manifest, fields with their sizes, classes."""
+    """Lines about the store at ``path``: manifest, files, fields with their sizes, classes. DataError where it is none."""
+    for line in _lines(path):
+        yield "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)  # names may be any bytes
+
+
+def _lines(path: str) -> Iterator[str]:
     store = open_store(path)
     manifest = store.manifest
-    yield f"{path}: {manifest.num_records} records, {os.path.getsize(path):,} bytes, schema {manifest.schema}"
+    size = _disk_bytes(path, manifest)
+    yield f"{path}: {manifest.num_records:,} records, {size:,} bytes, schema {manifest.schema}"
     yield f"source: {manifest.source}"
     if manifest.options:
         yield f"options: {', '.join(f'{name}={value}' for name, value in manifest.options.items())}"
-    sizes = _mean_bytes(store)
+    if manifest.digest:
+        yield f"digest: sha256 {manifest.digest}"
+    yield from _file_lines(manifest)
+    images = _look(store, size <= EXACT_BYTES)
     for name, field in manifest.fields.items():
-        shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
-        total = sizes[name] * manifest.num_records
-        yield f"field {name}: {field.encoding} {field.dtype} {shape}, {sizes[name]:,.0f} bytes a record, about {total:,.0f} in all"
-    for number, name in enumerate(manifest.classes):
-        count = f"{manifest.class_counts[number]} records" if manifest.class_counts else ""
-        yield f"class {number}: {name}  {count}".rstrip()
+        yield _field_line(name, field, manifest.num_records, images.get(name))
+    yield from _class_lines(manifest)
     store.close()
 
 
-def _mean_bytes(store: RecordStore) -> dict[str, float]:
-    """Bytes a record per field, over a sample."""
-    records = _sample(store, 256)
-    return {name: float(np.mean([_num_bytes(value) for value in values])) for name, values in records.items()}
+def _disk_bytes(path: str, manifest: Manifest) -> int:
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
 
 
-def _num_bytes(value: torch.Tensor | memoryview) -> int:
-    return value.nbytes if isinstance(value, torch.Tensor) else len(value)
+def _file_lines(manifest: Manifest) -> Iterator[str]:
+    for shard in manifest.shards[:MAX_FILES]:
+        yield f"file {shard.name}: {shard.num_records:,} records, {shard.size_bytes:,} bytes, sha256 {shard.sha256}"
+    if len(manifest.shards) > MAX_FILES:
+        yield f"and {len(manifest.shards) - MAX_FILES} more files, {len(manifest.shards)} in all"
 
 
-def _sample(store: RecordStore, count: int) -> Records:
-    return store.read(_spread(store, count))
+class _Looked(NamedTuple):
+    """Of an image field: bytes of each file looked at, and (height, width) of each that is an image."""
+
+    lengths: list[int]
+    sizes: list[tuple[int, int]]
+
+    def add(self, data: Any) -> None:
+        self.lengths.append(len(data))
+        with suppress(BadImage):
+            self.sizes.append(read_header(data).size)
 
 
-def _spread(store: RecordStore, count: int) -> torch.Tensor:
-    num_records = store.manifest.num_records
-    return spread(num_records, min(count, num_records))
+def _look(store: RecordStore, everything: bool) -> dict[str, _Looked]:
+    """At the image fields of all records, or of a sample, evenly spread."""
+    manifest = store.manifest
+    looked = {name: _Looked([], []) for name, field in manifest.fields.items() if field.encoding != "raw"}
+    indices = spread(manifest.num_records, manifest.num_records if everything else min(NUM_SAMPLES, manifest.num_records))
+    for part in indices.split(BATCH) if looked else ():
+        records = store.read(part)
+        for name, found in looked.items():
+            for data in records[name]:
+                found.add(data)
+    return looked
+
+
+def _field_line(name: str, field: Field, num_records: int, looked: _Looked | None) -> str:
+    shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
+    line = f"field {name}: {field.encoding} {field.dtype} {shape}, "
+    if looked is None:
+        size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
+        return line + f"{size:,} bytes a record, {size * num_records:,} in all"
+    total, mean = sum(looked.lengths), sum(looked.lengths) / max(1, len(looked.lengths))
+    exact, bad = len(looked.lengths) == num_records, len(looked.lengths) - len(looked.sizes)
+    line += f"{mean:,.0f} bytes a record ({min(looked.lengths):,} to {max(looked.lengths):,}), "
+    line += f"{total:,} in all" if exact else f"about {mean * num_records:,.0f} in all (from a sample of {len(looked.lengths):,})"
+    return line + _sizes_words(looked.sizes) + (f", {bad} not readable" if bad else "")
+
+
+def _sizes_words(sizes: list[tuple[int, int]]) -> str:
+    if not sizes:
+        return ""
+    (height, width), (high, wide) = np.min(sizes, axis=0).tolist(), np.max(sizes, axis=0).tolist()
+    if (height, width) == (high, wide):
+        return f", all {height} x {width} pixels"
+    return f", {height} to {high} pixels high, {width} to {wide} wide"
+
+
+def _class_lines(manifest: Manifest) -> Iterator[str]:
+    """A histogram: a bar for each class, as long as the class is large."""
+    if not manifest.class_counts:
+        yield from (f"class {number}: {name}" for number, name in enumerate(manifest.classes))
+        return
+    most, width = max(manifest.class_counts), max(map(len, manifest.classes), default=0)
+    digits = len(f"{most:,}")
+    for number, (name, count) in enumerate(zip(manifest.classes, manifest.class_counts, strict=True)):
+        bar = "#" * math.ceil(BAR * count / max(1, most))
+        yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
+
+
+# ---------------------------------------------------------------------------------------------------------------- picture
 
 
 def write_grid(path: str, grid: Path, count: int) -> bool:
-    """A PNG of up to ``count`` records' images, evenly spread over the store. False where no field is an image."""
+    """A PNG of up to ``count`` records, evenly spread over the store: their images, and curves for series of numbers ([T] or [C, T]),
+    a record's fields side by side. False where no field can be shown.
+    """
     store = open_store(path)
-    found = [tile for name in store.manifest.fields for tile in _tiles(store, name, count)]
+    strips = _strips(store, count)
     store.close()
-    if not found:
+    if not strips:
         return False
-    columns = math.ceil(math.sqrt(len(found)))
-    found += [np.full_like(found[0], GRAY)] * (-len(found) % columns)
-    rows = [np.hstack(found[start : start + columns]) for start in range(0, len(found), columns)]
+    columns = math.ceil(math.sqrt(len(strips) / (strips[0].shape[1] // TILE)))
+    strips += [np.full_like(strips[0], GRAY)] * (-len(strips) % columns)
+    rows = [np.hstack(strips[start : start + columns]) for start in range(0, len(strips), columns)]
     with open_durable(grid) as file:
         file.write(cv2.imencode(".png", np.vstack(rows)[:, :, ::-1])[1].tobytes())
     return True
 
 
-def _tiles(store: RecordStore, name: str, count: int) -> list[np.ndarray]:
-    field = store.manifest.fields[name]
-    if field.dtype != "uint8" or len(field.shape) != 3 or field.shape[0] not in (1, 3):
+def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
+    """For each record the tiles of its fields in a row, RGB."""
+    fields, num_records = store.manifest.fields, store.manifest.num_records
+    images = [name for name, field in fields.items() if _is_image(field)]
+    series = [name for name, field in fields.items() if _is_series(field)]
+    if not images and not series:
         return []
-    indices = _spread(store, count)
-    values = store.read(indices)[name]
-    return [_tile(_pixels(store, index, value, field.shape[0])) for index, value in zip(indices.tolist(), values, strict=True)]
+    indices = spread(num_records, min(count, num_records))
+    records = store.read(indices)
+    strips: list[np.ndarray] = []
+    for row, index in enumerate(indices.tolist()):
+        tiles = [_tile(_pixels(store, index, records[name][row], fields[name])) for name in images]
+        tiles += _curves([np.atleast_2d(records[name][row].numpy()).astype(np.float64) for name in series])
+        strips.append(np.hstack(tiles))
+    return strips
 
 
-def _pixels(store: RecordStore, index: int, value: torch.Tensor | memoryview, channels: int) -> np.ndarray:
+def _is_image(field: Field) -> bool:
+    deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
+    return field.channels is not None or deep
+
+
+def _is_series(field: Field) -> bool:
+    is_line = len(field.shape) == 1 or (len(field.shape) == 2 and (field.shape[0] or 0) <= len(CURVES))
+    return field.encoding == "raw" and is_line and (field.shape[-1] or 0) >= MIN_SERIES and np.dtype(field.dtype).kind in "iuf"
+
+
+def _pixels(store: RecordStore, index: int, value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
+    """uint8 [H, W, C]."""
     if isinstance(value, torch.Tensor):
-        return value.permute(1, 2, 0).numpy()
+        pixels = (value if field.interleaved else value.permute(1, 2, 0)).numpy()
+        return (pixels // 257).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
     try:
-        return decode(value, channels)
+        return decode_shrunk(value, field.shape[0] or 3, (TILE, TILE))
     except BadImage as error:
         raise DataError(106, store.name(index), f"not a readable image ({error})", "mend or remove it") from error
 
@@ -100,3 +192,32 @@ def _tile(image: np.ndarray) -> np.ndarray:
     tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
     tile[EDGE : EDGE + size[1], EDGE : EDGE + size[0]] = scaled.reshape(size[1], size[0], -1)
     return tile
+
+
+def _curves(series: list[np.ndarray]) -> list[np.ndarray]:
+    """A tile for each [C, T], a curve for each channel; all of a record to one scale, so that they can be compared."""
+    numbers = np.concatenate([values.ravel() for values in series]) if series else np.zeros(1)
+    numbers = numbers[np.isfinite(numbers)]
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
+    return [_curve_tile(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high) for values in series]
+
+
+def _curve_tile(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    inner = TILE - 2 * EDGE
+    plot = np.full((inner, inner, 3), DARK, np.uint8)
+    heights = (high - values) / ((high - low) or 1.0) * (inner - 1)  # from the top
+    for color, line in zip(CURVES, heights, strict=False):
+        cv2.polylines(plot, [_points(line, inner)], isClosed=False, color=color, lineType=cv2.LINE_AA)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE:-EDGE, EDGE:-EDGE] = plot
+    return tile
+
+
+def _points(line: np.ndarray, width: int) -> np.ndarray:
+    """int32 [N, 1, 2] (x, y): each number, or, where there are many more than pixels, each column's lowest and highest."""
+    x = np.linspace(0, width - 1, len(line))
+    if len(line) > 2 * width:
+        columns = np.array_split(line, width)
+        line = np.array([end for part in columns for end in (part.min(), part.max())])
+        x = np.repeat(np.arange(width), 2)
+    return np.stack([x, line], axis=1).round().astype(np.int32)[:, None]

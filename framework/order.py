@@ -20,6 +20,8 @@ def _signed(constant: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
+_WORD = (1 << 64) - 1
+ON_DEVICE, ON_HOST = 1, 4  # streams of numbers: augments and transforms of a record must not draw the same ones
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -32,11 +34,18 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
+def _mix_int(x: int) -> int:
+    x = (x ^ (x >> 30)) * (_MIX_1 & _WORD) & _WORD
+    x = (x ^ (x >> 27)) * (_MIX_2 & _WORD) & _WORD
+    return x ^ (x >> 31)
+
+
 def _key(*numbers: int) -> int:
-    key = torch.zeros((), dtype=torch.int64)
+    """``_mix`` over plain integers: sixty times as fast as over tensors of one number."""
+    key = 0
     for number in numbers:
-        key = _mix((key ^ number) + _GOLDEN)
-    return int(key)
+        key = _mix_int((key ^ (number & _WORD)) + _GOLDEN & _WORD)
+    return _signed(key)
 
 
 def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
@@ -45,14 +54,30 @@ def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
     return torch.argsort(keys, stable=True)
 
 
-def draws(indices: Tensor, seed: int, epoch: int, num_draws: int) -> Tensor:
+def block_permutation(num_records: int, seed: int, epoch: int, block: int, window: int) -> Tensor:
+    """Like ``permutation``, but neighbors stay near: blocks of ``block`` records in random order, then shuffled inside each
+    ``window`` of blocks. For stores larger than memory: ``block`` records are read from one place of the disk.
+    """
+    starts = permutation(-(-num_records // block), seed, epoch) * block
+    order = (starts.unsqueeze(1) + torch.arange(block)).flatten()
+    order = order[order < num_records]
+    by_key = torch.argsort(_mix(order * _GOLDEN + _key(seed, epoch, 3)), stable=True)
+    return order[by_key[torch.argsort(by_key // (block * window), stable=True)]]
+
+
+def draws(indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = ON_DEVICE) -> Tensor:
     """Uniform numbers in [0, 1): float32 [B, num_draws], one row per record, on ``indices``'s device.
 
-    A row depends on (seed, epoch, record index) alone: not on the batch it comes in, the rank, or the device.
+    A row depends on (seed, epoch, record index, stream) alone: not on the batch it comes in, the rank, or the device.
     """
     counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
-    bits = _shift(_mix(counters * _GOLDEN + _key(seed, epoch, 1)), 40)  # the top 24 bits: exact in float32
+    bits = _shift(_mix(counters * _GOLDEN + _key(seed, epoch, stream)), 40)  # the top 24 bits: exact in float32
     return bits.to(torch.float32) * 2.0**-24
+
+
+def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:
+    """A seed per record for generators that are not ours: int64 [B], 0 or more; of (seed, epoch, record index) alone."""
+    return _shift(_mix((indices + 1) * _GOLDEN + _key(seed, epoch, 2)), 1)
 
 
 class Share(NamedTuple):
@@ -73,7 +98,8 @@ class Order:
     """The order of a data set. Global batch b of an epoch is ``P[b*batch_size:(b+1)*batch_size]``; ranks and accumulation cut it.
 
     ``batch_size``: records per optimizer step over all ranks and accumulation; the last batch of an epoch may be short.
-    ``limit``: use that many records only, evenly spaced over the data set, first and last included.
+    ``limit``: use that many records only, evenly spaced over the data set, first and last included. ``block``, ``window``: shuffle as
+    ``block_permutation`` does.
     """
 
     num_records: int
@@ -84,6 +110,8 @@ class Order:
     rank: int = 0
     world_size: int = 1
     limit: int | None = None
+    block: int | None = None
+    window: int = 1
 
     @property
     def num_used(self) -> int:
@@ -98,7 +126,8 @@ class Order:
     @property
     def identity(self) -> dict[str, int]:
         """What decides which records are in global batch b; not how ranks and passes cut it."""
-        return {"records": self.num_used, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
+        found = {"records": self.num_used, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
+        return found if self.block is None else {**found, "block": self.block, "window": self.window}
 
     def used(self) -> Tensor:
         """The record indices in use, ascending: int64 [num_used]."""
@@ -109,12 +138,17 @@ class Order:
         if start >= self.num_steps:
             return
         used = self.used()
-        order = used[permutation(self.num_used, self.seed, epoch)] if self.shuffle else used
+        order = used[self._permutation(epoch)] if self.shuffle else used
         for batch in order[start * self.batch_size :].split(self.batch_size):
             if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
                 yield Share(batch, 1.0, True)
             else:
                 yield from self._cut(batch)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if self.block is None:
+            return permutation(self.num_used, self.seed, epoch)
+        return block_permutation(self.num_used, self.seed, epoch, self.block, self.window)
 
     def _cut(self, batch: Tensor) -> Iterator[Share]:
         """Into passes first, then over ranks: a pass holds the same records on any number of ranks, and batch norm sees the same."""

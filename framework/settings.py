@@ -26,6 +26,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "source": ((str, type(None)), None),
     "allow_targets": ((list,), None),
     "prepare": ((dict, type(None)), None),
+    "verify": ((str,), None),
 }
 # in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
 FACTS, NEXT_FACTS = "run.json", "run.next.json"
@@ -38,11 +39,16 @@ GROUPS = (
     "objective",
     "optim",
     "schedule",
+    "order",
     "transform",
     "augment",
     "sink",
     "workers",
 )
+
+
+WORKERS = ("num", "kind", "start_method", "timeout_s")
+VERIFY = ("off", "first_epoch", "always")
 
 
 def check(config: dict[str, Any]) -> None:
@@ -70,6 +76,14 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(
                 101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"
             )
+    _check_choices(config)
+    _check_order(config["order"])
+    _check_workers(config["workers"])
+
+
+def _check_choices(config: dict[str, Any]) -> None:
+    if config["verify"] not in VERIFY:
+        raise ConfigError(173, f"verify = {config['verify']}", "not a time to verify", f"choose one of {', '.join(VERIFY)}")
     if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
         where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
         raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
@@ -79,7 +93,6 @@ def check(config: dict[str, Any]) -> None:
         ("data.source", config["data"].get("source") or {}),
     ):
         _check_counts(where, block)
-    _check_workers(config["workers"])
 
 
 def _check_counts(where: str, block: dict[str, Any]) -> None:
@@ -90,14 +103,36 @@ def _check_counts(where: str, block: dict[str, Any]) -> None:
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")
 
 
+def _check_order(order: dict[str, Any]) -> None:
+    for key, value in order.items():
+        if key not in ("block_records", "window_blocks"):
+            raise ConfigError(
+                102, f"order.{key}", f"no such key{did_you_mean(key, ['block_records', 'window_blocks'], 'order')}", "remove it"
+            )
+        if not (_is_count(value, 1) or (value is None and key == "block_records")):
+            raise ConfigError(126, f"order.{key} = {value}", "not a number it can be", "give int, at least 1")
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _check_workers(workers: dict[str, Any]) -> None:
-    num, kind = workers.get("num"), workers.get("kind")
-    if not isinstance(num, int) or isinstance(num, bool) or num < 0:
-        raise ConfigError(101, f"workers.num = {num}", "not a value it can have", "give int, at least 0")
+    num, kind, timeout_s = workers.get("num"), workers.get("kind"), workers.get("timeout_s")
+    method = workers.get("start_method")
+    if num is not None and not _is_count(num, 0):
+        raise ConfigError(101, f"workers.num = {num}", "not a value it can have", "give int, at least 0, or null")
     if kind not in ("thread", "process"):
         raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
+    if method not in (None, "fork", "forkserver", "spawn") or (method is not None and kind == "thread"):
+        what = "threads are not started so" if kind == "thread" else "not a way to start a process"
+        raise ConfigError(
+            107, f"workers.start_method = {method}", what, "choose fork, forkserver or spawn, with workers.kind=process"
+        )
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
+        raise ConfigError(101, f"workers.timeout_s = {timeout_s}", "not a value it can have", "give seconds, above 0")
     for key in workers:
-        if key not in ("num", "kind"):
+        if key not in WORKERS:
             raise ConfigError(
-                102, f"workers.{key}", f"no such key{did_you_mean(key, ['num', 'kind'], 'workers')}", "correct or remove it"
+                102, f"workers.{key}", f"no such key{did_you_mean(key, WORKERS, 'workers')}", "correct or remove it"
             )

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, MicroBatches, SourceContext
-from framework.data.decode import BadImage, image_size
-from framework.data.reader import is_cut
+from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
+from framework.data.decode import accepted_header
+from framework.data.image import BadImage
+from framework.data.reader import Request, check_crcs, is_cut
 from framework.data.source import make_order
 from framework.data.store import open_store
-from framework.errors import DataError, ResourceError
-from framework.order import Order, Share, draws, spread
+from framework.errors import ConfigError, DataError, ResourceError
+from framework.order import ON_HOST, Order, Share, draws, spread
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
@@ -33,7 +34,9 @@ class DALISource:
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
         self._dali = _import_dali()
         self.store, self.context, self.prefetch_depth = open_store(path), context, prefetch_depth
+        _refuse(context)
         self.order: Order = make_order(self.store, context)
+        self._first_epoch: int | None = None
         self._names = list(self.store.manifest.fields)
         self._cut = [name for name, field in self.store.manifest.fields.items() if is_cut(field, context.transform)]
         self._feed: Iterator[tuple[Any, ...]] = iter(())
@@ -44,19 +47,23 @@ class DALISource:
         return self.store.manifest
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training)
+        self.store.check()
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        when = self.context.verify
+        verify = when == "always" or (when == "first_epoch" and epoch == self._first_epoch)
+        yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training, verify)
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
-        return next(iter(self._run([Share(indices, 1.0, True)], 0, training=False))).batch
+        return next(iter(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False))).batch
 
     def close(self) -> None:
         self._pipeline = None
         self.store.close()
 
-    def _run(self, shares: list[Share], epoch: int, training: bool) -> MicroBatches:
+    def _run(self, shares: list[Share], epoch: int, training: bool, verify: bool) -> MicroBatches:
         largest = max((len(share.indices) for share in shares), default=1)
-        self._feed = (self._inputs(share.indices, epoch, training) for share in shares)
+        self._feed = (self._inputs(Request(epoch, share.indices, training, verify)) for share in shares)
         self._prepare(largest)
         for share in shares:
             try:
@@ -87,14 +94,14 @@ class DALISource:
         gpu = self.context.device.type == "cuda"
         pipeline = pipeline_class(
             batch_size=batch_size,
-            num_threads=max(1, self.context.num_workers),
+            num_threads=self.context.num_cores if self.context.num_workers is None else max(1, self.context.num_workers),
             device_id=(self.context.device.index or 0) if gpu else None,
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = self.store.manifest.fields
         with pipeline:
-            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 3 * len(self._cut), batch=True)
-            windows = {name: inputs[len(fields) + 3 * n :][:3] for n, name in enumerate(self._cut)}
+            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 4 * len(self._cut), batch=True)
+            windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
                 image = node if field.encoding == "raw" else self._decoded(node, field.shape[0], gpu)
@@ -107,47 +114,54 @@ class DALISource:
     def _decoded(self, data: Any, channels: int | None, gpu: bool) -> Any:
         fn, types, _ = self._dali
         color = types.GRAY if channels == 1 else types.RGB
-        return fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=False)
+        return fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=True)
 
     def _windowed(self, image: Any, window: list[Any]) -> Any:
         """[H, W, C] -> the transform's window of it, [C, h, w]."""
         fn, _, _ = self._dali
-        start, shape, flip = window
+        start, shape, mirror, upside_down = window
         image = fn.slice(image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False)
         if self.context.transform.size is not None:
-            image = fn.resize(image, size=self.context.transform.size, antialias=True)
-        image = fn.flip(image, horizontal=flip)
+            image = fn.resize(image, size=self.context.transform.size, antialias=self.context.transform.antialias)
+        image = fn.flip(image, horizontal=mirror, vertical=upside_down)
         return fn.transpose(image, perm=[2, 0, 1])
 
     def _next(self) -> tuple[Any, ...]:
         return next(self._feed)
 
-    def _inputs(self, indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
-        """One batch for ``external_source``: each field, then (start, shape, flip) for each field that is cut."""
-        records = self.store.read(indices)
+    def _inputs(self, request: Request) -> tuple[Any, ...]:
+        """One batch for ``external_source``: each field, then (start, shape, mirror, upside down) for each field that is cut."""
+        records = self.store.read(request.indices)
+        if request.verify:
+            check_crcs(self.store, request.indices, records)
+        fields = self.store.manifest.fields
         values = [self._array(name, records[name]) for name in self._names]
-        windows = [part for name in self._cut for part in self._windows(records[name], indices, epoch, training)]
+        windows = [part for name in self._cut for part in self._windows(fields[name], records[name], request)]
         return (*values, *windows)
 
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):
             return [np.frombuffer(value, np.uint8) for value in values]
-        return values.permute(0, 2, 3, 1).contiguous().numpy() if name in self._cut else values.numpy()
+        planar = name in self._cut and not self.store.manifest.fields[name].interleaved
+        return values.permute(0, 2, 3, 1).contiguous().numpy() if planar else values.numpy()
 
-    def _windows(self, images: Any, indices: Tensor, epoch: int, training: bool) -> tuple[Any, ...]:
-        transform = self.context.transform
-        numbers = draws(indices, self.context.seed, epoch, transform.num_draws) if training else None
-        windows = transform.windows(torch.tensor(self._sizes(images, indices)), numbers)
-        return windows[:, :2].float().numpy(), windows[:, 2:4].float().numpy(), windows[:, 4].int().numpy()
+    def _windows(self, field: Field, images: Any, request: Request) -> tuple[Any, ...]:
+        transform, indices = self.context.transform, request.indices
+        numbers = draws(indices, self.context.seed, request.epoch, transform.num_draws, ON_HOST) if request.training else None
+        sizes = self._sizes(images, indices, field.interleaved)
+        windows = transform.windows(torch.tensor(sizes), numbers)
+        start, shape, flip = windows[:, :2].float(), windows[:, 2:4].float(), windows[:, 4].int()
+        return start.numpy(), shape.numpy(), (flip & 1).numpy(), (flip >> 1).numpy()
 
-    def _sizes(self, images: Any, indices: Tensor) -> list[tuple[int, int]]:
+    def _sizes(self, images: Any, indices: Tensor, interleaved: bool) -> list[tuple[int, int]]:
         """(height, width) of each image."""
         if isinstance(images, Tensor):
-            return [(images.shape[2], images.shape[3])] * len(images)
+            height, width = images.shape[1:3] if interleaved else images.shape[2:]
+            return [(height, width)] * len(images)
         sizes: list[tuple[int, int]] = []
         for index, data in zip(indices.tolist(), images, strict=True):
             try:
-                sizes.append(image_size(data))
+                sizes.append(accepted_header(data).size)
             except BadImage as error:
                 raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
         return sizes
@@ -165,6 +179,15 @@ class DALISource:
             f"DALI could not make this record's batch ({words})",
             "see which with data=hdf5 or lmdb",
         )
+
+
+def _refuse(context: SourceContext) -> None:
+    """What DALI would ignore."""
+    if context.transform.function is not None:
+        what = "DALI's operators cannot call it"
+        raise ConfigError(174, "data = dali, a transform with a function", what, "choose data=hdf5 or lmdb")
+    if context.worker_kind == "process":
+        raise ConfigError(174, "data = dali, workers.kind = process", "DALI works in threads", "leave workers.kind out")
 
 
 def _import_dali() -> tuple[Any, Any, Any]:

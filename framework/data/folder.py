@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -16,6 +16,7 @@ from framework.data.source import StoreSource
 from framework.durable import sync, temporary_name
 from framework.errors import DataError
 
+PARTS = ".parts"  # how the folders of a packing that is under way end
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
@@ -42,7 +43,7 @@ class FolderStore:
         except (BadImage, ValueError) as error:
             raise DataError(106, self.name(0), f"not a readable image ({error})", "mend or remove it") from error
 
-    def read(self, indices: Tensor) -> Records:
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         return {"image": [self.read_bytes(index) for index in indices.tolist()], "label": self.labels[indices]}
 
     def read_bytes(self, index: int) -> bytes:
@@ -52,8 +53,17 @@ class FolderStore:
         except OSError as error:
             raise DataError(101, self.name(index), f"cannot be read ({error.strerror})", "mend or remove it") from error
 
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        return []  # files have no checksums
+
+    def key(self, index: int) -> str:
+        return self.files[index]
+
     def name(self, index: int) -> str:
         return os.path.join(self.path, self.files[index])
+
+    def check(self) -> None:
+        pass  # each file is opened anew for every record
 
     def close(self) -> None:
         pass  # files are opened and closed one by one
@@ -66,11 +76,16 @@ def list_images(path: str) -> tuple[list[str], list[int], list[str]]:
     """
     if not os.path.isdir(path):
         raise DataError(101, path, "no such folder", "give a folder with one subfolder of images per class")
-    classes = sorted((entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)), key=os.fsencode)
+    classes = sorted((entry.name for entry in os.scandir(path) if is_class(entry)), key=os.fsencode)
     found = [(name, label) for label, folder in enumerate(classes) for name in _walk(path, folder)]
     if not found:
         raise DataError(110, path, "no image in any subfolder", f"one subfolder per class, with files {' '.join(SUFFIXES)}")
     return [name for name, _ in found], [label for _, label in found], classes
+
+
+def is_class(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder holds a class: not what packing is making there."""
+    return entry.is_dir(follow_symlinks=False) and not entry.name.endswith(PARTS)
 
 
 def _walk(root: str, folder: str) -> list[str]:
@@ -88,24 +103,30 @@ class FolderWriter:
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         if set(fields) != {"image", "label"}:
             raise DataError(114, path, f"a folder of images cannot hold {sorted(fields)}", "choose output=hdf5 or lmdb")
-        self.path, self._row = Path(path), 0
+        self.path, self._row, self._interleaved = Path(path), 0, fields["image"].interleaved
         if self.path.exists():
             raise DataError(115, path, "is there already", "remove it or choose another place")
         self._temporary: Path | None = temporary_name(self.path)
         self._temporary.mkdir(parents=True)
 
-    def write(self, records: Records) -> None:
+    def write(self, records: Records, keys: Sequence[str]) -> None:
+        """``keys`` are not used: files are named by number, since a key need not be a file's name."""
         assert self._temporary is not None
         for image, label in zip(records["image"], records["label"], strict=True):
             folder = self._temporary / str(int(label))
             folder.mkdir(exist_ok=True)
-            data = encode_png(image) if isinstance(image, np.ndarray) else bytes(image)
+            if isinstance(image, np.ndarray):
+                data = encode_png(image.transpose(2, 0, 1) if self._interleaved else image)
+            else:
+                data = bytes(image)
             (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
             self._row += 1
 
     def close(self, manifest: Manifest) -> None:
         assert self._temporary is not None
         for number, name in enumerate(manifest.classes):
+            if os.path.basename(name) != name or name in ("", ".", ".."):  # a store must not be able to write elsewhere
+                raise DataError(114, str(self.path), f"a folder cannot have the name of class {name!r}", "rename the class")
             if (self._temporary / str(number)).exists():
                 (self._temporary / str(number)).rename(self._temporary / f"named-{name}")
         for folder in self._temporary.glob("named-*"):

@@ -1,13 +1,14 @@
 """HDF5 stores: raw fields as contiguous datasets gathered through a memory map, image fields as one byte array with offsets.
 
 Contiguous, because a chunked dataset decodes a whole chunk for every record read at random. Layout: group ``records`` holds a
-dataset per raw field, and per image field a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1]); the root attribute
-``manifest`` is written last.
+dataset per raw field, and per image field a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1]); ``crc32`` (uint32 [N]) is of
+each record's bytes, the group ``keys`` (``data``, ``offsets``) has the records' names; the root attribute ``manifest`` is written last.
 """
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -17,18 +18,27 @@ import torch
 from torch import Tensor
 
 from framework.contracts import Field, Manifest, Records, SourceContext
+from framework.data.checksum import content_crcs, digest
+from framework.data.identity import Identity, identify, nearest
 from framework.data.manifest import from_json, to_json
+from framework.data.packed import packed_source
 from framework.data.source import StoreSource
 from framework.durable import abandon, publish, temporary_name
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ALIGNMENT = 4096  # bytes; lets any dataset be viewed as int64 straight in the map
+MOST_SHRUNK = 1100  # times smaller than it was: deflate's limit is 1032; a larger claim is a lie that costs memory
+LIBRARY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)  # h5py's over a damaged file
+FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32, lzf: built in; any other would load a plugin from the disk
+
+while h5py.h5pl.size():  # a file must not be able to name code that HDF5 loads
+    h5py.h5pl.remove(0)
 
 
-def hdf5_source(path: str, *, context: SourceContext) -> StoreSource:
-    """The records of the HDF5 store at ``path``."""
-    return StoreSource(HDF5Store(path), context)
+def hdf5_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
+    """The records of the HDF5 store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``ram`` or ``device``."""
+    return packed_source(path, HDF5Store, stage, context)
 
 
 @final
@@ -38,11 +48,11 @@ class HDF5Store:
     def __init__(self, path: str) -> None:
         self.path = path
         self._manifest: Manifest | None = None
-        self._maps: dict[str, Any] = {}
-        self._pid = 0
+        self._identity: Identity | None = None
+        self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_manifest": self._manifest, "_maps": {}, "_pid": 0}
+        return {**self.__dict__, "_opened": None}
 
     @property
     def manifest(self) -> Manifest:
@@ -51,64 +61,144 @@ class HDF5Store:
         assert self._manifest is not None
         return self._manifest
 
-    def read(self, indices: Tensor) -> Records:
-        if self._pid != os.getpid():
-            self._open()
-        return {name: gather(indices) for name, gather in self._maps.items()}
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        return {
+            name: gather.views(indices) if name in views and isinstance(gather, RowGather) else gather(indices)
+            for name, gather in self._open().gathers.items()
+        }
+
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        stored = self._open().crcs[indices].tolist()
+        found = content_crcs(records, self.manifest.fields)
+        return [index for index, now, then in zip(indices.tolist(), found, stored, strict=True) if now != then]
+
+    def key(self, index: int) -> str:
+        keys = self._open().keys
+        return "" if keys is None else bytes(keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
 
     def name(self, index: int) -> str:
-        return f"{self.path}: record {index}"
+        key = self.key(index)
+        return f"{self.path}: record {index}" + (f" ({key})" if key else "")
+
+    def check(self) -> None:
+        identify(self.path, self._identity)
 
     def close(self) -> None:
-        self._maps, self._pid = {}, 0
+        opened, self._opened = self._opened, None
+        if opened is not None and opened.file is not None and opened.pid == os.getpid():
+            opened.file.close()
 
-    def _open(self) -> None:
-        with _open_file(self.path) as file:
-            self._manifest = from_json(self.path, str(file.attrs["manifest"]))
-            num_records = self._manifest.num_records
-            for name, field in self._manifest.fields.items():
-                try:
-                    node: Any = file[f"records/{name}"]
-                    self._maps[name] = _gather(self.path, node, field, num_records)
-                except (KeyError, ValueError, TypeError) as error:
-                    what = f"field {name!r} is not as the manifest says ({error})"
-                    raise DataError(105, self.path, what, "pack it again") from error
-        self._pid = os.getpid()
+    def _open(self) -> "_Opened":
+        """What this process has open; made whole before it is shared, since threads may come here together."""
+        if self._opened is not None and self._opened.pid == os.getpid():  # what a fork left here belongs to the parent
+            return self._opened
+        file, kept = _open_file(self.path), False
+        try:
+            identity = identify(self.path, self._identity)
+            manifest = from_json(self.path, _manifest_text(self.path, file))
+            opened = _Opened(self.path, file, manifest)
+            self._identity, self._manifest = identify(self.path, identity), manifest  # again: the maps opened it once more
+            kept = opened.file is not None
+        finally:
+            if not kept:
+                file.close()
+        self._opened = opened
+        return opened
+
+
+@final
+class _Opened:
+    """The maps of an open file, and a gather per field: a function from indices to values. DataError D105 where the file is not as its manifest says."""
+
+    def __init__(self, path: str, file: h5py.File, manifest: Manifest) -> None:
+        self.path, self.pid, num_records, name = path, os.getpid(), manifest.num_records, "crc32"
+        self.file: h5py.File | None = None  # stays open where a field has to be read through the library
+        self.gathers: dict[str, Any] = {}
+        try:
+            self.crcs = torch.from_numpy(_map(path, _node(file, "crc32")).numpy().astype(np.int64))
+            if self.crcs.shape != (num_records,):
+                raise ValueError(f"{len(self.crcs)} checksums")
+            self.keys = _bytes_gather(path, file, "keys", num_records) if "keys" in file else None
+            for name, field in manifest.fields.items():
+                self.gathers[name] = self._gather(file, name, field, num_records)
+        except LIBRARY_ERRORS as error:
+            what = f"field {name!r} is not as the manifest says ({_one_line(error)})"
+            raise DataError(105, path, what, "pack it again") from error
+
+    def _gather(self, file: h5py.File, name: str, field: Field, num_records: int) -> Any:
+        if field.encoding != "raw":
+            return _bytes_gather(self.path, file, f"records/{name}", num_records)
+        dataset = _node(file, f"records/{name}")
+        if dataset.shape != (num_records, *field.shape) or dataset.dtype != np.dtype(field.dtype):
+            raise ValueError(f"shape {dataset.shape} of {dataset.dtype}")
+        if dataset.chunks is None:
+            return RowGather(_map(self.path, dataset))
+        if dataset.nbytes > MOST_SHRUNK * os.path.getsize(self.path):
+            raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
+        self.file = file
+        return _ChunkGather(self.path, dataset)
 
 
 def _open_file(path: str) -> h5py.File:
     """Open for reading, without locks; DataError where that fails."""
     if not os.path.isfile(path):
-        raise DataError(101, path, "no such file", "give the path of a packed store, or make one with 'paceline pack'")
+        raise DataError(
+            101, path, f"no such file{nearest(path)}", "give the path of a packed store, or make one with 'paceline pack'"
+        )
     try:
         file = h5py.File(path, "r", locking=False)
+    except PermissionError as error:
+        raise DataError(101, path, "cannot be read: Permission denied", "look at its permissions") from error
     except OSError as error:
         what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
         raise DataError(102, path, f"{what} ({str(error).strip()})", "pack it again, or choose data= by its format") from error
-    if "manifest" not in file.attrs:
-        file.close()
-        raise DataError(103, path, "an HDF5 file, but not a store of ours", "make one with 'paceline pack input=arrays'")
     return file
 
 
-def _gather(path: str, node: Any, field: Field, num_records: int) -> Any:
-    """A function from indices to the field's values."""
-    if field.encoding == "raw":
-        if node.shape != (num_records, *field.shape) or node.dtype != np.dtype(field.dtype):
-            raise ValueError(f"shape {node.shape} of {node.dtype}")
-        return RowGather(_map(path, node))
-    offsets = node["offsets"][:]
-    if len(offsets) != num_records + 1:
+def _manifest_text(path: str, file: h5py.File) -> str:
+    try:
+        if "manifest" in file.attrs:
+            return str(file.attrs["manifest"])
+    except LIBRARY_ERRORS as error:
+        raise DataError(102, path, f"damaged ({_one_line(error)})", "pack it again") from error
+    raise DataError(103, path, "an HDF5 file, but not a store of ours", "make one with 'paceline pack input=arrays'")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _node(file: h5py.File, path: str) -> Any:
+    """The dataset at ``path``, reached by hard links only and stored in this file alone: a file may otherwise make us read any other."""
+    node: Any = file
+    for part in path.split("/"):
+        if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{path!r} is not in this file")  # noqa: TRY004  # it is the file that is wrong
+        node = node[part]
+    if not isinstance(node, h5py.Dataset) or node.external or node.is_virtual:
+        raise ValueError(f"{path!r} is stored outside this file")
+    filters = node.id.get_create_plist()
+    if any(filters.get_filter(n)[0] not in FILTERS for n in range(filters.get_nfilters())):
+        raise ValueError(f"{path!r} wants a filter plugin")
+    return node
+
+
+def _bytes_gather(path: str, file: h5py.File, group: str, num_records: int) -> "_SliceGather":
+    offsets = _map(path, _node(file, f"{group}/offsets")).numpy()
+    if len(offsets) != num_records + 1 or offsets.dtype != np.int64:
         raise ValueError(f"{len(offsets)} offsets")
-    return _SliceGather(_map(path, node["data"]).numpy(), offsets)
+    data = _map(path, _node(file, f"{group}/data")).numpy()
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise ValueError(f"bytes of {data.dtype}, shape {data.shape}")
+    return _SliceGather(data, offsets)
 
 
 def _map(path: str, dataset: Any) -> Tensor:
     """The dataset as a tensor over a private memory map of the file; verified to lie there in one piece."""
     if dataset.size == 0:
-        return torch.from_numpy(dataset[...])
+        return torch.from_numpy(np.empty(dataset.shape, dataset.dtype))
     offset = dataset.id.get_offset()
-    if dataset.chunks is not None or dataset.external or dataset.is_virtual or offset is None:
+    if dataset.chunks is not None or offset is None:
         raise ValueError("not stored in one piece in this file")
     if offset + dataset.nbytes > os.path.getsize(path):
         raise ValueError("reaches beyond the end of the file")
@@ -126,9 +216,37 @@ class RowGather:
         row_bytes = flat.shape[1] * flat.element_size()
         wide = row_bytes and row_bytes % 8 == 0 and flat.data_ptr() % 8 == 0
         self.rows = flat.view(torch.int64) if wide else flat
+        self._array: np.ndarray = rows.numpy()
+
+    def views(self, indices: Tensor) -> list[np.ndarray]:
+        """The rows where they are."""
+        return [self._array[index] for index in indices.tolist()]
 
     def __call__(self, indices: Tensor) -> Tensor:
         return self.rows.index_select(0, indices).view(self.dtype).view(len(indices), *self.shape)
+
+
+@final
+class _ChunkGather:
+    """Rows of a chunked, perhaps compressed dataset, through the library: each chunk that holds a wanted row is decoded once."""
+
+    def __init__(self, path: str, dataset: Any) -> None:
+        self.path, self.dataset, self.rows = path, dataset, dataset.chunks[0]
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        wanted = indices.numpy()
+        result = np.empty((len(wanted), *self.dataset.shape[1:]), self.dataset.dtype)
+        chunks = wanted // self.rows
+        for chunk in np.unique(chunks):
+            start = int(chunk) * self.rows
+            places = np.flatnonzero(chunks == chunk)
+            try:
+                rows = self.dataset[start : start + self.rows]
+            except LIBRARY_ERRORS as error:
+                what = f"a chunk cannot be read ({_one_line(error)})"
+                raise DataError(102, f"{self.path}: records {start}..", what, "pack it again") from error
+            result[places] = rows[wanted[places] - start]
+        return torch.from_numpy(result)
 
 
 @final
@@ -146,44 +264,68 @@ class _SliceGather:
 
 @final
 class HDF5Writer:
-    """A RecordWriter. Raw fields are written where they will stay; image bytes are spooled beside, their total size being unknown."""
+    """A RecordWriter. Raw fields are written where they will stay; bytes are spooled beside, their total size being unknown.
 
-    def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        self.path, self.fields, self._row = Path(path), fields, 0
+    ``chunk_records`` with ``compression`` (gzip or lzf): store raw fields in compressed chunks of so many records. Smaller, but slow
+    to read at random, a whole chunk being decoded for a record: for data that is read in order, or in chunks of one record.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        chunk_records: int | None = None,
+        compression: str | None = None,
+        *,
+        fields: Mapping[str, Field],
+        num_records: int,
+    ) -> None:
+        _check_layout(chunk_records, compression)
+        self.path, self.fields, self._num_records, self._row, self._open = Path(path), fields, num_records, 0, True
         self._publish = publish(self.path)
         temporary = self._publish.__enter__()
         self._target = _Target(temporary)
         self._file = h5py.File(self._target, "w", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT)
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
-        self._spools: dict[str, _Spool] = {}
+        self._spools: dict[str, _Spool] = {"keys": _Spool(temporary_name(self.path))}
+        self._crcs: list[int] = []
         for name, field in fields.items():
-            if field.encoding == "raw":
-                self._raw[name] = group.create_dataset(name, (num_records, *field.shape), field.dtype)
-            else:
-                self._spools[name] = _Spool(temporary_name(self.path))
+            if field.encoding != "raw":
+                self._spools[f"records/{name}"] = _Spool(temporary_name(self.path))
+                continue
+            chunks = None if chunk_records is None else (min(chunk_records, max(1, num_records)), *(s or 1 for s in field.shape))
+            shape = (num_records, *field.shape)
+            self._raw[name] = group.create_dataset(name, shape, field.dtype, chunks=chunks, compression=compression)
 
-    def write(self, records: Records) -> None:
-        start = self._row
+    def write(self, records: Records, keys: Sequence[str]) -> None:
+        start, self._row = self._row, self._row + len(keys)
+        records = {name: _as_stored(records[name], field) for name, field in self.fields.items()}
         for name in self.fields:
-            self._row = start + len(records[name])
             if name in self._raw:
                 self._raw[name][start : self._row] = records[name]
             else:
-                self._spools[name].write(records[name])
+                self._spools[f"records/{name}"].write(records[name])
+        self._spools["keys"].write([key.encode(errors="surrogateescape") for key in keys])
+        self._crcs += content_crcs(records, self.fields)
+        self._target.check()
 
     def close(self, manifest: Manifest) -> None:
+        if self._row != self._num_records:
+            raise DataError(105, str(self.path), f"{self._row} records written, {self._num_records} announced", "report this")
         for name, spool in self._spools.items():
-            spool.copy_into(self._file.create_group(f"records/{name}"))
-        self._file.attrs["manifest"] = to_json(manifest)
-        self._file.flush()  # the last call that may find the disk full
+            spool.copy_into(self._file.create_group(name))
+        self._file.create_dataset("crc32", data=np.array(self._crcs, np.uint32))
+        self._file.attrs["manifest"] = to_json(replace(manifest, digest=digest(self._crcs)))
         self._file.close()
+        self._target.check()
         self._target.close()
+        self._open = False
         self._publish.__exit__(None, None, None)
 
     def abort(self) -> None:
-        if not self._file:  # closed: either committed or aborted already
+        if not self._open:  # either committed or aborted already
             return
+        self._open = False
         self._target.drop = True
         self._file.close()
         self._target.close()
@@ -192,19 +334,41 @@ class HDF5Writer:
         abandon(self._publish)
 
 
+def _as_stored(values: Any, field: Field) -> Any:
+    return values if field.encoding != "raw" else np.ascontiguousarray(values, dtype=field.dtype)
+
+
+def _check_layout(chunk_records: int | None, compression: str | None) -> None:
+    if compression is not None and chunk_records is None:
+        raise ConfigError(170, f"compression = {compression}", "only chunks can be compressed", "set chunk_records too")
+    if compression not in (None, "gzip", "lzf") or (chunk_records is not None and chunk_records < 1):
+        where = f"chunk_records = {chunk_records}, compression = {compression}"
+        raise ConfigError(170, where, "not a layout", "give chunk_records of at least 1; compression gzip, lzf or null")
+
+
 @final
 class _Target(io.FileIO):
-    """A file that can be told to forget what is written: HDF5 crashes when it closes a file that it could not write."""
+    """A file that HDF5 never sees failing, nor full: it crashes, or hides the error behind another, when it could not write. ``check``
+    raises what went wrong; what is written after that, or after ``drop`` is set, is forgotten.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "x+b")
         self.drop = False
+        self._failed: OSError | None = None
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
         total = len(left)
-        while left and not self.drop:
-            left = left[super().write(left) :]
+        try:
+            while left and not self.drop:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self._failed, self.drop = error, True
         return total
 
     def truncate(self, size: int | None = None) -> int:

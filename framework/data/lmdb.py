@@ -1,14 +1,17 @@
 """LMDB stores: one value per record under an 8-byte big-endian number, written in append order; the manifest comes last.
 
-A value is a header of one uint32 length per field, in the manifest's order, then the fields' bytes. LMDB 0.9's format, which
-every other reader knows. The module's absolute name keeps it apart from the library it wraps.
+A value is a header of uint32, little-endian: CRC32, length of the record's key, then a length per field in the manifest's order, padded
+to 8 bytes; after it the fields' bytes, then the key. The CRC32 is over the fields, the record's number and its key, so that a value in the wrong place is
+found. LMDB 0.9's format, which every other reader knows. The module's absolute name keeps it apart from the library it wraps.
 """
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
+from zlib import crc32
 
 import lmdb
 import numpy as np
@@ -16,168 +19,192 @@ import torch
 from torch import Tensor
 
 from framework.contracts import Field, Manifest, Records, SourceContext
+from framework.data.btree import read_meta, value_table
+from framework.data.checksum import buffers, content_crcs, digest
+from framework.data.identity import Identity, identify
 from framework.data.manifest import from_json, to_json
+from framework.data.packed import packed_source
 from framework.data.source import StoreSource
 from framework.durable import abandon, publish
 from framework.errors import DataError
 
 MANIFEST_KEY = b"manifest"  # sorts after every record's key
-META_MAGIC = 0xBEEFC0DE
 FIRST_MAP_BYTES = 64 << 20
+MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers stop here
 
 
-def lmdb_source(path: str, *, context: SourceContext) -> StoreSource:
-    """The records of the LMDB store at ``path``."""
-    return StoreSource(LMDBStore(path), context)
+def lmdb_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
+    """The records of the LMDB store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``ram`` or ``device``."""
+    return packed_source(path, LMDBStore, stage, context)
 
 
 def _key(index: int) -> bytes:
     return index.to_bytes(8, "big")
 
 
-Key = tuple[int, str, int]  # process, file, inode: a file packed anew is another one
-
-# LMDB refuses to open one file twice in a process, so all stores of a process share its environments, counting their users
-_environments: dict[Key, tuple[Any, int]] = {}
-
-
-def _acquire(path: str) -> tuple[Key, Any]:
-    check_size(path)
-    key = (os.getpid(), os.path.realpath(path), os.stat(path).st_ino)
-    for old in [old for old in _environments if old[0] != key[0]]:
-        _environments.pop(old)[0].close()  # inherited over a fork: this process's copy; LMDB would refuse to open its file
-    environment, users = _environments.get(key, (None, 0))
-    if environment is None:
-        try:
-            environment = lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, lib_version=0)
-        except lmdb.Error as error:
-            raise DataError(102, path, f"LMDB cannot open it ({error})", "pack it again") from error
-    _environments[key] = (environment, users + 1)
-    return key, environment
-
-
-def _release(key: Key) -> None:
-    environment, users = _environments.pop(key, (None, 0))
-    if users > 1:
-        _environments[key] = (environment, users - 1)
-    elif environment is not None:
-        environment.close()
-
-
-def check_size(path: str) -> None:
-    """Compare the size the newest meta page promises with the file's, before it is mapped: reading past the end is a SIGBUS.
-
-    Source: lmdb's ``mdb.c``, MDB_meta: magic, version, address, map size, two 48-byte trees (the first word is the page
-    size), last page number, transaction number.
-    """
-    if not os.path.isfile(path):
-        raise DataError(101, path, "no such file", "give the path of a packed store, or make one with 'paceline pack'")
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(1 << 17)
-    if len(head) < 152 or struct.unpack_from("<I", head, 16)[0] != META_MAGIC:
-        raise DataError(102, path, "not an LMDB file", "give a file made by 'paceline pack output=lmdb'")
-    page_bytes = struct.unpack_from("<I", head, 40)[0]
-    if len(head) < page_bytes + 152:
-        raise DataError(102, path, f"truncated: it has {size} bytes, not even two pages", "pack it again")
-    last_page = max(struct.unpack_from("<Q", head, start + 136)[0] for start in (0, page_bytes))
-    if (last_page + 1) * page_bytes > size:
-        raise DataError(102, path, f"truncated: expected {(last_page + 1) * page_bytes} bytes, have {size}", "pack it again")
-
-
 @final
 class LMDBStore:
-    """A RecordStore over one LMDB file; one read transaction per batch."""
+    """A RecordStore over one LMDB file, read through a memory map and the table of where its values lie. Made per process, at the first read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._manifest: Manifest | None = None
-        self._environment: Any = None
-        self._key: Key | None = None
+        self._identity: Identity | None = None
+        self._values: _Values | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_manifest": self._manifest, "_environment": None, "_key": None}
+        return {**self.__dict__, "_values": None}
 
     @property
     def manifest(self) -> Manifest:
         if self._manifest is None:
-            with self._begin() as transaction:
-                text = transaction.get(MANIFEST_KEY)
-            if text is None:
-                raise DataError(103, self.path, "an LMDB file, but not a store of ours", "make one with 'paceline pack'")
-            self._manifest = from_json(self.path, bytes(text))
+            self._open()
+        assert self._manifest is not None
         return self._manifest
 
-    def read(self, indices: Tensor) -> Records:
-        fields = self.manifest.fields
-        with self._begin() as transaction:
-            values = [transaction.get(_key(index)) for index in indices.tolist()]
-            if None in values:
-                raise DataError(105, self.name(int(indices[values.index(None)])), "not in the store", "pack it again")
-            if all(field.encoding == "raw" for field in fields.values()):
-                return self._rows(values, indices)
-            return self._parts(values, indices)
-
-    def _rows(self, values: list[Any], indices: Tensor) -> Records:
-        """All fields fixed: one copy of all values as a matrix of bytes, cut by columns."""
-        sizes = [_raw_bytes(field) for field in self.manifest.fields.values()]
-        header = struct.pack(f"<{len(sizes)}I", *sizes)
-        row_bytes = len(header) + sum(sizes)
-        if any(len(value) != row_bytes or value[: len(header)] != header for value in values):
-            bad = next(
-                i for i, v in zip(indices.tolist(), values, strict=True) if len(v) != row_bytes or v[: len(header)] != header
-            )
-            raise DataError(105, self.name(bad), "its header does not fit the manifest", "pack it again")
-        rows = _from_bytes(values, torch.uint8).view(len(values), row_bytes)
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        values = self._open()
+        starts = values.starts(indices)
         records: Records = {}
-        column = len(header)
-        for (name, field), size in zip(self.manifest.fields.items(), sizes, strict=True):
-            part = rows[:, column : column + size].contiguous()
-            records[name] = part.view(_torch_dtype(field)).view(len(values), *_known(field))
-            column += size
+        for (name, field), start, stop in zip(self.manifest.fields.items(), starts, starts[1:], strict=False):
+            if field.encoding == "raw" and name not in views:
+                records[name] = values.rows(start, field)
+            else:
+                parts = values.parts(start, stop)
+                records[name] = parts if field.encoding != "raw" else [_array(part, field) for part in parts]
         return records
 
-    def _parts(self, values: list[Any], indices: Tensor) -> Records:
-        fields = self.manifest.fields
-        parts: dict[str, list[bytes]] = {name: [] for name in fields}
-        for index, value in zip(indices.tolist(), values, strict=True):
-            for name, part in zip(fields, self._split(index, value, len(fields)), strict=True):
-                parts[name].append(part)
-        return {name: parts[name] if f.encoding != "raw" else self._stack(f, parts[name], indices) for name, f in fields.items()}
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        values = self._open()
+        stored = values.heads(indices)[:, 0].tolist()
+        keys = values.keys(indices)
+        content = content_crcs(records, self.manifest.fields)
+        found = [_crc(crc, index, key) for crc, index, key in zip(content, indices.tolist(), keys, strict=True)]
+        return [index for index, now, then in zip(indices.tolist(), found, stored, strict=True) if now != then]
 
-    def _split(self, index: int, value: Any, num_fields: int) -> list[bytes]:
-        start = 4 * num_fields
-        sizes = struct.unpack_from(f"<{num_fields}I", value) if len(value) >= start else ()
-        if start + sum(sizes) != len(value):
-            raise DataError(105, self.name(index), "its header does not fit its length", "pack it again")
-        parts: list[bytes] = []
-        for size in sizes:
-            parts.append(bytes(value[start : start + size]))
-            start += size
-        return parts
-
-    def _stack(self, field: Field, parts: list[bytes], indices: Tensor) -> Tensor:
-        for index, part in zip(indices.tolist(), parts, strict=True):
-            if len(part) != _raw_bytes(field):
-                raise DataError(105, self.name(index), "its header does not fit the manifest", "pack it again")
-        return _from_bytes(parts, _torch_dtype(field)).view(len(parts), *_known(field))
+    def key(self, index: int) -> str:
+        return bytes(self._open().keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
 
     def name(self, index: int) -> str:
-        return f"{self.path}: record {index}"
+        try:
+            key = self.key(index)
+        except DataError:  # it is the one that is damaged
+            key = ""
+        return f"{self.path}: record {index}" + (f" ({key})" if key else "")
+
+    def check(self) -> None:
+        identify(self.path, self._identity)
 
     def close(self) -> None:
-        if self._key is not None:
-            _release(self._key)
-        self._environment = self._key = None
+        self._values = None
 
-    def _begin(self) -> Any:
-        if self._key is None or self._key[0] != os.getpid():
-            self._key, self._environment = _acquire(self.path)
-        return self._environment.begin(buffers=True)
+    def _open(self) -> "_Values":
+        if self._values is None or self._values.pid != os.getpid():
+            self._identity = identify(self.path, self._identity)
+            table = _Table(self.path)
+            self._manifest = table.manifest
+            self._values = _Values(self.path, table)
+        return self._values
 
 
-def _from_bytes(values: list[Any], dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray().join(values), dtype=dtype) if values else torch.empty(0, dtype=dtype)
+@final
+class _Table:
+    """The mapped file, where its records lie, and its manifest. DataError D102, D103, D105."""
+
+    def __init__(self, path: str) -> None:
+        meta = read_meta(path)
+        # mode "c": pages are shared with the page cache, and torch gets a writable array without any way to change the file
+        self.file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
+        keys, self.offsets, self.sizes = value_table(path, self.file, meta)
+        if not len(keys) or keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
+            raise DataError(103, path, "an LMDB file, but not a store of ours", "make one with 'paceline pack'")
+        start, size = int(self.offsets[-1]), int(self.sizes[-1])
+        self.manifest = from_json(path, bytes(self.file[start : start + size]))
+        if self.manifest.num_records != len(keys) - 1 or np.any(keys[:-1] != np.arange(len(keys) - 1, dtype=np.uint64)):
+            raise DataError(105, path, f"{len(keys) - 1} records, its manifest says {self.manifest.num_records}", "pack it again")
+
+
+@final
+class _Values:
+    """The values of records, by their place in the file."""
+
+    def __init__(self, path: str, table: _Table) -> None:
+        self.path, self.pid, self.fields = path, os.getpid(), list(table.manifest.fields.values())
+        self.offsets, self.sizes = torch.from_numpy(table.offsets), torch.from_numpy(table.sizes)
+        self.bytes = torch.from_numpy(table.file)
+        self.words = self.bytes.view(torch.int64)
+        self.buffer = memoryview(table.file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+        self.head = _head_bytes(len(self.fields))
+        self.raw = [_raw_bytes(field) if field.encoding == "raw" else -1 for field in self.fields]  # -1: any length
+        self.fixed = torch.tensor([0, *self.raw]).cumsum(0).tolist() if -1 not in self.raw else None
+        self.wanted, self.given = torch.tensor(self.raw), torch.tensor([size >= 0 for size in self.raw])
+        self.aligned = not (self.offsets[:-1] & 7).any()
+
+    def heads(self, indices: Tensor) -> Tensor:
+        """The headers of records: int64 [B, 2 + num_fields]: CRC32, length of the key, lengths of the fields."""
+        short = self.sizes[indices] < self.head
+        if short.any():
+            raise self._misfit(indices, short)
+        found = self._gather(self.offsets[indices], self.head, self.aligned)
+        return found.view(torch.int32)[:, : 2 + len(self.fields)].long() & 0xFFFFFFFF
+
+    def starts(self, indices: Tensor) -> list[Tensor]:
+        """Where each field begins in the file, and where the last one ends: num_fields + 1 of int64 [B]. The headers are checked."""
+        if not len(indices):
+            return [indices] * (len(self.fields) + 1)
+        lengths = self.heads(indices)[:, 1:]
+        offsets = self.offsets[indices]
+        bad = lengths.sum(1) != self.sizes[indices] - self.head
+        bad |= ((lengths[:, 1:] != self.wanted) & self.given).any(1)
+        if bad.any():
+            raise self._misfit(indices, bad)
+        if self.fixed is not None:
+            return [offsets + (self.head + start) for start in self.fixed]
+        return list(torch.cat([offsets.unsqueeze(1) + self.head, lengths[:, 1:]], dim=1).cumsum(1).unbind(1))
+
+    def _misfit(self, indices: Tensor, bad: Tensor) -> DataError:
+        where = f"{self.path}: record {int(indices[int(bad.int().argmax())])}"
+        return DataError(105, where, "its header does not fit its length or the manifest", "pack it again")
+
+    def keys(self, indices: Tensor) -> list[memoryview]:
+        return self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices])
+
+    def parts(self, starts: Tensor, stops: Tensor) -> list[memoryview]:
+        """Pieces of the file, not copied."""
+        return [self.buffer[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+    def rows(self, starts: Tensor, field: Field) -> Tensor:
+        """Raw values that begin at ``starts``, copied."""
+        some = starts[:1] if self.fixed else starts  # where all fields are raw, all records' fields are alike
+        return (
+            self._gather(starts, _raw_bytes(field), self.aligned and not (some & 7).any())
+            .view(_torch_dtype(field))
+            .view(len(starts), *_known(field))
+        )
+
+    def _gather(self, starts: Tensor, num_bytes: int, aligned: bool) -> Tensor:
+        """uint8 [B, num_bytes]: a copy of as many bytes at each of ``starts``, as 8-byte words where all is aligned so.
+
+        The file is viewed as overlapping rows, one beginning at every word: selecting rows of that view is a plain copy per row.
+        """
+        step = 8 if aligned and num_bytes % 8 == 0 else 1
+        flat = self.words if step == 8 else self.bytes
+        width = num_bytes // step
+        rows = flat.as_strided((len(flat) - width + 1, width), (1, 1))
+        return rows.index_select(0, starts // step).view(torch.uint8).view(len(starts), num_bytes)
+
+
+def _head_bytes(num_fields: int) -> int:
+    return -(-4 * (2 + num_fields) // 8) * 8  # whole words, so that the first field is aligned
+
+
+def _crc(content: int, index: int, key: Any) -> int:
+    """The CRC32 of a record's fields, whose own is ``content``, its number and its key."""
+    return crc32(key, crc32(_key(index), content))
+
+
+def _array(part: memoryview, field: Field) -> np.ndarray:
+    return np.frombuffer(part, field.dtype).reshape(_known(field))
 
 
 def _known(field: Field) -> tuple[int, ...]:
@@ -197,7 +224,8 @@ class LMDBWriter:
     """A RecordWriter. The map grows by itself; nothing is synced before ``close``, since a temporary file may be lost."""
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        self.fields, self._row, self._open = fields, 0, True
+        self.path, self.fields, self._open = path, fields, True
+        self._crcs: list[int] = []
         self._publish = publish(Path(path))
         temporary = self._publish.__enter__()
         try:
@@ -208,13 +236,20 @@ class LMDBWriter:
             abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
 
-    def write(self, records: Records) -> None:
-        columns = [_as_bytes(records[name], field) for name, field in self.fields.items()]
+    def write(self, records: Records, keys: Sequence[str]) -> None:
+        columns = [buffers(_as_stored(records[name], field)) for name, field in self.fields.items()]
+        contents = content_crcs(dict(zip(self.fields, columns, strict=True)), self.fields)
         items: list[tuple[bytes, bytes]] = []
-        for parts in zip(*columns, strict=True):
-            header = struct.pack(f"<{len(parts)}I", *map(len, parts))
-            items.append((_key(self._row), b"".join((header, *parts))))
-            self._row += 1
+        head = _head_bytes(len(self.fields))
+        for content, name, *parts in zip(contents, keys, *columns, strict=True):
+            index, key = len(self._crcs), name.encode(errors="surrogateescape")
+            lengths = [len(key), *map(len, parts)]
+            if sum(lengths) > MAX_VALUE_BYTES:
+                what = f"{sum(lengths)} bytes, an LMDB value holds {MAX_VALUE_BYTES}"
+                raise DataError(116, f"{self.path}: record {index} ({name})", what, "choose output=hdf5, or make records smaller")
+            header = struct.pack(f"<{1 + len(lengths)}I", _crc(content, index, key), *lengths).ljust(head, b"\0")
+            items.append((_key(index), b"".join((header, *parts, key))))
+            self._crcs.append(content)
         self._put(items)
 
     def _put(self, items: list[tuple[bytes, bytes]]) -> None:
@@ -231,7 +266,7 @@ class LMDBWriter:
                 raise OSError(28, f"LMDB cannot write ({error})") from error
 
     def close(self, manifest: Manifest) -> None:
-        self._put([(MANIFEST_KEY, to_json(manifest).encode())])
+        self._put([(MANIFEST_KEY, to_json(replace(manifest, digest=digest(self._crcs))).encode())])
         self._environment.sync(True)
         self._environment.close()
         self._open = False
@@ -245,7 +280,5 @@ class LMDBWriter:
         abandon(self._publish)
 
 
-def _as_bytes(values: Any, field: Field) -> list[bytes]:
-    if field.encoding != "raw":
-        return [bytes(value) for value in values]
-    return [row.tobytes() for row in np.ascontiguousarray(values, dtype=field.dtype)]
+def _as_stored(values: Any, field: Field) -> Any:
+    return values if field.encoding != "raw" else np.ascontiguousarray(values, dtype=field.dtype)

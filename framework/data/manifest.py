@@ -2,27 +2,53 @@
 
 import json
 from dataclasses import asdict
+from typing import Any
+from zlib import crc32
 
-from framework.contracts import Field, Manifest
+import numpy as np
+
+from framework.contracts import Field, Manifest, Shard
 from framework.errors import DataError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def to_json(manifest: Manifest) -> str:
-    return json.dumps(asdict(manifest), ensure_ascii=False)
+    """With a CRC32 of itself: a flipped bit in a name or a shape must not be believed."""
+    data = asdict(manifest)
+    return json.dumps({**data, "crc32": _crc(data)})
+
+
+def _crc(data: dict[str, Any]) -> int:
+    return crc32(json.dumps(data).encode())  # ASCII: names of files that are no UTF-8 survive as escapes
 
 
 def from_json(path: str, text: str | bytes) -> Manifest:
-    """Raises DataError D104 where the text is no manifest, or one of a later schema."""
+    """Raises DataError D104 where the text is no manifest, is damaged, or is one of another schema."""
     try:
         data = json.loads(text)
-        schema = int(data.get("schema", SCHEMA))
-        if schema > SCHEMA:
-            what = f"written with schema {schema}, this version reads up to {SCHEMA}"
-            raise DataError(104, path, what, "update paceline or pack it again")
+        schema = int(data["schema"])
+        if schema != SCHEMA:
+            what = f"written with schema {schema}, this version reads {SCHEMA}"
+            raise DataError(104, path, what, "update paceline" if schema > SCHEMA else "pack it again")
+        if data.pop("crc32") != _crc(data):
+            raise ValueError("its checksum differs")
         fields = {name: Field(f["dtype"], tuple(f["shape"]), f["encoding"]) for name, f in data.pop("fields").items()}
-        manifest = Manifest(fields=fields, **data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        shards = [Shard(**shard) for shard in data.pop("shards")]
+        return Manifest(fields=fields, shards=shards, **_checked(data, fields, shards))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
-    return manifest
+
+
+def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:
+    """ValueError for what no writer of ours writes, whatever its checksum says."""
+    sizes = [size for field in fields.values() for size in field.shape if size is not None]
+    sizes += [data["num_records"], *(size for shard in shards for size in (shard.num_records, shard.size_bytes))]
+    if any(type(size) is not int or size < 0 for size in sizes) or any(type(shard.name) is not str for shard in shards):
+        raise ValueError("sizes that cannot be")
+    for name, field in fields.items():
+        if field.encoding not in ("raw", "image") or np.dtype(field.dtype).kind not in "biufc":
+            raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
+        if field.encoding == "raw" and None in field.shape:
+            raise ValueError(f"field {name!r} has no size")
+    return data

@@ -1,5 +1,7 @@
-"""Indices to a host batch: read, decode, transform. Picklable, so any kind of worker can do it."""
+"""One batch: read, decode, transform. Picklable, so any kind of worker can do it; in slices, so that several can share a batch."""
 
+import math
+import sys
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -7,26 +9,65 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Field, RecordStore, SourceContext, Transform
-from framework.data.decode import BadImage, cut, decode
-from framework.errors import DataError
-from framework.order import draws
+from framework.contracts import Field, Records, RecordStore, SourceContext, Transform
+from framework.data.decode import accepted_header
+from framework.data.image import BadImage, Header
+from framework.data.scale import scale_into
+from framework.data.window import window_pixels
+from framework.errors import DataError, PacelineError
+from framework.order import ON_HOST, draws, record_seeds
+
+UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 
 
 class Request(NamedTuple):
-    """One batch to be read. ``training`` False: the transform draws nothing."""
+    """One batch to be read. ``training`` False: the transform draws nothing. ``verify``: compare records with their CRC32."""
 
     epoch: int
     indices: Tensor
     training: bool
+    verify: bool = False
 
 
 def is_cut(field: Field, transform: Transform) -> bool:
-    """Whether a transform has a say in a field: image files always, pixels stored raw (uint8 [1 or 3, H, W]) where it changes any."""
-    if field.encoding != "raw":
+    """Whether a field is more than gathered: image files and interleaved pixels always, pixels in planes where the transform changes any."""
+    if field.encoding != "raw" or field.interleaved:
         return True
-    is_image = field.dtype == "uint8" and len(field.shape) == 3 and field.shape[0] in (1, 3)
-    return is_image and (transform.size is not None or transform.num_draws > 0)
+    changes = transform.size is not None or transform.num_draws > 0 or transform.function is not None
+    return field.channels is not None and changes
+
+
+@final
+class Work:
+    """A batch that is being read. Slices of it may be filled by different threads; ``images`` is where they write, where it is known."""
+
+    def __init__(self, request: Request, images: dict[str, Tensor]) -> None:
+        self.request, self.images = request, images
+        self.parts: dict[int, Batch] = {}
+
+
+@final
+class _Memory:
+    """Memory of batches that nobody holds any more, used again: fresh memory costs a page fault per 4 kB, more than decoding a thumbnail.
+
+    A tensor made of a numpy array holds it as long as the tensor or any view of it lives, so that the array's reference count tells.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_arrays": []}
+
+    def take(self, *shape: int) -> Tensor:
+        """uint8 of this shape, its content undefined."""
+        size = math.prod(shape)
+        for number in range(len(self._arrays)):
+            if self._arrays[number].size >= size and sys.getrefcount(self._arrays[number]) == UNUSED:
+                return torch.from_numpy(self._arrays[number][:size]).view(shape)
+        self._arrays = [array for array in self._arrays if array.size >= size]  # outgrown ones go as their batches do
+        self._arrays.append(np.empty(size, np.uint8))
+        return torch.from_numpy(self._arrays[-1]).view(shape)
 
 
 @final
@@ -35,40 +76,178 @@ class BatchReader:
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
         self.store, self.transform, self.seed = store, context.transform, context.seed
+        self._memory = _Memory()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether reading costs more than copying: worth a pool of threads."""
+        return any(is_cut(field, self.transform) for field in self.store.manifest.fields.values())
 
     def __call__(self, request: Request) -> Batch:
-        records = self.store.read(request.indices)
-        batch: Batch = {"index": request.indices.clone()}
-        for name, field in self.store.manifest.fields.items():
-            if not is_cut(field, self.transform):
-                batch[name] = records[name]
-            else:
-                images = self._images(records[name], field.shape[0], request.indices)
-                batch[name] = self._stack(self._transformed(images, request), request.indices)
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return self.finish(work)
+
+    def begin(self, request: Request) -> Work:
+        """The memory of a batch: that of images whose size is known."""
+        size, images = self.transform.size, dict[str, Tensor]()
+        if size is not None and self.transform.function is None:
+            for name, field in self.store.manifest.fields.items():
+                if is_cut(field, self.transform):
+                    images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
+        return Work(request, images)
+
+    def fill(self, work: Work, start: int, stop: int) -> None:
+        """Records ``start``..``stop`` of the batch. Slices may be filled at the same time."""
+        indices = work.request.indices[start:stop]
+        records = self.store.read(indices, self._views())
+        if work.request.verify:
+            check_crcs(self.store, indices, records)
+        whole = start == 0 and stop == len(work.request.indices)
+        outs = {name: (image if whole else image[start:stop]) for name, image in work.images.items()}
+        images = self._images(indices, records, work.request, outs)
+        fields = self.store.manifest.fields
+        work.parts[start] = {name: images[name] if name in images else records[name] for name in fields}
+
+    def _views(self) -> list[str]:
+        """Raw fields of which only a window is wanted: no need to copy them first."""
+        fields = self.store.manifest.fields.items()
+        return [name for name, field in fields if field.encoding == "raw" and is_cut(field, self.transform)]
+
+    def finish(self, work: Work) -> Batch:
+        """The batch, once all its slices are filled."""
+        indices = work.request.indices
+        parts = [work.parts[start] for start in sorted(work.parts)]
+        batch: Batch = {"index": indices.clone()}
+        for name in self.store.manifest.fields:
+            batch[name] = work.images[name] if name in work.images else self._joined([part[name] for part in parts], indices)
         return batch
 
-    def _images(self, values: Any, channels: int | None, indices: Tensor) -> list[np.ndarray]:
-        """[H, W, C] arrays."""
-        if isinstance(values, Tensor):
-            return list(values.permute(0, 2, 3, 1).numpy())
-        images: list[np.ndarray] = []
+    def _joined(self, parts: list[Tensor], indices: Tensor) -> Tensor:
+        if len(parts) == 1:
+            return parts[0]
+        first = 0
+        for part in parts:
+            if part.shape[1:] != parts[0].shape[1:]:
+                raise self._uneven(int(indices[first]), tuple(part.shape[1:]), tuple(parts[0].shape[1:]))
+            first += len(part)
+        return torch.cat(parts)
+
+    def _images(self, indices: Tensor, records: Records, request: Request, outs: dict[str, Tensor]) -> Batch:
+        """The fields a transform has a say in: uint8 [B, C, h, w], or what the transform's function makes of them."""
+        cut = {name: field for name, field in self.store.manifest.fields.items() if is_cut(field, self.transform)}
+        if not cut:
+            return {}
+        numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST) if request.training else None
+        if self.transform.function is None:
+            return {name: self._cut(field, records[name], indices, numbers, outs.get(name)) for name, field in cut.items()}
+        pixels = {name: self._pixels(field, records[name], indices, numbers) for name, field in cut.items()}
+        return self._changed(pixels, indices, request)
+
+    def _cut(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, out: Tensor | None) -> Tensor:
+        """Each image's window, written to ``out``; without it, to memory made for the first one's size."""
+        planes: Any = None if out is None else out.numpy()
+        transform, channels = self.transform, field.channels or 3
+        interleaved = field.encoding == "image" or field.interleaved
+        for number, (pixels, window) in enumerate(self._windows(field, values, indices, numbers)):
+            shape = (channels, *(transform.size or window[2:4]))
+            if planes is None:
+                planes = np.empty((len(indices), *shape), np.uint8)
+            if planes.shape[1:] != shape:
+                raise self._uneven(int(indices[number]), shape, planes.shape[1:])
+            scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], planes[number])
+        return torch.from_numpy(planes) if out is None else out
+
+    def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+        what = f"the image is {shape}, another of its batch {other}"
+        return DataError(107, self.store.name(index), what, "set transform=resize, or pack with one size")
+
+    def _windows(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None) -> Any:
+        """One after the other (pixels, window), unscaled: of encoded images [h, w, C], in memory that holds until the next; of pixels
+        stored raw as they lie there.
+        """
+        raw, size, channels = field.encoding == "raw", self.transform.size, field.channels or 3
+        headers = [] if raw else self._headers(values, indices)
+        stored = field.shape[:2] if field.interleaved else field.shape[1:]
+        sizes = [stored] * len(values) if raw else [header.size for header in headers]
+        windows: Any = self.transform.windows(torch.tensor(sizes), numbers).tolist()
+        for number, window in enumerate(windows):
+            if raw:
+                top, left, height, width, _ = window
+                place = (slice(top, top + height), slice(left, left + width))
+                yield np.asarray(values[number])[place if field.interleaved else (slice(None), *place)], window
+                continue
+            try:
+                pixels = window_pixels(values[number], headers[number], channels, window, size)
+            except BadImage as error:
+                raise self._bad(int(indices[number]), error) from error
+            yield pixels, window
+
+    def _headers(self, values: Any, indices: Tensor) -> list[Header]:
+        headers: list[Header] = []
         for index, data in zip(indices.tolist(), values, strict=True):
             try:
-                images.append(decode(data, channels or 3))
+                headers.append(accepted_header(data))
             except BadImage as error:
-                raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
-        return images
+                raise self._bad(index, error) from error
+        return headers
 
-    def _transformed(self, images: list[np.ndarray], request: Request) -> list[np.ndarray]:
-        sizes = torch.tensor([image.shape[:2] for image in images])
-        numbers = draws(request.indices, self.seed, request.epoch, self.transform.num_draws) if request.training else None
-        windows = self.transform.windows(sizes, numbers).tolist()
-        return [cut(image, tuple(window), self.transform.size) for image, window in zip(images, windows, strict=True)]
+    def _bad(self, index: int, error: BadImage) -> DataError:
+        return DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it")
 
-    def _stack(self, images: list[np.ndarray], indices: Tensor) -> Tensor:
-        shapes = [image.shape for image in images]
-        if len(set(shapes)) > 1:
-            odd = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
-            what = f"the image is {shapes[odd]}, another of its batch {shapes[0]}"
-            raise DataError(107, self.store.name(int(indices[odd])), what, "set transform=resize, or pack with one size")
-        return torch.from_numpy(np.stack(images))
+    def _pixels(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None) -> Any:
+        """One after the other: windows for the transform's function, scaled and flipped, [h, w, C], its own."""
+        for number, _ in enumerate(indices):
+            one = slice(number, number + 1)
+            image = self._cut(field, values[one], indices[one], None if numbers is None else numbers[one], None)
+            yield np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
+
+    def _changed(self, pixels: dict[str, Any], indices: Tensor, request: Request) -> Batch:
+        """What the transform's function makes of each record's images, stacked."""
+        seeds = record_seeds(indices, self.seed, request.epoch).tolist() if request.training else [None] * len(indices)
+        results: dict[str, list[Tensor]] = {name: [] for name in pixels}
+        for number, (index, seed) in enumerate(zip(indices.tolist(), seeds, strict=True)):
+            images = {name: next(images) for name, images in pixels.items()}
+            for name, tensor in self._change(images, index, seed).items():
+                if tensor.shape != (results[name] or [tensor])[0].shape:
+                    raise self._uneven(int(indices[number]), tuple(tensor.shape), tuple(results[name][0].shape))
+                results[name].append(tensor)
+        return {name: torch.stack(tensors) for name, tensors in results.items()}
+
+    def _change(self, images: dict[str, np.ndarray], index: int, seed: int | None) -> Batch:
+        """The function's result for one record; whatever it raises becomes one line that names the record."""
+        assert self.transform.function is not None
+        try:
+            found = self.transform.function(dict(images), seed)
+            if found.keys() != images.keys():
+                raise ValueError(f"gave {sorted(found)}, was given {sorted(images)}")
+            return {name: _chw(np.asarray(image)) for name, image in found.items()}
+        except PacelineError:
+            raise
+        except Exception as error:
+            what = f"the transform failed on it ({plain(error)})"
+            raise DataError(
+                120, self.store.name(index), what, "mend the function, or see it with debug=trace workers.num=0"
+            ) from error
+
+
+def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
+    """DataError D119 where records just read are not what was packed."""
+    bad = store.damaged(indices, records)
+    if bad:
+        more = f", and {len(bad) - 1} more of its batch" if len(bad) > 1 else ""
+        fix = "'paceline verify' lists all; pack it again"
+        raise DataError(119, store.name(bad[0]), f"its bytes are not what was packed (CRC32 differs{more})", fix)
+
+
+def _chw(image: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1) if image.ndim == 3 else image))
+
+
+def plain(error: BaseException) -> str:
+    """An exception's kind and words in at most 300 characters, also where its own ``__str__`` fails."""
+    try:
+        words = " ".join(str(error).split())[:300]
+    except Exception:  # noqa: BLE001  # a user's exception may do anything
+        words = "no words"
+    return f"{type(error).__name__}: {words}"

@@ -1,5 +1,6 @@
 """A Source over any RecordStore: order -> indices -> store.read -> decode, transform -> host batch."""
 
+from collections.abc import Callable
 from itertools import tee
 from typing import final
 
@@ -13,21 +14,29 @@ from framework.order import Order, spread
 
 @final
 class StoreSource:
-    """Batches from a store, read by ``context.num_workers`` workers."""
+    """Batches from a store, read by ``context.num_workers`` workers. ``on_close`` is called at the end."""
 
-    def __init__(self, store: RecordStore, context: SourceContext) -> None:
-        self.store, self.training = store, context.training
+    def __init__(self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None) -> None:
+        self.store, self.training, self.verify = store, context.training, context.verify
         self.order: Order = make_order(store, context)
         self.read = BatchReader(store, context)
-        self.workers = Workers(self.read, context.num_workers, context.worker_kind)
+        num_workers = context.num_workers
+        if num_workers is None:  # handing over what is only gathered costs more than gathering it
+            num_workers = context.num_cores if self.read.decodes else 0
+        self.workers = Workers(self.read, num_workers, context.worker_kind, context.worker_timeout_s, context.start_method)
+        self._first_epoch: int | None = None
+        self._on_close = on_close
 
     @property
     def manifest(self) -> Manifest:
         return self.store.manifest
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
+        self.store.check()
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        verify = self.verify == "always" or (self.verify == "first_epoch" and epoch == self._first_epoch)
         shares, ahead = tee(self.order.shares(epoch, start))
-        requests = (Request(epoch, share.indices, self.training) for share in ahead)
+        requests = (Request(epoch, share.indices, self.training, verify) for share in ahead)
         batches = self.workers.map(requests)
         try:
             for share, batch in zip(shares, batches, strict=False):
@@ -44,6 +53,9 @@ class StoreSource:
     def close(self) -> None:
         self.workers.close()
         self.store.close()
+        if self._on_close is not None:
+            self._on_close()
+            self._on_close = None
 
 
 def make_order(store: RecordStore, context: SourceContext) -> Order:

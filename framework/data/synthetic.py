@@ -8,6 +8,7 @@ import torch
 
 from framework.batch import Batch
 from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
+from framework.errors import ConfigError
 from framework.order import Order, draws, spread
 
 
@@ -21,6 +22,9 @@ class SyntheticSource:
     def __init__(
         self, path: str, image_shape: Sequence[int], num_classes: int, num_records: int, *, context: SourceContext
     ) -> None:
+        if context.num_workers:
+            what = "there is nothing to read, so nobody would use them"
+            raise ConfigError(174, f"workers.num = {context.num_workers}, data = synthetic", what, "leave workers.num out")
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
         self.manifest = Manifest(num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}")

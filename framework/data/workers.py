@@ -1,38 +1,44 @@
-"""Who runs the reader: this thread, a few threads, or worker processes. The order of the results is the order of the requests."""
+"""Who runs the reader: this thread, a pool of threads, or worker processes. The order of the results is the order of the requests."""
 
+import os
 import signal
 import threading
+import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from framework.batch import Batch
-from framework.data.reader import Request
+from framework.data.reader import BatchReader, Request, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 
-Read = Callable[[Request], Batch]
-AHEAD = 2  # requests per worker that are under way
+AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
+SLICES = 4  # of a batch per thread: small enough that all end at about the same time
+LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
 
 
 @final
 class Workers:
     """``map`` runs ``read`` over requests with ``num`` workers of a ``kind``: ``thread`` or ``process``; 0: in the caller's thread.
 
-    Threads suit decoding, which releases the GIL; processes suit transforms that hold it. Processes are started at the first
-    ``map`` and live until ``close``.
+    Threads share a batch slice by slice: decoding releases the GIL. Processes read whole batches, for transforms that hold it; they are
+    started at the first ``map`` and live until ``close``. ``timeout_s``: longest wait for a batch; ResourceError R106.
     """
 
-    def __init__(self, read: Read, num: int, kind: str) -> None:
+    def __init__(self, read: BatchReader, num: int, kind: str, timeout_s: float = 300.0, start_method: str | None = None) -> None:
         if kind not in ("thread", "process"):
             raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
-        self.read, self.num, self.kind = read, num, kind
+        self.read, self.num, self.kind, self.timeout_s, self.start_method = read, num, kind, timeout_s, start_method
         self._requests = _Requests()
         self._loader: DataLoader[Batch] | None = None
+        self._late = False
 
     def map(self, requests: Iterable[Request]) -> Iterator[Batch]:
         """One batch per request, in order. Closing the iterator early is clean."""
@@ -41,47 +47,85 @@ class Workers:
         return self._threads(requests) if self.kind == "thread" else self._processes(requests)
 
     def _threads(self, requests: Iterable[Request]) -> Iterator[Batch]:
-        pool = ThreadPoolExecutor(self.num, "paceline-reader")
-        under_way: deque[Future[Batch]] = deque()
+        pool = _Pool(self.num)
+        under_way: deque[tuple[Work, list[Future[None]]]] = deque()
         try:
             for request in requests:
-                under_way.append(pool.submit(self.read, request))
-                if len(under_way) >= self.num * AHEAD:
-                    yield under_way.popleft().result()
+                under_way.append(self._submit(pool, request))
+                if len(under_way) > AHEAD:
+                    yield self._finished(*under_way.popleft())
             while under_way:
-                yield under_way.popleft().result()
+                yield self._finished(*under_way.popleft())
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.close(wait=not self._late)
+
+    def _submit(self, pool: "_Pool", request: Request) -> tuple[Work, list[Future[None]]]:
+        work, count = self.read.begin(request), len(request.indices)
+        step = max(LEAST_SLICE, -(-count // (self.num * SLICES))) if self.read.decodes else max(1, count)
+        return work, [pool.submit(self.read.fill, work, at, min(at + step, count)) for at in range(0, max(1, count), step)]
+
+    def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:
+        end = time.monotonic() + self.timeout_s
+        for future in futures:
+            try:
+                future.result(max(0.0, end - time.monotonic()))
+            except TimeoutError as error:
+                if future.done():  # a timeout of the user's own
+                    raise
+                self._late = True
+                raise self._too_late(work.request) from error
+        return self.read.finish(work)
+
+    def _too_late(self, request: Request | None = None) -> ResourceError:
+        which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
+        fix = "look at the disk or the transform, or raise workers.timeout_s"
+        return ResourceError(106, f"workers.timeout_s = {self.timeout_s:g}", f"no batch came within that time{which}", fix)
 
     def _processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
         if self._loader is None:
-            self._loader = DataLoader(
-                _Reads(self.read),
-                batch_size=None,
-                sampler=self._requests,
-                num_workers=self.num,
-                prefetch_factor=AHEAD,
-                persistent_workers=True,
-                collate_fn=_same,
-                worker_init_fn=_start_worker,
-                timeout=0,  # torch then looks every 5 s whether the workers live; with a time it waits it out first
-                generator=torch.Generator(),  # a private one: the global stream must not depend on the number of workers
-            )
+            self._loader = self._make_loader()
         self._requests.now = requests
         try:
-            for result in self._loader:
-                if isinstance(result, Failure):
-                    raise result.error()
-                yield result
-        except (RuntimeError, OSError, EOFError) as error:  # torch's own words for a killed worker, a full /dev/shm, a timeout
+            with _Watch(self.timeout_s, self._kill) as watch:
+                for result in watch.over(self._loader):
+                    if isinstance(result, Failure):
+                        raise result.error()
+                    yield result
+        except (RuntimeError, OSError, EOFError) as error:  # torch's own words for a killed worker, a full /dev/shm
             for _ in range(3):  # torch's handler may raise once more, in here
                 with suppress(RuntimeError):
                     self._give_up()
                     break
-            what = f"a worker process was lost ({error})"
+            if self._late:
+                raise self._too_late() from error
+            self.read.store.check()  # a store that was cut while it was mapped kills who reads it
+            what = f"a worker process was lost ({plain(error)})"
             raise ResourceError(
                 102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread"
             ) from error
+
+    def _make_loader(self) -> DataLoader[Batch]:
+        return DataLoader(
+            _Reads(self.read),
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=self.num,
+            prefetch_factor=AHEAD,
+            persistent_workers=True,
+            collate_fn=_same,
+            worker_init_fn=_start_worker,
+            multiprocessing_context=self.start_method,
+            timeout=0,  # torch then looks every 5 s whether the workers live; with a time it waits it out first
+            generator=torch.Generator(),  # a private one: the global stream must not depend on the number of workers
+        )
+
+    def _kill(self) -> None:
+        """A worker hangs: end all, so that torch finds them gone and stops waiting."""
+        self._late = True
+        iterator: Any = getattr(self._loader, "_iterator", None)
+        for process in [] if iterator is None else iterator._workers:  # noqa: SLF001
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
     def _give_up(self) -> None:
         """Ends the processes now: while a dead one is known to torch, its SIGCHLD handler raises, anywhere, at every child's end."""
@@ -99,7 +143,91 @@ class Workers:
         iterator: Any = getattr(self._loader, "_iterator", None)
         if iterator is not None:
             iterator._shutdown_workers()  # noqa: SLF001  # torch's only way that does not wait for garbage collection
+            for process in iterator._workers:  # noqa: SLF001
+                if process.is_alive():  # it hangs, and torch's SIGTERM is ignored
+                    process.kill()
+                    process.join()
         self._loader = None
+
+
+@final
+class _Pool:
+    """Threads that take calls from a queue. Daemons, unlike ``concurrent.futures``': one that hangs must not keep the program from ending."""
+
+    def __init__(self, num: int) -> None:
+        self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, name=f"paceline-reader-{n}", daemon=True) for n in range(num)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, call: Any, *arguments: Any) -> "Future[None]":
+        future: Future[None] = Future()
+        self._calls.put((future, call, arguments))
+        return future
+
+    def _run(self) -> None:
+        while (task := self._calls.get()) is not None:
+            future, call, arguments = task
+            try:
+                future.set_result(call(*arguments))
+            except BaseException as error:  # noqa: BLE001  # handed to who waits for it, whatever it is
+                future.set_exception(error)
+            del task, future, call, arguments  # or the last batch lives as long as the thread
+
+    def close(self, wait: bool) -> None:
+        """What is not begun is dropped."""
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads if wait else []:
+            thread.join()
+
+
+@final
+class _Watch:
+    """Calls ``late`` from a thread of its own when a result is waited for longer than ``timeout_s``."""
+
+    def __init__(self, timeout_s: float, late: Any) -> None:
+        self.timeout_s, self.late = timeout_s, late
+        self._since = float("inf")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="paceline-watch", daemon=True)
+
+    def __enter__(self) -> "_Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def over(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The loader's results; only the waits for them are timed, not what the caller does with them."""
+        results: Iterator[Any] | None = None
+        while True:
+            self._since = time.monotonic()
+            try:
+                results = _started(loader) if results is None else results  # waits for what an epoch left early still does
+                result = next(results)
+            except StopIteration:
+                return
+            finally:
+                self._since = float("inf")
+            yield result
+
+    def _look(self) -> None:
+        while not self._end.wait(min(1.0, self.timeout_s / 4)):
+            if time.monotonic() - self._since > self.timeout_s:
+                self.late()
+                return
+
+
+def _started(loader: Iterable[Any]) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # more processes than cores: the user asked for them
+        return iter(loader)
 
 
 class Failure(NamedTuple):
@@ -125,7 +253,7 @@ class _Requests:
 class _Reads(Dataset[Any]):
     """The reader as torch's DataLoader wants it. Runs in the worker process."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: BatchReader) -> None:
         self.read = read
 
     def __getitem__(self, request: Request) -> Batch | Failure:
@@ -135,13 +263,8 @@ class _Reads(Dataset[Any]):
         except PacelineError as error:
             return Failure(error.args, type(error).__name__)
         except Exception as error:  # noqa: BLE001  # anything a user's code may raise
-            words = (
-                108,
-                f"records {request.indices[:4].tolist()}...",
-                f"{type(error).__name__}: {error}",
-                "try workers.num=0 to see it in place",
-            )
-            return Failure(words, DataError.__name__)
+            where, fix = f"records {request.indices[:4].tolist()}...", "try workers.num=0 to see it in place"
+            return Failure((108, where, plain(error), fix), DataError.__name__)
 
 
 def _same(batch: Any) -> Any:
@@ -150,4 +273,5 @@ def _same(batch: Any) -> Any:
 
 def _start_worker(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a whole group is told to stop: the parent still needs its batches
+    # torch's worker looks every 5 s whether its parent lives; PR_SET_PDEATHSIG would end it with the prefetch thread that forked it

@@ -1,6 +1,7 @@
 """Facts of this machine and process."""
 
 import ctypes
+import math
 import os
 import platform
 import resource
@@ -19,8 +20,32 @@ def peak_rss_bytes() -> int:
 
 
 def num_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use: those it may run on, and no more than its container's share of time (cgroup)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _cgroup_cores())))  # infinite where there is no limit, which cannot be rounded
+
+
+def cores_per_rank() -> int:
+    """The cores of this process where the ranks of this machine share them."""
+    return max(1, num_cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _cgroup_cores() -> float:
+    """The container's limit, in cores; infinite where there is none. Source: the kernel's cgroup v2 (cpu.max) and v1 documents."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = (_word(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+        except OSError:
+            return math.inf
+    return int(quota) / int(period) if quota.isdigit() else math.inf
+
+
+def _word(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def machine() -> dict[str, Any]:
