@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from framework.cli.app import resolved, run_app
-from framework.cli.arguments import quoted
+from framework.cli.arguments import plain_words, quoted
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.rundir import discard_if_empty
 from framework.errors import ConfigError
@@ -17,12 +17,7 @@ from framework.errors import ConfigError
 
 def main(arguments: list[str]) -> int:
     """The command; a word that is not an override is the store's path. ConfigError C100 for more than one."""
-    takes_value = ("--cfg", "-c", "--config-dir", "-cd", "--package", "-p")
-    plain = [
-        w
-        for before, w in zip(["", *arguments], arguments, strict=False)
-        if not w.startswith("-") and "=" not in w and before not in takes_value
-    ]
+    plain = plain_words(arguments)
     if arguments[:1] == ["-sc"]:
         return run_app("inspect", arguments, _job)
     if len(plain) > 1:
@@ -43,11 +38,16 @@ def _inspect(cfg: DictConfig, run_dir: Path) -> Outcome:
     config: dict[str, Any] = resolved(cfg)
     from framework.inspection import describe, write_grid  # noqa: PLC0415  # loads torch
 
-    path = Path(config["grid"]) if config["grid"] else run_dir / "grid.png"
+    count, grid = config["num_images"], config["grid"]
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(101, f"num_images = {count}", "not a value it can have", "give int, at least 1")
+    if not isinstance(grid, str | None) or not isinstance(config["store"], str):
+        raise ConfigError(101, f"store = {config['store']}, grid = {grid}", "not names of files", "give paths")
+    path = Path(grid) if grid else run_dir / "grid.png"
     if path.suffix != ".png":
         raise ConfigError(101, f"grid = {path}", "not a place for a picture", "give a name that ends in .png")
     for line in describe(config["store"]):
         print(line)
-    if write_grid(config["store"], path, config["num_images"]):
+    if write_grid(config["store"], path, count):
         print(f"sample images: {path}")
     return Outcome(0, "finished")

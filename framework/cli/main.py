@@ -1,19 +1,21 @@
 """``paceline COMMAND [group=choice] [key=value] ...``"""
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
 
 from framework import __version__
-from framework.cli.signals import raise_on_sigterm
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, Terminated
+from framework.cli.signals import Interrupts
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
 from framework.targets import did_you_mean
 
 COMMANDS = {
     "train": "train a model; every part is a choice",
-    "pack": "pack images or arrays into one HDF5 or LMDB store",
+    "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
     "inspect": "show what a store holds, with a picture of some records",
+    "verify": "compare every record of stores with its checksum",
 }
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 
@@ -39,18 +41,30 @@ def leave(code: int) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. An error is one line on standard error."""
-    raise_on_sigterm()
+    interrupts = Interrupts().take()
     try:
         return _dispatch(arguments)
     except PacelineError as error:
+        if interrupts.first:
+            return _interrupted(interrupts.first)
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # Hydra's, when it makes the run directory
+        if error.errno is None or error.filename is None:
+            raise
+        where, fix = str(error.filename), "choose another place: hydra.run.dir=..., or another directory to start in"
+        print(ResourceError(101, where, f"cannot write: {error.strerror}", fix), file=sys.stderr)
+        return ResourceError.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted(signal.SIGINT)
     except Terminated:
-        print("stopped by SIGTERM", file=sys.stderr)
-        return EXIT_TERMINATED
+        return _interrupted(signal.SIGTERM)
+
+
+def _interrupted(number: int) -> int:
+    terminated = number == signal.SIGTERM
+    print("stopped by SIGTERM" if terminated else "interrupted", file=sys.stderr)
+    return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +42,8 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
     except Terminated:
         return Outcome(EXIT_TERMINATED, f"stopped at once by SIGTERM; {newest_checkpoint(run_dir)}")
     except Exception as error:  # noqa: BLE001  # the last resort
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more, at the next worker's end
         known = _known(error)
         if show_traceback:
             traceback.print_exc()
@@ -84,6 +88,9 @@ def _known(error: Exception) -> PacelineError | None:
         return ResourceError(
             104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate"
         )
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # torch's SIGCHLD handler raises wherever we are
+        fix = "look at memory and /dev/shm, and whether the store was changed, or set workers.kind=thread"
+        return ResourceError(102, "workers", f"a worker process was lost ({' '.join(str(error).split())[:200]})", fix)
     if isinstance(error, RuntimeError) and any(word in str(error) for word in PEER_WORDS):
         return DistributedError(
             103, "a rank", " ".join(str(error).split())[:200], "another rank ended or hangs; its own line says why"

@@ -1,45 +1,101 @@
-"""``paceline pack``: images or arrays into one store."""
+"""``paceline pack``: items into one store."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
+from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.rundir import discard_if_empty
-from framework.errors import ConfigError
+from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, ConfigError, Terminated
 from framework.targets import check_targets
+
+GO_ON = "finished jobs are kept; the same command goes on"
+
+
+class SweepStopped(BaseException):
+    """A signal ended a job, and with it the sweep; not an Exception, after which Hydra would go on with the next job."""
 
 
 def main(arguments: list[str]) -> int:
     """The command. Returns the exit code."""
-    return run_app("pack", arguments, _job)
+    try:
+        return run_app("pack", arguments, partial(_job, granted(arguments)))
+    except SweepStopped as stopped:
+        return int(str(stopped))
 
 
-def _job(cfg: DictConfig) -> int:
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    outcome = outcome_of(partial(_pack, cfg), run_dir, show_traceback=False)
+def _job(grant: Grant, cfg: DictConfig) -> int:
+    hydra = HydraConfig.get()
+    run_dir = Path(hydra.runtime.output_dir)
+    outcome = outcome_of(partial(_attempt, cfg, grant), run_dir, show_traceback=False)
     discard_if_empty(run_dir)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
+    if hydra.mode == RunMode.MULTIRUN and outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        raise SweepStopped(outcome.code)
     return outcome.code
 
 
-def _pack(cfg: DictConfig) -> Outcome:
+def _attempt(cfg: DictConfig, grant: Grant) -> Outcome:
     config: dict[str, Any] = resolved(cfg)
-    check_targets(config, ())
-    workers = config["workers"]
-    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        raise ConfigError(
-            101, f"workers = {workers}", "not a value it can have", "give int, at least 0, or null for one per core"
-        )
-    from framework.assemble import build  # noqa: PLC0415  # loads torch: only for a configuration that is sound
-    from framework.cli.progress import pack_with_progress  # noqa: PLC0415
+    allowed = allowed_targets(config, grant)
+    check_targets(config, allowed)
+    check_workers(config["workers"])
+    if not isinstance(config["pack"], dict):
+        raise ConfigError(101, f"pack = {config['pack']}", "not a value it can have", "give its keys: pack.encode=raw, say")
+    if not isinstance(config["advise"], bool):
+        raise ConfigError(101, f"advise = {config['advise']}", "not a value it can have", "give true or false")
+    try:
+        return _advise(config, allowed) if config["advise"] else _pack(config, allowed)
+    except KeyboardInterrupt:
+        return Outcome(EXIT_INTERRUPTED, f"stopped: {GO_ON}")
+    except Terminated:
+        return Outcome(EXIT_TERMINATED, f"stopped by SIGTERM: {GO_ON}")
 
-    source = build("input", config["input"], ())
-    pack_with_progress(source, partial(build, "output", config["output"], ()), config["output"]["path"], workers)
+
+def check_workers(workers: Any) -> None:
+    """ConfigError C101."""
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
+        fix = "give int, at least 0, or null for one per core"
+        raise ConfigError(101, f"workers = {workers}", "not a value it can have", fix)
+
+
+def _output_path(config: dict[str, Any]) -> str:
+    path = config["output"]["path"]
+    if not isinstance(path, str) or not path.strip("/. "):
+        raise ConfigError(101, f"output.path = {path}", "not a name for a store", "give the path of a file")
+    return path.rstrip("/")
+
+
+def _pack(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
+    from framework.assemble import build, writer_of  # noqa: PLC0415  # loads torch: only for a configuration that is sound
+    from framework.cli.progress import for_output, packing_of, show_packing  # noqa: PLC0415
+
+    output, path = config["output"], _output_path(config)
+    source = build("input", config["input"], allowed)
+    packing = packing_of(source, config["pack"], writer_of("output", output, allowed), path)
+    layout = {key: value for key, value in output.items() if key != "path"}
+    packing = replace(for_output(packing, output["_target_"]), layout=layout)
+    packed = show_packing(packing, config["workers"])
+    if packed.bad:
+        return Outcome(EXIT_SKIPPED, f"{len(packed.bad)} items were skipped: {packing.path}.bad.jsonl lists them")
     return Outcome(0, "finished")
+
+
+def _advise(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
+    from framework.assemble import build, writer_of  # noqa: PLC0415
+    from framework.cli.advice import show_advice  # noqa: PLC0415
+
+    output = config["output"]
+    words = [str(word) for word in OmegaConf.to_container(HydraConfig.get().overrides.task) or []]
+    source = build("input", config["input"], allowed)
+    show_advice(source, config["pack"], writer_of("output", output, allowed), _output_path(config), words)
+    return Outcome(0, "advised")

@@ -1,36 +1,132 @@
-"""Packing with a progress bar."""
+"""Packing and checking with a progress bar."""
 
 import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
+from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
-from framework.contracts import Manifest, RecordInput
-from framework.measure.host import num_cores
-from framework.pack.run import MakeWriter, pack
+from framework.cli.paths import CONF
+from framework.contracts import RecordInput
+from framework.data.hdf5 import HDF5Writer
+from framework.errors import ConfigError
+from framework.pack.jobs import MakeWriter
+from framework.pack.packing import Packed, Packing, Progress
+from framework.pack.prepare import Preparation
+from framework.pack.run import pack
+from framework.targets import did_you_mean
+
+SUFFIXES = {"framework.data.hdf5.HDF5Writer": ".h5", "framework.data.lmdb.LMDBWriter": ".lmdb"}  # files that are stores
+TYPES: dict[str, tuple[type, ...]] = {
+    "encode": (str,),
+    "resize": (int, type(None)),
+    "max_side": (int, type(None)),
+    "size": (list, type(None)),
+    "quality": (int, type(None)),
+    "color": (str, type(None)),
+    "bit_depth": (int, type(None)),
+    "layout": (str,),
+    "max_pixels": (int,),
+    "on_error": (str,),
+    "one_file": (bool,),
+    "part": (int, type(None)),
+    "parts": (int,),
+}
+OF_PREPARATION = ("encode", "resize", "max_side", "size", "quality", "color", "bit_depth", "layout", "max_pixels")
 
 
-def pack_with_progress(source: RecordInput, make_writer: MakeWriter, path: str, num_workers: int | None = None) -> Manifest:
+def default_options() -> dict[str, Any]:
+    """The keys of ``pack:`` as ``conf/pack.yaml`` has them."""
+    found: Any = OmegaConf.to_container(OmegaConf.load(CONF / "pack.yaml"))
+    return found["pack"]
+
+
+def preparation_of(options: Mapping[str, Any]) -> Preparation:
+    """What images are to become. ``options``: all keys of ``pack:``. ConfigError C101, C102 for one that is not sound."""
+    for key, value in options.items():
+        if key not in TYPES:
+            close = did_you_mean(key, list(TYPES), "pack")
+            raise ConfigError(102, f"pack.{key} = {value}", f"no such key{close}", "correct or remove it")
+        if not isinstance(value, TYPES[key]) or (isinstance(value, bool) and bool not in TYPES[key]):
+            wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in TYPES[key])
+            raise ConfigError(101, f"pack.{key} = {value}", "not a value it can have", f"give {wanted}")
+    if any(not isinstance(side, int) for side in options["size"] or ()):
+        raise ConfigError(101, f"pack.size = {options['size']}", "not a value it can have", "give [height, width]")
+    return Preparation(**{key: options[key] for key in OF_PREPARATION})
+
+
+def packing_of(source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str) -> Packing:
+    """A packing with these keys of ``pack:``, all of which must be there."""
+    prepare = preparation_of(options)
+    run = {key: options[key] for key in ("on_error", "one_file", "part", "parts")}
+    return Packing(source, make_writer, path, prepare, **run)
+
+
+def for_output(packing: Packing, target: str) -> Packing:
+    """The packing with jobs' files that suit the writer called ``target``: its own, or HDF5 where it does not write stores."""
+    suffix = SUFFIXES.get(target)
+    return replace(packing, suffix=suffix or ".h5", make_part=None if suffix else HDF5Writer)
+
+
+def pack_with_progress(
+    source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str
+) -> Packed:
+    """Pack with the default options but for those ``changed``; ``target``: the writer's name."""
+    packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
+    return show_packing(for_output(packing, target), None)
+
+
+def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
-    console = Console(stderr=True, highlight=False)
-    columns = (
-        TextColumn("packing {task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} records, {task.fields[mb]:.1f} MB"),
-    )
-    total = source.manifest.num_records
-    bar = Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    )
-    workers = default_workers(total) if num_workers is None else num_workers
-    with bar:
-        task = bar.add_task(path, total=total, mb=0.0)
-        manifest = pack(source, make_writer, path, workers, lambda done, size: bar.update(task, completed=done, mb=size / 1e6))
-    console.print(f"packed {manifest.num_records} records into {path}", soft_wrap=True)
+    with progress_bar(packing.path) as (console, tell):
+        packed = pack(packing, num_workers, tell)
+    console.print(_summary(packing, packed), soft_wrap=True, markup=False)
     sys.stderr.flush()
-    return manifest
+    return packed
 
 
-def default_workers(num_records: int) -> int:
-    """A process per core; none for what is packed before processes have started."""
-    return num_cores() if num_records >= 5_000 else 0  # starting two processes costs about as much as 5,000 small records
+def _summary(packing: Packing, packed: Packed) -> str:
+    if packed.manifest is None:
+        others = f"{packed.waiting} jobs of other parts are not done yet: the last part to end makes the store"
+        return (
+            f"part {packing.part} of {packing.parts} is done; {others if packed.waiting else 'another part has made the store'}"
+        )
+    count, seconds = packed.manifest.num_records, packed.seconds
+    resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
+    return (
+        f"packed {count} records into {packing.path}: {packed.num_bytes:,} bytes, {seconds:.1f} s, "
+        f"{count / seconds:,.0f} records/s, {len(packed.bad)} skipped{resumed}"
+    )
+
+
+@contextmanager
+def progress_bar(name: str) -> Generator[Any, None, None]:
+    """(console, function that takes a Progress); drawn on a terminal only, and gone at the end."""
+    console = Console(stderr=True, highlight=False)
+    columns: tuple[ProgressColumn | str, ...] = (
+        TextColumn("{task.fields[phase]} {task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  {task.fields[mb]:,.1f} MB"),
+        TimeRemainingColumn(),
+    )
+    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    start: tuple[str, float, int] = ("", 0.0, 0)
+    with bar:
+        task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
+
+        def tell(now: Progress) -> None:
+            nonlocal start
+            if now.phase != start[0]:
+                start = (now.phase, time.monotonic(), now.records)
+                bar.reset(task, total=now.num_items)
+            rate = (now.records - start[2]) / max(1e-3, time.monotonic() - start[1])
+            done = now.records if now.phase == "joining" else now.items
+            bar.update(task, completed=done, total=now.num_items, mb=now.num_bytes / 1e6, rate=rate, phase=now.phase)
+
+        yield console, tell

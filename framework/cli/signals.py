@@ -43,11 +43,19 @@ class StopSignals:
             self._first, self._at = number, time.monotonic()
 
 
-def raise_on_sigterm() -> None:
-    """Let SIGTERM unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind."""
+class Interrupts:
+    """Lets SIGTERM unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind. ``first`` is the
+    number of the first signal, also where a library takes the exception for a failure of its own.
+    """
 
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+    first = 0
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    def take(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, self._unwind)
+        return self
+
+    def _unwind(self, number: int, frame: FrameType | None) -> None:
+        self.first = self.first or number
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt

@@ -14,23 +14,22 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from framework import settings
+from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, quoted
 from framework.cli.outcome import conclude, outcome_of
 from framework.cli.rundir import claim, discard_if_empty
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
-from framework.targets import as_prefixes, check_targets
+from framework.targets import check_targets
 
-ALLOW_VARIABLE = "PACELINE_ALLOW_TARGETS"
 Config = dict[str, Any]
 
 
 class Typed(NamedTuple):
     """What was typed or exported, noted before Hydra runs: a configuration file must not be able to say these things."""
 
-    allows: bool
-    environment: str
+    grant: Grant
     config_dir: str | None
     run_dirs: list[Path]  # of the jobs, as they begin
 
@@ -54,9 +53,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _typed(arguments: list[str]) -> Typed:
-    allows = any(word.lstrip("+").startswith("allow_targets=") for word in arguments)
     config_dir = option(arguments, "--config-dir", "-cd")
-    return Typed(allows, os.environ.get(ALLOW_VARIABLE, ""), config_dir and os.path.abspath(config_dir), [])
+    return Typed(granted(arguments), config_dir and os.path.abspath(config_dir), [])
 
 
 def _main_of_rank(arguments: list[str]) -> int:
@@ -78,7 +76,7 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]  # as typed: ${...} unresolved
     try:
         config = resolved(cfg)
-        allowed = _allowed(config, typed)
+        allowed = allowed_targets(config, typed.grant)
         settings.check(config)
         check_targets(config, allowed)
         _check_launch(config)
@@ -113,20 +111,6 @@ def _check_launch(config: Config) -> None:
     if "RANK" in os.environ and "num_processes" not in config["parallel"]:
         what = f"started as one of {os.environ.get('WORLD_SIZE')} ranks, each of which would train alone"
         raise ConfigError(123, "parallel", what, "add parallel=ddp, or start without torchrun")
-
-
-def _allowed(config: Config, typed: Typed) -> tuple[str, ...]:
-    """The packages a ``_target_`` may name beyond ours: from the command line or the environment, never from a file. ConfigError C105."""
-    if config.get("allow_targets") and not typed.allows:
-        where, what = (
-            f"allow_targets = {config['allow_targets']}",
-            "set by a configuration file, which must not allow itself anything",
-        )
-        raise ConfigError(105, where, what, f"give it on the command line, or by {ALLOW_VARIABLE}")
-    allowed = as_prefixes([*map(str, config.get("allow_targets") or []), *typed.environment.split(",")])
-    if allowed and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # the user's package is where the user stands
-    return allowed
 
 
 def _resumed(arguments: list[str]) -> list[str]:

@@ -1,43 +1,49 @@
-"""Named arrays: a .npz file, or one .npy file."""
+"""Named arrays: a .npz file, or one .npy file. What is not compressed is read through a memory map, however large."""
 
+import mmap
+import struct
 import zipfile
 import zlib
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 
-from framework.contracts import Field, Manifest, Records
+from framework.contracts import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.pack.run import check_same_length
+from framework.pack.label import numbered_classes
+from framework.pack.value import array_of_npy, native, not_arrays, read_npy_header
+
+BLOCK = 1 << 20  # bytes of a .npz that are compared with their CRC32 at a time
 
 
 @final
 class ArraysInput:
     """Every array of ``path`` is a field, its first dimension the records. A .npy file is one field, named by the file.
 
-    An integer field named ``label`` also gives the classes 0..max.
+    An integer field named ``label`` also gives the classes 0..max, or their names in ``classes``. Keys are the records' numbers.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, classes: Sequence[str] | None) -> None:
+        self.path, self.classes = path, classes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArraysInput, (self.path, self.classes)  # another process maps the file itself
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:
-            arrays = _load(self.path)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise DataError(
-                112, self.path, f"not plain arrays ({error})", "save numbers with numpy.savez(path, x=..., label=...)"
-            ) from error
-        flat = [name for name, array in arrays.items() if array.ndim == 0 or array.dtype.kind not in "biufc"]
+            with open(self.path, "rb") as file:
+                arrays = _of_npz(file, self.path) if file.read(2) == b"PK" else _of_npy(file, self.path)
+        except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, MemoryError, struct.error) as error:
+            raise not_arrays(self.path, str(error)) from error
+        flat = [name for name, array in arrays.items() if array.ndim == 0]
         if flat or not arrays:
-            raise DataError(
-                112, self.path, f"{flat or 'nothing'} cannot be records", "give arrays of numbers, first dimension the records"
-            )
+            raise not_arrays(self.path, f"{flat or 'nothing'} cannot be records")
         return arrays
 
     @cached_property
@@ -50,17 +56,61 @@ class ArraysInput:
         label = self.arrays.get("label")
         if label is None or label.ndim != 1 or label.dtype.kind not in "iu" or label.min() < 0:
             return []
-        return [str(number) for number in range(int(label.max()) + 1)]
+        return numbered_classes(int(label.max()), self.classes, self.path)
 
-    def read(self, start: int, stop: int) -> Records:
-        return {name: np.ascontiguousarray(array[start:stop]) for name, array in self.arrays.items()}
+    def read(self, start: int, stop: int) -> Chunk:
+        records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
+        return Chunk(records, [str(number) for number in range(start, stop)])
+
+    def name(self, index: int) -> str:
+        return f"{self.path}: record {index}"
 
 
-def _load(path: str) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file:
-        zipped = file.read(2) == b"PK"
-        file.seek(0)
-        if zipped:
-            return dict(np.load(file, allow_pickle=False))
-        np.lib.format.read_magic(file)  # np.load would leave a file open that is neither
-    return {Path(path).stem: np.load(path, allow_pickle=False, mmap_mode="r")}
+def check_same_length(path: str, lengths: dict[str, int]) -> int:
+    """The length all arrays share. DataError D111 where they differ or are empty."""
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise DataError(111, path, f"its arrays have {lengths} records", "give arrays of one length, at least 1")
+    return next(iter(lengths.values()))
+
+
+def _of_npy(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
+    size = file.seek(0, 2)
+    return {Path(path).stem: _mapped(file, 0, size, path)}
+
+
+def _mapped(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
+    """The array of the .npy file at ``begin``, ``size`` bytes long, over a memory map."""
+    file.seek(begin)
+    header = read_npy_header(file, where)
+    if header.start + header.num_bytes != size:
+        what = f"truncated: {header.dtype} {header.shape} wants {header.num_bytes} bytes, have {size - header.start}"
+        raise not_arrays(where, what)
+    count = header.num_bytes // header.dtype.itemsize
+    whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    flat = np.frombuffer(whole, header.dtype, count, begin + header.start)
+    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def _of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(file) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+        if others := [member.filename for member in archive.infolist() if member not in members]:
+            raise not_arrays(path, f"holds {', '.join(others[:3])}")
+        return {member.filename.removesuffix(".npy"): _of_member(archive, member, file, path) for member in members}
+
+
+def _of_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: BinaryIO, path: str) -> np.ndarray:
+    """A stored member by memory map, after its CRC32 is compared, block by block; a compressed one in memory."""
+    where = f"{path}: {member.filename}"
+    if member.compress_type != zipfile.ZIP_STORED:
+        with archive.open(member) as inside:
+            header = read_npy_header(inside, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
+        if header.start + header.num_bytes != member.file_size:
+            raise not_arrays(where, f"{header.dtype} {header.shape} wants {header.num_bytes} bytes")
+        return array_of_npy(archive.read(member), where)
+    with archive.open(member) as inside:
+        while inside.read(BLOCK):
+            pass
+    file.seek(member.header_offset + 26)
+    name_size, extra_size = struct.unpack("<HH", file.read(4))
+    return _mapped(file, member.header_offset + 30 + name_size + extra_size, member.file_size, where)

@@ -1,71 +1,76 @@
 """A folder of images, a subfolder per class."""
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import final
 
 import numpy as np
-import torch
 
-from framework.contracts import Manifest, Records
-from framework.data.decode import BadImage, cut, decode
-from framework.data.folder import FolderStore
-from framework.errors import ConfigError, DataError
-from framework.pack.run import image_fields
-from framework.transform.resize import Resize
+from framework.contracts import Chunk, Manifest
+from framework.data.folder import SUFFIXES, is_class
+from framework.errors import DataError
+from framework.pack.files import Found, find_files, read_file
+from framework.pack.label import check_classes, class_in, class_pattern, number_classes
+from framework.pack.value import Row, chunk_of, first_fields
 
 
 @final
 class FolderInput:
-    """Fields ``image`` and ``label`` from the images under ``path``; every image is decoded once to be sure of it.
+    """Fields ``image`` (the file's bytes) and ``label`` from the images under ``path``; classes, then files, in byte order.
 
-    ``encode``: keep (the file's own bytes) or raw (pixels, uint8 [C, H, W], all of one size). ``size``: (height, width) to scale
-    raw images to; None: they must have one already. ``channels``: 1 or 3; None: as in the first image.
+    The first subfolder of a file is its class, whether it holds images or not. ``classes``: all classes in the order of their
+    numbers, so that a validation folder that lacks one is numbered as the training folder; null: as found. ``label_pattern``: take
+    the class from a file's relative path by the one group of a regular expression, wherever the file lies; null: from its subfolder.
     """
 
-    def __init__(self, path: str, encode: str, size: Sequence[int] | None, channels: int | None) -> None:
-        if encode not in ("keep", "raw"):
-            raise ConfigError(114, f"input.encode = {encode}", "not an encoding", "choose keep or raw")
-        if size is not None and encode == "keep":
-            raise ConfigError(
-                115, f"input.size = {list(size)}", "kept bytes cannot be scaled", "set input.encode=raw, or leave size out"
-            )
-        self.path, self.encode, self.channels = path, encode, channels
-        self.resize = None if size is None else Resize(size)
+    def __init__(self, path: str, classes: Sequence[str] | None, label_pattern: str | None) -> None:
+        self.path, self.classes = path, classes
+        self.pattern = None if label_pattern is None else class_pattern(label_pattern)
 
     @cached_property
-    def store(self) -> FolderStore:
-        return FolderStore(self.path)
+    def found(self) -> Found:
+        return find_files(self.path, SUFFIXES)
+
+    @cached_property
+    def items(self) -> tuple[list[str], np.ndarray, list[str]]:
+        """(relative paths, int64 labels, class names). DataError D110 where there is no image."""
+        names, classes = self._by_folder() if self.pattern is None else self._by_pattern()
+        if not names:
+            what = "no image in any subfolder" if self.pattern is None else "no image here"
+            fix = f"one subfolder per class, or input.label_pattern; files {' '.join(SUFFIXES)}"
+            raise DataError(110, self.path, what, fix)
+        ordered = sorted(names, key=lambda pair: (os.fsencode(pair[1]), os.fsencode(pair[0])))
+        labels, known = number_classes([label for _, label in ordered], classes, self.path)
+        return [name for name, _ in ordered], np.array(labels, np.int64), known
+
+    def _by_folder(self) -> tuple[list[tuple[str, str]], list[str]]:
+        names = [(name, name.split(os.sep)[0]) for name in self.found.names if os.sep in name]
+        folders = sorted((entry.name for entry in os.scandir(self.path) if is_class(entry)), key=os.fsencode)
+        return names, check_classes(folders, self.classes, self.path)
+
+    def _by_pattern(self) -> tuple[list[tuple[str, str]], Sequence[str] | None]:
+        assert self.pattern is not None
+        return [(name, class_in(name, self.pattern, self._where(name))) for name in self.found.names], self.classes
 
     @cached_property
     def manifest(self) -> Manifest:
-        found = self.store.manifest
-        channels = self.channels or found.fields["image"].shape[0] or 3
-        height, width = self._image(0, channels).shape[1:] if self.encode == "raw" else (None, None)
-        size = None if self.resize is None else self.resize.size
-        options = {"encode": self.encode, "size": size, "channels": channels}
-        fields = image_fields(channels, height, width, raw=self.encode == "raw")
-        return Manifest(found.num_records, fields, found.classes, found.class_counts, f"folder {self.path}", options)
+        names, _, classes = self.items
+        fields = first_fields(len(names), lambda index: [self._row(index)], self.name)
+        loose = len(self.found.names) - len(names)
+        note = self.found.note + (f" ({loose} images in no subfolder left out)" if loose else "")
+        return Manifest(len(names), fields, classes, source=f"folder {self.path}{note}")
 
-    def read(self, start: int, stop: int) -> Records:
-        field = self.manifest.fields["image"]
-        labels = self.store.labels[start:stop].numpy()
-        images = [self._image(index, field.shape[0] or 3) for index in range(start, stop)]  # kept bytes too: a check
-        if field.encoding != "raw":
-            return {"image": [self.store.read_bytes(index) for index in range(start, stop)], "label": labels}
-        for index, image in zip(range(start, stop), images, strict=True):
-            if image.shape != field.shape:
-                what = f"is {image.shape}, the first image {tuple(field.shape)}"
-                raise DataError(107, self.store.name(index), what, "set input.size=[height,width], or input.encode=keep")
-        return {"image": np.stack(images), "label": labels}
+    def read(self, start: int, stop: int) -> Chunk:
+        names, _, _ = self.items
+        rows = [self._row(index) for index in range(start, stop)]
+        return chunk_of(rows, names[start:stop], self.manifest.fields, lambda number: self.name(start + number))
 
-    def _image(self, index: int, channels: int) -> np.ndarray:
-        """The decoded image as uint8 [C, H, W]; DataError D106 names the file."""
-        try:
-            image = decode(self.store.read_bytes(index), channels)
-        except BadImage as error:
-            raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
-        if self.resize is None:
-            return image.transpose(2, 0, 1)
-        window = self.resize.windows(torch.tensor([image.shape[:2]]), None)[0].tolist()
-        return cut(image, tuple(window), self.resize.size)
+    def _row(self, index: int) -> Row:
+        return {"image": read_file(self.name(index)), "label": np.array(self.items[1][index])}
+
+    def _where(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def name(self, index: int) -> str:
+        return self._where(self.items[0][index])

@@ -8,16 +8,14 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Sequence
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from framework.contracts import Manifest, Records
+from framework.contracts import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.pack.run import check_same_length, image_fields
-from framework.pack.scale import scaled
+from framework.pack.arrays import check_same_length
 
 UINT8 = 8  # the type byte of unsigned bytes, the only type image sets use
 
@@ -47,10 +45,13 @@ def read_idx(path: str) -> np.ndarray:
 
 @final
 class IdxInput:
-    """Fields ``image`` uint8 [1, H, W] and ``label`` from the files ``images`` and ``labels``; ``size``: (height, width) to scale to."""
+    """Fields ``image`` uint8 [1, H, W] and ``label`` from the files ``images`` and ``labels``. Keys are the records' numbers."""
 
-    def __init__(self, images: str, labels: str, size: Sequence[int] | None) -> None:
-        self.images, self.labels, self.size = images, labels, size
+    def __init__(self, images: str, labels: str) -> None:
+        self.images, self.labels = images, labels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IdxInput, (self.images, self.labels)  # another process reads the files itself
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,15 +61,19 @@ class IdxInput:
                 113, self.images, f"images of shape {images.shape}, labels {labels.shape}", "give images first, then labels"
             )
         check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
-        return images, labels.astype(np.int64)
+        return images[:, None], labels.astype(np.int64)
 
     @cached_property
     def manifest(self) -> Manifest:
         images, labels = self.arrays
-        height, width = self.size or images.shape[1:]
         classes = [str(number) for number in range(int(labels.max()) + 1)]
-        return Manifest(len(labels), image_fields(1, height, width, raw=True), classes, source=f"idx {self.images}")
+        fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
+        return Manifest(len(labels), fields, classes, source=f"idx {self.images}")
 
-    def read(self, start: int, stop: int) -> Records:
+    def read(self, start: int, stop: int) -> Chunk:
         images, labels = self.arrays
-        return {"image": scaled(images[start:stop], self.size), "label": labels[start:stop]}
+        keys = [str(number) for number in range(start, stop)]
+        return Chunk({"image": images[start:stop], "label": labels[start:stop]}, keys)
+
+    def name(self, index: int) -> str:
+        return f"{self.images}: record {index}"

@@ -1,0 +1,69 @@
+"""``paceline verify STORE [STORE ...]``: every record against its checksum."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from framework.cli.app import resolved, run_app
+from framework.cli.arguments import plain_words, quoted
+from framework.cli.outcome import Outcome, outcome_of
+from framework.cli.pack import check_workers
+from framework.cli.rundir import discard_if_empty
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, DataError, Terminated, printable
+
+
+def main(arguments: list[str]) -> int:
+    """The command; words that are not overrides are the stores' paths."""
+    plain = plain_words(arguments)
+    if arguments[:1] == ["-sc"] or not plain:
+        return run_app("verify", arguments, _job)
+    stores = f"stores=[{','.join(map(quoted, plain))}]"
+    return run_app("verify", [*(word for word in arguments if word not in plain), stores], _job)
+
+
+def _job(cfg: DictConfig) -> int:
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    outcome = outcome_of(partial(_verify, cfg), run_dir, show_traceback=False)
+    discard_if_empty(run_dir)
+    if outcome.code:
+        print(outcome.reason, file=sys.stderr)
+    return outcome.code
+
+
+def _verify(cfg: DictConfig) -> Outcome:
+    config: dict[str, Any] = resolved(cfg)
+    check_workers(config["workers"])
+    stores = config["stores"]
+    if not isinstance(stores, list) or not stores or not all(isinstance(store, str) for store in stores):
+        raise ConfigError(101, f"stores = {stores}", "not a list of stores", "give 'paceline verify STORE [STORE ...]'")
+    try:
+        return _verify_all(stores, config["workers"])
+    except KeyboardInterrupt:
+        return Outcome(EXIT_INTERRUPTED, "stopped: not all was verified")
+    except Terminated:
+        return Outcome(EXIT_TERMINATED, "stopped by SIGTERM: not all was verified")
+
+
+def _verify_all(stores: list[str], workers: int | None) -> Outcome:
+    from framework.cli.progress import progress_bar  # noqa: PLC0415  # loads torch
+    from framework.measure.host import num_cores  # noqa: PLC0415
+    from framework.pack.verify import verify  # noqa: PLC0415
+
+    wrong = num_records = num_bad = 0
+    for store in stores:
+        with progress_bar(store) as (_, tell):
+            found = verify(store, num_cores() if workers is None else workers, tell)
+        for line in found.findings:
+            print(printable(line))
+        ends = f"{found.num_bad} records are bad" if found.num_bad else "it is bad" if found.findings else "nothing is wrong"
+        print(f"{printable(store)}: {found.num_records} records, {found.num_bytes:,} bytes: {ends}", flush=True)
+        wrong, num_records, num_bad = wrong + bool(found.findings), num_records + found.num_records, num_bad + found.num_bad
+    print(f"verified {len(stores)} stores, {num_records} records: {wrong} stores and {num_bad} records are bad")
+    if not wrong:
+        return Outcome(0, "verified")
+    what = f"{wrong} of {len(stores)} stores are not what was packed"
+    return Outcome(DataError.exit_code, str(DataError(156, "verify", what, "pack them again from the source")))

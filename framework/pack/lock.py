@@ -1,0 +1,57 @@
+"""One packer at a time: a file that is locked while its holder lives, and says who that is."""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from framework.errors import ResourceError
+
+PATIENCE_S = 1.0  # the worker processes of a packer that was killed hold its lock until the kernel has ended them too
+RETRY_S = 0.05
+
+
+@contextmanager
+def locked(path: Path, shared: bool = False, wait: bool = False) -> Generator[None, None, None]:
+    """Hold the lock ``path`` (``flock``): alone, or ``shared`` with others who share it. The file is gone when nobody holds it.
+
+    A dead holder's lock is free: the kernel sees to that. ResourceError R150 names a living one, unless ``wait`` says to wait for it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait)
+    except OSError as error:
+        fix = "choose another place, one whose file system has locks"
+        raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
+    try:
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%F %T}\n".encode(), 0)  # noqa: DTZ005
+        yield
+    finally:
+        with suppress(OSError):  # others share it: the last one removes the file
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        os.close(descriptor)
+
+
+def _acquire(path: Path, kind: int, wait: bool) -> int:
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # not removed by the one who held it when we opened it
+                return descriptor
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            if not wait and time.monotonic() > end:
+                os.close(descriptor)
+                fix = "wait until it ends, stop it, or choose another output.path"
+                raise ResourceError(150, str(path), f"{holder} is packing the same output", fix) from error
+        os.close(descriptor)
+        time.sleep(RETRY_S)
