@@ -1,4 +1,4 @@
-"""Random shift by padding and cropping, random mirror, then normalize: one gather for the whole batch, one draw per record."""
+"""Random shift by padding and cropping, random mirror, then normalize: few passes over the whole batch, one draw per record."""
 
 from collections.abc import Sequence
 from typing import final
@@ -6,35 +6,63 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.augment.normalize import normalized
+from framework.augment.flip import chance, words
+from framework.augment.normalize import Fields, check_statistics, fields_of, normalized
 from framework.batch import Batch
+
+
+def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+    """[B, C, H, W] with ``padding`` zeros on each side, cut at ``offsets`` (int64 [B, 2], 0 to 2 * padding: rows down, columns right)
+    to the old size, and mirrored where ``mirror`` (bool [B]) says. Any dtype; the result lies in one piece.
+
+    A record is mirrored on its way into the padded batch, four pixels at a time; then a cut is one strided window of the padded
+    batch's memory, given by where it starts, and the windows of all records are copied by one ``index_select``.
+    """
+    image = image.contiguous()
+    batch_size, channels, height, width = image.shape
+    source = words(image)
+    side = -(-padding // 4) * 4  # so that words stay whole; the cut begins later by what is too much
+    rows, columns = height + 2 * padding, width + 2 * side
+    padded = image.new_zeros(batch_size, channels, rows, columns)
+    unit = width // source.shape[-1]  # pixels in a word
+    inside = padded.view(source.dtype)[:, :, padding : padding + height, side // unit : (side + width) // unit]
+    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
+    right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])  # cut and mirror, the other way round
+    record = channels * rows * columns
+    starts = torch.arange(side - padding, batch_size * record, record, device=image.device)
+    starts = starts.add_(offsets[:, 0], alpha=columns).add_(right)
+    last = ((channels - 1) * rows + height - 1) * columns + width - 1  # a window's last pixel
+    windows = padded.as_strided((batch_size * record - last, channels, height, width), (1, rows * columns, columns, 1))
+    return windows.index_select(0, starts)
 
 
 @final
 class CropFlip:
-    """``padding``: black pixels on each side before the crop to the old size; ``flip``: probability of a mirror.
+    """``field``: the image's name in the batch, or several that are changed alike; ``padding``: black pixels on each side before the
+    crop to the old size; ``flip``: probability of a mirror; ``mean`` and ``std``: as in Normalize, or None: pixels keep their kind.
 
     Outside training it only normalizes. Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
     """
 
     num_draws = 3
 
-    def __init__(self, field: str, padding: int, flip: float, mean: Sequence[float], std: Sequence[float]) -> None:
-        self.field, self.padding, self.flip, self.mean, self.std = field, padding, flip, mean, std
+    def __init__(
+        self, field: Fields, padding: int, flip: float, mean: Sequence[float] | None, std: Sequence[float] | None
+    ) -> None:
+        check_statistics(mean, std)
+        if padding < 0:
+            raise ValueError(f"padding = {padding} is less than nothing")
+        self.fields, self.padding, self.flip, self.mean, self.std = fields_of(field), padding, chance("flip", flip), mean, std
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        image = batch[self.field]
-        if draws is not None:
-            image = self._changed(image, draws)
-        return {**batch, self.field: normalized(image, self.mean, self.std)}
+        found = dict(batch)
+        for name in self.fields:
+            if draws is not None:
+                found[name] = self._changed(found[name], draws)
+            if self.mean is not None and self.std is not None:
+                found[name] = normalized(found[name], self.mean, self.std)
+        return found
 
     def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
-        batch_size, _, height, width = image.shape
         offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
-        rows = offsets[:, :1] + torch.arange(height, device=image.device)
-        columns = offsets[:, 1:] + torch.arange(width, device=image.device)
-        columns = torch.where(draws[:, 2:] < self.flip, columns.flip(1), columns)
-        padded = torch.nn.functional.pad(image, (self.padding,) * 4)
-        records = torch.arange(batch_size, device=image.device).view(-1, 1, 1)
-        # the channels stay a slice between index tensors, so they come out last
-        return padded[records, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2).contiguous()
+        return shifted(image, offsets, draws[:, 2] < self.flip, self.padding)

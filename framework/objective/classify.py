@@ -11,7 +11,9 @@ from framework.contracts import Outcome
 
 @final
 class Classify:
-    """``model(batch[input])`` gives logits [B, classes]; ``batch[target]`` is int64 [B]. Better: higher accuracy, then lower loss."""
+    """``model(batch[input])`` gives logits [B, classes]; ``batch[target]`` is int64 [B], or float [B, classes] of shares (mixup), of
+    which the largest is the one to be right about. Better: higher accuracy, then lower loss.
+    """
 
     def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002  # the name users read in YAML
         self.input, self.target, self.label_smoothing = input, target, label_smoothing
@@ -19,7 +21,9 @@ class Classify:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits, target = model(batch[self.input]), batch[self.target]
         loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
-        correct = logits.argmax(1) == target  # integers: no graph grows here
+        correct = logits.argmax(1) == (
+            target.argmax(1) if target.is_floating_point() else target
+        )  # integers: no graph grows here
         return Outcome(loss, {"accuracy": correct}, len(target))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:

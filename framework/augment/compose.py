@@ -1,0 +1,30 @@
+"""Several augments in turn, each with draws of its own."""
+
+from collections.abc import Mapping
+from typing import final
+
+from torch import Tensor
+
+from framework.batch import Batch
+from framework.contracts import Augment
+
+
+@final
+class Compose:
+    """``parts``: augments by name, done in this order. Adding one at the end leaves the random numbers of those before it as they
+    are only where the sum of draws stays the same: a record's numbers are one row, cut among the parts.
+    """
+
+    def __init__(self, parts: Mapping[str, Augment]) -> None:
+        if not parts:
+            raise ValueError("parts = {} changes nothing: name some, or choose augment=none")
+        self.parts = dict(parts)
+        self.num_draws = sum(part.num_draws for part in self.parts.values())
+
+    def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
+        start = 0
+        for part in self.parts.values():
+            mine = None if draws is None else draws[:, start : start + part.num_draws]
+            batch = part(batch, mine)
+            start += part.num_draws
+        return dict(batch)

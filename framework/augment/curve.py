@@ -1,0 +1,59 @@
+"""Random numbers of other distributions from uniform ones: a table of the quantile function, linear between its points.
+
+The table is made on the host in float64; looking up is exact steps and one product and one sum, each its own kernel, so a draw gives
+the same number on every device, which no sampler, logarithm or power does.
+"""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+POINTS = 4096  # a power of two, so that a draw of 24 bits is split into place and rest without rounding
+
+
+@final
+class Curve:
+    """``values``: float64 [POINTS + 1], the function at 0, 1/POINTS, ..., 1."""
+
+    def __init__(self, values: Tensor) -> None:
+        values = values.to(torch.float32)
+        self._tables = {torch.device("cpu"): (values[:-1], values.diff())}
+
+    def __call__(self, draws: Tensor) -> Tensor:
+        """Uniform float32 in [0, 1) -> the function's values, float32, on the same device."""
+        values, steps = self._table(draws.device)
+        place = draws * POINTS
+        index = place.long()
+        return (place - index).mul_(steps[index]).add_(values[index])
+
+    def _table(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._tables:
+            values, steps = self._tables[torch.device("cpu")]
+            self._tables[device] = values.to(device), steps.to(device)
+        return self._tables[device]
+
+
+def log_uniform(low: float, high: float) -> Curve:
+    """Numbers from ``low`` to ``high`` whose logarithm is uniform."""
+    return Curve(torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64).exp())
+
+
+def beta(alpha: float) -> Curve:
+    """Numbers of Beta(alpha, alpha), alpha > 0.
+
+    The distribution function up to 1/2 is summed by trapezoids over s = x ** min(alpha, 1), in which the density has no pole, and is
+    scaled to be 1/2 at 1/2, so that no gamma function is needed; the other half is its mirror image.
+    """
+    power = min(alpha, 1.0)
+    s = torch.linspace(0, 0.5**power, 1 << 16, dtype=torch.float64)
+    x = s ** (1 / power)
+    density = x ** (alpha - power) * (1 - x) ** (alpha - 1)
+    below = torch.cat([s.new_zeros(1), torch.cumulative_trapezoid(density, s)])
+    below *= 0.5 / below[-1]
+    wanted = torch.linspace(0, 0.5, POINTS // 2 + 1, dtype=torch.float64)
+    upper = torch.searchsorted(below, wanted).clamp(1, len(below) - 1)
+    rest = (wanted - below[upper - 1]) / (below[upper] - below[upper - 1]).clamp(min=1e-300)
+    half = (s[upper - 1] + rest * (s[upper] - s[upper - 1])) ** (1 / power)
+    return Curve(torch.cat([half, 1 - half[:-1].flip(0)]))

@@ -1,0 +1,49 @@
+"""A small U-Net that restores images: what it computes is added to its input. Source: Ronneberger et al., "U-Net"."""
+
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+
+def _block(in_channels: int, out_channels: int) -> nn.Sequential:
+    """Two 3x3 convolutions with ReLU; no batch norm, which blurs what restoration wants exact."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(out_channels, out_channels, 3, padding=1),
+        nn.ReLU(inplace=True),
+    )
+
+
+@final
+class UNet(nn.Module):
+    """float [B, channels, H, W] of any size -> the same shape. ``width``: channels of the first level, doubled at each of ``depth`` more.
+
+    An untrained one gives its input back, since the last convolution starts at zero.
+    """
+
+    def __init__(self, channels: int, width: int, depth: int) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.first = _block(channels, width)
+        self.down = nn.ModuleList(nn.Sequential(nn.MaxPool2d(2), _block(above, below)) for above, below in pairwise(widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * above, above, 2, stride=2) for above in widths[:-1])
+        self.join = nn.ModuleList(_block(2 * above, above) for above in widths[:-1])
+        self.last = nn.Conv2d(width, channels, 1)
+        nn.init.zeros_(self.last.weight)
+        assert self.last.bias is not None
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, image: Tensor) -> Tensor:
+        height, width = image.shape[2:]
+        step = 2 ** len(self.down)  # every level halves: pad up to a multiple, and cut the result
+        x = nn.functional.pad(image, (0, -width % step, 0, -height % step), mode="replicate")
+        levels = [self.first(x)]
+        for down in self.down:
+            levels.append(down(levels[-1]))
+        x = levels.pop()
+        for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
+            x = join(torch.cat([up(x), levels.pop()], dim=1))
+        return image + self.last(x)[:, :, :height, :width]

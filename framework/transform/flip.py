@@ -1,0 +1,39 @@
+"""The whole image, mirrored, turned upside down, or both, at random in training."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from framework.transform.none import whole
+
+
+def chance(name: str, value: float) -> float:
+    """``value``, where it is a probability. ValueError where it is none."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
+    return value
+
+
+def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
+    """int64 [B, 1]: 0 as it is, 1 mirrored (left is right), 2 upside down, 3 both; ``draws`` [B, 2] decide."""
+    return ((draws < torch.tensor([flip, flip_vertical])) * torch.tensor([1, 2])).sum(1, keepdim=True)
+
+
+@final
+class Flip:
+    """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down. Windows' flip codes are 0 to 3."""
+
+    size: tuple[int, int] | None = None
+    antialias = True
+    num_draws = 2
+    function = None
+
+    def __init__(self, flip: float, flip_vertical: float) -> None:
+        self.flip, self.flip_vertical = chance("flip", flip), chance("flip_vertical", flip_vertical)
+
+    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        windows = whole(sizes)
+        if draws is not None:
+            windows[:, 4:] = flip_codes(draws, self.flip, self.flip_vertical)
+        return windows
