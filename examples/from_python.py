@@ -13,6 +13,7 @@ from framework.model.digits import DigitsCNN
 from framework.objective.classify import Classify
 from framework.order import Order
 from framework.pack.digits import DigitsInput
+from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
@@ -26,7 +27,7 @@ cpu, normalize, clocks = torch.device("cpu"), Normalize("image", [0.5], [0.5]), 
 def loader(split: str) -> PrefetchLoader:
     """Pack a split of scikit-learn's digits, and load it."""
     path = f"digits-{split}.lmdb"
-    pack(DigitsInput(split, size=None), partial(LMDBWriter, path), path, num_workers=0, progress=lambda *_: None)
+    pack(Packing(DigitsInput(split), LMDBWriter, path))
     source = lmdb_source(path, context=SourceContext(partial(Order, batch_size=128, shuffle=split == "train"), NoTransform()))
     return PrefetchLoader(2, pin_memory=False, context=LoaderContext(source, cpu, lambda b, _: normalize(b, None), clocks[split]))
 
