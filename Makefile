@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test check format fresh
+.PHONY: help setup train test check format fresh bench-overhead bench-data gpu faults
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -14,7 +14,7 @@ setup: $(READY)  ## make .venv and install everything, pinned by constraints.txt
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dali,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,dali,dev,kornia,tfrecord,turbo]'
 	@touch $@
 
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
@@ -35,6 +35,29 @@ format: $(READY)  ## format the code
 bench-overhead: $(READY)  ## the Trainer's cost a step beside a hand-written loop
 	$(BIN)/python benchmarks/overhead.py
 
+BENCH := .venv.bench
+BENCH_READY := $(BENCH)/.ready
+# what would bring a torch or torchvision of its own, or must be compiled
+BENCH_ALONE := litdata mosaicml-streaming pytorch-pfn-extras
+
+# sees the packages of .venv, so that torch is the same; what it adds stays out of there
+$(BENCH_READY): $(READY) benchmarks/constraints.txt
+	@test -x $(BENCH)/bin/python || $(BIN)/python -m venv $(BENCH)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_paths()["purelib"])' \
+	  > $$($(BENCH)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/paceline-setup.pth
+	$(BENCH)/bin/python -m pip install -q -c constraints.txt -c benchmarks/constraints.txt -e '.[bench]'
+	$(BENCH)/bin/python -m pip install -q --no-deps -c benchmarks/constraints.txt $(BENCH_ALONE)
+	$(BENCH)/bin/python -m pip install -q --no-deps --no-build-isolation -c benchmarks/constraints.txt ffcv \
+	  || echo 'ffcv cannot be compiled here, and stays out (Debian: apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev)'
+	@touch $@
+
+bench-data: $(BENCH_READY)  ## reading and packing beside the peers: IMAGES=folder-or-tar CIFAR=folder-or-tar
+	$(BENCH)/bin/python benchmarks/data.py $(if $(IMAGES),--images $(IMAGES)) $(if $(CIFAR),--cifar $(CIFAR)) $(ARGS)
+
 gpu: $(READY)  ## tests that need CUDA
 	@$(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
 	  && $(BIN)/python -m pytest -m gpu $(ARGS) || echo 'no CUDA device here: nothing run'
+
+faults: $(READY)  ## a format: 100 random kills of a packing, every byte compared afterwards; 1,000 flipped bits, 200 truncations (minutes)
+	$(BIN)/python -m tests.faults.packing $(ARGS)
+	$(BIN)/python -m tests.faults.reading

@@ -1,0 +1,120 @@
+"""Random crop, mirror and normalization of a batch on the host: ours beside plain vectorized torch, interleaved in one process.
+
+    python benchmarks/augment.py [--records 40000] [--batch 256] [--rounds 5] [--threads 2]
+
+uint8 [3, 32, 32] records in memory, taken in a random order, to float32 NCHW. Each batch is done by every contestant in turn, so that
+a busy machine is as hard on one as on another: read the ratios. All give the same numbers, which is checked. ``with draws`` also
+makes the random numbers of each record from (seed, epoch, record), as training does; the peers are given theirs.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from framework.augment.crop_flip import CropFlip
+from framework.order import draws
+
+PADDING, MEAN, STD = 4, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
+SCALE = torch.tensor([1 / (255 * s) for s in STD]).view(-1, 1, 1)
+SHIFT = torch.tensor([-m / s for m, s in zip(MEAN, STD, strict=True)]).view(-1, 1, 1)
+CROP_FLIP = CropFlip("image", PADDING, 0.5, MEAN, STD)
+
+
+def ours(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
+    return CROP_FLIP({"image": image}, numbers)["image"]
+
+
+def ours_with_draws(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
+    return CROP_FLIP({"image": image}, draws(index, 0, 0, 3))["image"]
+
+
+def places(image: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the padded image: int64 [B, H] and [B, W]."""
+    offsets = (numbers[:, :2] * (2 * PADDING + 1)).long()
+    rows, columns = (offsets[:, i : i + 1] + torch.arange(image.shape[2 + i]) for i in (0, 1))
+    return rows, torch.where(numbers[:, 2:] < 0.5, columns.flip(1), columns)
+
+
+def plain_gather(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
+    """One ``gather`` of the padded batch, channels together, then normalized."""
+    rows, columns = places(image, numbers)
+    flat = (rows.unsqueeze(2) * (image.shape[3] + 2 * PADDING) + columns.unsqueeze(1)).flatten(1).unsqueeze(1)
+    padded = pad(image, (PADDING,) * 4).flatten(2)
+    return padded.gather(2, flat.expand(-1, image.shape[1], -1)).view(image.shape).to(torch.float32) * SCALE + SHIFT
+
+
+def plain_index(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
+    """Channels last, so that one index moves a pixel, as is often written."""
+    rows, columns = places(image, numbers)
+    padded = pad(image, (PADDING,) * 4).permute(0, 2, 3, 1).contiguous()
+    found = padded[torch.arange(len(image)).view(-1, 1, 1), rows.unsqueeze(2), columns.unsqueeze(1)]
+    return found.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) * SCALE + SHIFT
+
+
+class Padded:
+    """The whole set padded in memory beforehand: rows are taken by ``index_select``, then columns by ``gather``."""
+
+    def __init__(self, stored: Tensor) -> None:
+        self.side = stored.shape[3] + 2 * PADDING
+        self.rows = pad(stored, (PADDING,) * 4).reshape(-1, self.side)
+
+    def __call__(self, image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
+        rows, columns = places(image, numbers)
+        first = (index.unsqueeze(1) * 3 + torch.arange(3)) * self.side
+        found = self.rows.index_select(0, (first.unsqueeze(2) + rows.unsqueeze(1)).flatten()).view(len(index), 3, -1, self.side)
+        return found.gather(3, columns[:, None, None, :].expand(-1, 3, rows.shape[1], -1)) * SCALE + SHIFT
+
+
+CONTESTANTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "plain gather": plain_gather,
+    "plain indexing": plain_index,
+    "crop_flip": ours,
+    "crop_flip, with draws": ours_with_draws,
+}
+
+
+def measure(records: int, batch_size: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds per batch of each contestant, without a first round of burn-in."""
+    stored = torch.randint(0, 256, (records, 3, 32, 32), dtype=torch.uint8)
+    contestants = {**CONTESTANTS, "rows of a padded set": Padded(stored)}
+    words = stored.view(records, -1).view(torch.int64)  # a record is copied eight bytes at a time
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for index in torch.randperm(records).split(batch_size):
+            numbers = draws(index, 0, 0, 3)
+            results: list[Tensor] = []
+            for name, contestant in contestants.items():
+                start = time.perf_counter()
+                image = words.index_select(0, index).view(torch.uint8).view(-1, 3, 32, 32)
+                results.append(contestant(image, index, numbers))
+                if number and len(index) == batch_size:
+                    seconds[name].append(time.perf_counter() - start)
+            if not all(torch.equal(result, results[0]) for result in results):
+                raise SystemExit("the contestants do not give the same")
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("records", 40000), ("batch", 256), ("rounds", 5), ("threads", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    seconds = measure(arguments.records, arguments.batch, arguments.rounds)
+    best = min(("plain gather", "plain indexing", "rows of a padded set"), key=lambda name: statistics.median(seconds[name]))
+    print(f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |")
+    for name, times in seconds.items():
+        low, middle, high = statistics.quantiles(times, n=4)
+        ratios = statistics.quantiles([peer / mine for peer, mine in zip(seconds[best], times, strict=True)], n=4)
+        rates = [arguments.batch / s / 1000 for s in (middle, high, low)]
+        rate, ratio = "{:.0f} k ({:.0f}, {:.0f})".format(*rates), "**{1:.2f}** ({0:.2f}, {2:.2f})".format(*ratios)
+        print(f"| {name} | {rate} | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""litdata: ``optimize`` writes chunks, StreamingDataset reads them in shuffled order, StreamingDataLoader collates."""
+
+import os
+from functools import partial
+from typing import Any
+
+import numpy as np
+from litdata import StreamingDataLoader, StreamingDataset, optimize
+from peers.pixels import decoded, random_crop
+from peers.work import Epoch, Work
+from torch import Tensor, from_numpy
+
+
+class Images(StreamingDataset):
+    antialias = True
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, int]:
+        item = super().__getitem__(index)
+        return random_crop(decoded(item["image"]), self.antialias), item["number"]
+
+
+class Planes(StreamingDataset):
+    def __getitem__(self, index: Any) -> tuple[Tensor, int]:
+        item = super().__getitem__(index)
+        return from_numpy(np.frombuffer(item["image"], np.uint8).reshape(3, 32, 32).copy()), item["number"]
+
+
+def jpeg(work: Work) -> Epoch:
+    dataset = Images(work.path("litdata"), shuffle=True, drop_last=False)
+    dataset.antialias = work.antialias
+    return _epochs(dataset, work)
+
+
+def small(work: Work) -> Epoch:
+    return _epochs(Planes(work.path("litdata"), shuffle=True, drop_last=False), work)
+
+
+def _epochs(dataset: StreamingDataset, work: Work) -> Epoch:
+    loader = StreamingDataLoader(dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True)
+    return lambda _: iter(loader)
+
+
+def file_item(path: str, numbers: dict[str, int]) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {"image": file.read(), "number": numbers[path]}
+
+
+def make_jpeg(work: Work) -> None:
+    numbers = {path: number for number, path in enumerate(work.files())}
+    optimize(
+        partial(file_item, numbers=numbers), list(numbers), work.path("litdata"), chunk_bytes="64MB", num_workers=work.num_workers
+    )
+
+
+def pixel_item(number: int, path: str) -> dict[str, Any]:
+    image = np.load(path, mmap_mode="r")[number]
+    return {"image": image.transpose(2, 0, 1).tobytes(), "number": number}
+
+
+def make_small(work: Work) -> None:
+    item = partial(pixel_item, path=os.path.abspath(work.path("raw.npy")))
+    optimize(item, list(range(work.num_records)), work.path("litdata"), chunk_bytes="64MB", num_workers=work.num_workers)

@@ -1,0 +1,108 @@
+"""Paceline, as its configuration builds it: the stores' Sources with the defaults of conf/."""
+
+import importlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from peers.work import MEAN, PADDING, STD, Epoch, Work
+from torch import Tensor
+
+import framework
+from framework.contracts import Field, Manifest, Source, SourceContext
+from framework.data.folder import folder_source
+from framework.data.hdf5 import HDF5Writer, hdf5_source
+from framework.data.lmdb import LMDBWriter, lmdb_source
+from framework.measure.host import num_cores
+from framework.order import Order, draws
+
+SEED = 0
+JPEG = Field("uint8", (3, None, None), "image")
+
+
+def part(group: str, name: str, **changes: Any) -> Any:
+    """A component with the defaults of its file under conf/; without Hydra, which reading needs nothing of."""
+    block = yaml.safe_load(Path(framework.__file__).parents[1].joinpath("conf", group, f"{name}.yaml").read_text())
+    module, _, target = block.pop("_target_").rpartition(".")
+    return getattr(importlib.import_module(module), target)(**{**block, **changes})
+
+
+def context(work: Work, verify: str = "off") -> SourceContext:
+    """A Source's context as a training run makes it. Workers: one thread per core where images are decoded."""
+    small = work.workload in "DE"
+    transform = part("transform", "none") if small else part("transform", "random_resized_crop", antialias=work.antialias)
+    order = partial(Order, batch_size=work.batch_size, seed=SEED, shuffle=True)
+    return SourceContext(
+        order, transform, seed=SEED, num_workers=None, worker_kind="thread", verify=verify, num_cores=num_cores()
+    )
+
+
+def epochs(source: Source) -> Epoch:
+    def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch, _, _ in source.batches(number):
+            yield batch["image"], batch["index"]
+
+    return epoch
+
+
+def hdf5(work: Work) -> Epoch:
+    return epochs(hdf5_source(work.path("paceline.h5"), context=context(work)))
+
+
+def hdf5_verified(work: Work) -> Epoch:
+    return epochs(hdf5_source(work.path("paceline.h5"), context=context(work, "always")))
+
+
+def lmdb(work: Work) -> Epoch:
+    return epochs(lmdb_source(work.path("paceline.lmdb"), context=context(work)))
+
+
+def folder(work: Work) -> Epoch:
+    return epochs(folder_source(work.path("files"), context=context(work)))
+
+
+def augmented(work: Work) -> Epoch:
+    """E: the batch is finished by ``augment=crop_flip`` with the draws it would have on any device."""
+    source = hdf5_source(work.path("paceline.h5"), context=context(work))
+    augment = part("augment", "crop_flip", padding=PADDING, mean=MEAN, std=STD)
+
+    def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch, _, _ in source.batches(number):
+            finished = augment(batch, draws(batch["index"], SEED, number, augment.num_draws))
+            yield finished["image"], finished["index"]
+
+    return epoch
+
+
+def hdf5_chw(work: Work) -> Epoch:
+    """C as planes, which is how pixels are packed unless ``pack.layout=hwc`` is asked for."""
+    return epochs(hdf5_source(work.path("paceline-chw.h5"), context=context(work)))
+
+
+def make_stores(work: Work) -> None:
+    """paceline.h5 and paceline.lmdb: the files' own bytes, or the pixels of raw.npy; C's interleaved, D's as planes."""
+    _write(HDF5Writer, "paceline.h5", work, planes=work.workload != "C")
+    _write(LMDBWriter, "paceline.lmdb", work, planes=work.workload != "C")
+
+
+def make_chw(work: Work) -> None:
+    _write(HDF5Writer, "paceline-chw.h5", work, planes=True)
+
+
+def _write(writer_class: Any, name: str, work: Work, planes: bool) -> None:
+    files = work.files()
+    pixels = None if files else np.load(work.path("raw.npy"), mmap_mode="r")
+    if pixels is not None and planes:
+        pixels = pixels.transpose(0, 3, 1, 2)
+    field = JPEG if pixels is None else Field("uint8", pixels.shape[1:])
+    writer = writer_class(work.path(name), fields={"image": field}, num_records=work.num_records)
+    for start in range(0, work.num_records, 64):
+        span = range(start, min(start + 64, work.num_records))
+        values = (
+            [Path(files[n]).read_bytes() for n in span] if pixels is None else np.ascontiguousarray(pixels[start : span.stop])
+        )
+        writer.write({"image": values}, [f"{number:06}" for number in span])
+    writer.close(Manifest(work.num_records, {"image": field}, source="benchmarks/data.py"))

@@ -1,0 +1,69 @@
+"""torch's DataLoader over image files: with Pillow, which is where everybody begins, and with simplejpeg and OpenCV."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from peers.work import FLIP, SIZE, Epoch, Work, random_window
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+
+class Pillow(Dataset[Any]):
+    """Scales with Pillow's bilinear, which averages when it shrinks."""
+
+    def __init__(self, files: list[str]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        with Image.open(self.files[number]) as file:
+            image = file.convert("RGB")
+        top, left, height, width = random_window(image.height, image.width)
+        image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+        if random.random() < FLIP:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1), number
+
+
+class SimpleJpeg(Dataset[Any]):
+    def __init__(self, files: list[str], antialias: bool) -> None:
+        self.files, self.antialias = files, antialias
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        from peers.pixels import decoded, random_crop  # here: the Pillow row must not pay for OpenCV
+
+        with open(self.files[number], "rb") as file:
+            return random_crop(decoded(file.read()), self.antialias), number
+
+
+def batches(dataset: Dataset[Any], work: Work, loader: type[DataLoader[Any]] = DataLoader) -> Epoch:
+    """The usual loader: workers that stay, shuffled, the last batch kept; collating writes into shared memory."""
+    made = loader(dataset, work.batch_size, shuffle=True, num_workers=work.num_workers, persistent_workers=True)
+    return lambda _: iter(made)
+
+
+def pillow(work: Work) -> Epoch:
+    return batches(Pillow(work.files()), work)
+
+
+def simplejpeg(work: Work) -> Epoch:
+    return batches(SimpleJpeg(work.files(), work.antialias), work)
+
+
+def prefetch_generator(work: Work) -> Epoch:
+    """As prefetch_generator's readme says: the DataLoader inside a BackgroundGenerator."""
+    from prefetch_generator import BackgroundGenerator
+
+    class DataLoaderX(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return BackgroundGenerator(super().__iter__())
+
+    return batches(SimpleJpeg(work.files(), work.antialias), work, DataLoaderX)
