@@ -1,11 +1,14 @@
 """What every test may use, and a police: a test that leaves a thread, a process or a file behind fails."""
 
 import gc
+import json
 import multiprocessing
 import os
 import threading
 import time
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -44,6 +47,20 @@ def settled(before: set, now, wait_s: float = 5.0) -> set:
     return now() - before
 
 
+def _is_left(name: str) -> bool:
+    """Whether shared memory is torch's, and not that of another program that runs now."""
+    pid = name.split("_")[1] if name.startswith("torch_") else ""
+    return pid == str(os.getpid()) or (pid.isdecimal() and not Path("/proc", pid).exists())
+
+
+def _end_servers() -> None:
+    """Ends the standard library's processes that forkserver and spawn leave running for the next child."""
+    forkserver._forkserver._stop()
+    if resource_tracker._resource_tracker._fd is not None:
+        gc.collect()  # a semaphore that is collected later would start the tracker again
+        resource_tracker._resource_tracker._stop()
+
+
 @pytest.fixture(autouse=True)
 def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
@@ -52,8 +69,9 @@ def police(tmp_path, monkeypatch):
     yield
     multiprocessing.active_children()
     assert not settled(before[1], _threads), "threads left behind"
+    _end_servers()
     assert not settled(before[0], children_of_this_process), "processes left behind"
-    assert not {name for name in os.listdir("/dev/shm") if name.startswith("torch_")} - before[2], "shared memory left behind"
+    assert not {name for name in os.listdir("/dev/shm") if _is_left(name)} - before[2], "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 
 
@@ -71,17 +89,26 @@ def write_store(path: str, records: dict, fields=None) -> str:
     writer_class = HDF5Writer if path.endswith(".h5") else LMDBWriter
     count = len(next(iter(records.values())))
     writer = writer_class(path, fields=fields or FIELDS, num_records=count)
-    writer.write(records)
+    writer.write(records, [f"record-{number}" for number in range(count)])
     writer.close(Manifest(count, fields or FIELDS, ["a", "b", "c"], source="a test"))
     return path
 
 
+def edited_manifest(text: str | bytes, **changes) -> str:
+    """A manifest's text with other values and a CRC32 that fits them: what a program that means harm would write."""
+    data = {**json.loads(text), **changes}
+    data.pop("crc32", None)
+    return json.dumps({**data, "crc32": crc32(json.dumps(data).encode())})
+
+
 def make_context(
-    batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **order
+    batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **options
 ) -> SourceContext:
-    """A SourceContext over an Order with these options."""
+    """A SourceContext with these ``options``; what is no field of one is an Order's."""
+    given = {name: options.pop(name) for name in list(options) if name in SourceContext.__dataclass_fields__ and name != "seed"}
 
     def make(num_records: int) -> Order:
-        return Order(num_records, batch_size, **{"shuffle": training, **order})
+        return Order(num_records, batch_size, **{"shuffle": training, **options})
 
-    return SourceContext(make, transform or NoTransform(), training=training, num_workers=num_workers, worker_kind=worker_kind)
+    given = {"num_workers": num_workers, "worker_kind": worker_kind, **given}
+    return SourceContext(make, transform or NoTransform(), training=training, **given)

@@ -11,6 +11,7 @@ from framework.errors import ConfigError
 from framework.model.digits import DigitsCNN
 from framework.objective.classify import Classify
 from framework.pack.digits import DigitsInput
+from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.schedule.cosine import Cosine
 
@@ -168,7 +169,7 @@ def test_a_model_that_does_not_fit_the_data_is_told_with_the_data_s_shapes(model
 
 # ---------------------------------------------------------------------------------------------------------------- prepare
 
-DIGITS = {"_target_": "framework.pack.digits.DigitsInput", "size": None}
+DIGITS = {"_target_": "framework.pack.digits.DigitsInput"}
 
 
 HDF5 = {"_target_": "framework.data.hdf5.HDF5Writer"}
@@ -177,13 +178,13 @@ LMDB = {"_target_": "framework.data.lmdb.LMDBWriter"}
 
 def splits(tmp_path, writer=HDF5):
     paths = {split: str(tmp_path / f"{split}.store") for split in ("train", "val")}
-    return {"data": {**paths, "writer": writer}, "prepare": {split: {**DIGITS, "split": split} for split in paths}}
+    return {"data": {**paths, "writer": writer}, "prepare": {split: {"input": {**DIGITS, "split": split}} for split in paths}}
 
 
 def packed(config):
     """What ``prepare`` asks to pack: (split, path)."""
     asked = []
-    prepare(config, (), lambda source, make_writer, path: asked.append((source.split, path)))
+    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.split, path)))
     return asked
 
 
@@ -196,7 +197,9 @@ def test_everything_that_is_missing_is_packed(tmp_path):
 def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block, kind):
     made = []
     prepare(
-        splits(tmp_path, block), (), lambda source, make, path: made.append(make(fields=source.manifest.fields, num_records=1))
+        splits(tmp_path, block),
+        (),
+        lambda source, _, make, path, __: made.append(make(path, fields=source.manifest.fields, num_records=1)),
     )
     for writer in made:
         writer.abort()
@@ -225,13 +228,20 @@ def test_what_is_packed_can_be_read(tmp_path):
     config = splits(tmp_path)
     config["prepare"].pop("train")
     made = []
-    prepare(config, (), lambda source, make, path: made.append(pack(source, make, path, 0, lambda *_: None)))
-    assert made[0].num_records == len(DigitsInput("val", None).arrays[1])
+    prepare(config, (), lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest))
+    assert made[0].num_records == len(DigitsInput("val").arrays[1])
     assert Path(config["data"]["val"]).exists()
 
 
 def test_what_prepares_data_is_checked_like_every_part(tmp_path):
     config = splits(tmp_path)
-    config["prepare"]["train"] = {"_target_": "os.mkdir", "path": "canary"}
-    with pytest.raises(ConfigError, match=r"^error\[C105\]: prepare.train._target_ = os.mkdir"):
+    config["prepare"]["train"] = {"input": {"_target_": "os.mkdir", "path": "canary"}}
+    with pytest.raises(ConfigError, match=r"^error\[C105\]: prepare.train.input._target_ = os.mkdir"):
+        packed(config)
+
+
+def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"]["train"] = {**DIGITS, "split": "train"}
+    with pytest.raises(ConfigError, match=r"^error\[C153\]: prepare.train = .*give \{input:"):
         packed(config)

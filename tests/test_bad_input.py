@@ -54,7 +54,7 @@ def test_a_text_file_named_jpg_is_named_when_packing(workers):
     check(
         paceline("pack", "input.path=images", "output.path=x.lmdb", "output=lmdb", f"workers={workers}"), 3, "D106", "cat/bad.jpg"
     )
-    assert sorted(os.listdir()) in (["images"], ["images", "outputs"])
+    assert set(os.listdir()) <= {"images", "outputs", "x.lmdb.parts"}
 
 
 @pytest.mark.parametrize("words", [[], ["workers.num=2", "workers.kind=process"], ["workers.num=2"], ["loader=plain"]])
@@ -119,7 +119,7 @@ def test_pickled_arrays_are_refused():
 def test_images_of_different_sizes_are_said():
     image_folder("images")
     cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
-    check(paceline("pack", "input.path=images", "input.encode=raw", "output.path=x.h5"), 3, "D107", "cat/9.png")
+    check(paceline("pack", "input.path=images", "pack.encode=raw", "output.path=x.h5"), 3, "D107", "cat/9.png")
     done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null")
     check(done, 3, "D107", "transform=resize")
 
@@ -127,7 +127,7 @@ def test_images_of_different_sizes_are_said():
 def test_a_full_disk_leaves_the_old_store_and_says_so():
     path = digits(".h5")
     before = Path(path).read_bytes()
-    words = f"ulimit -f 50; exec python -m framework pack input=digits input.size=[64,64] output.path={path}"
+    words = f"ulimit -f 50; exec python -m framework pack input=digits pack.size=[64,64] pack.encode=raw output.path={path}"
     import subprocess
     import sys
 

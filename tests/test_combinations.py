@@ -67,12 +67,20 @@ def test_mixed_precision_stays_near_single_precision(sweep):
 
 
 @pytest.mark.timeout(300)
-def test_workers_and_files_change_nothing(sweep, tmp_path):
-    grid = ["data=hdf5,lmdb,dali,folder", "workers.num=0,2", "workers.kind=thread,process", "loader=plain,prefetch"]
+@pytest.mark.parametrize(
+    ("grid", "count"),
+    [
+        (["data=hdf5,lmdb,folder", "workers.num=0,2", "workers.kind=thread,process", "loader=plain,prefetch"], 24),
+        (["data=dali", "workers.num=0,2", "loader=plain,prefetch"], 4),
+        (["data=hdf5,lmdb", "data.stage=ram,device", "verify=off,always"], 8),
+        (["data=hdf5,folder", "workers.num=2", "workers.kind=process", "workers.start_method=fork,forkserver,spawn"], 6),
+    ],
+)
+def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, grid, count):
     done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", limit_s=280)
     assert done.code == 0, done.err
     lists = [losses(path.parent) for path in (tmp_path / "sweep").glob("*/summary.json")]
-    assert len(lists) == 32
+    assert len(lists) == count
     assert all(one == losses(sweep["hdf5", "plain", "none", "fp32"]) for one in lists)
 
 

@@ -1,11 +1,15 @@
 import os
 import resource
+import signal
+import socket
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from framework.durable import open_durable, publish, temporary_name, write_json, write_text
+from framework.durable import move, open_durable, publish, remove_leftovers, temporary_name, uninterrupted, write_json, write_text
 from framework.errors import ResourceError
 
 
@@ -135,3 +139,78 @@ def test_two_writers_of_one_file_do_not_meet():
         first.write(b"first")
         second.write(b"second")
     assert Path("a.txt").read_bytes() == b"first"
+
+
+# -------------------------------------------------------------------------------------------------------------- move, leftovers
+
+
+def make(path, kind, text):
+    """A file, or a folder with one."""
+    if kind == "file":
+        Path(path).write_text(text)
+    else:
+        Path(path).mkdir()
+        (Path(path) / "inside").write_text(text)
+
+
+def text_of(path):
+    return Path(path).read_text() if Path(path).is_file() else (Path(path) / "inside").read_text()
+
+
+@pytest.mark.parametrize("old", ["file", "folder", None])
+@pytest.mark.parametrize("new", ["file", "folder"])
+def test_a_file_or_folder_takes_the_name_of_either(new, old):
+    make("new", new, "new")
+    if old:
+        make("target", old, "old")
+    move(Path("new"), Path("target"))
+    assert text_of("target") == "new"
+    assert os.listdir() == ["target"]
+
+
+def test_a_name_that_was_given_reaches_the_disk(calls):
+    Path("from").mkdir()
+    Path("to").mkdir()
+    make("from/a", "file", "new")
+    move(Path("from/a"), Path("to/b"))
+    assert calls == [("replace", "b"), ("fsync", "from"), ("fsync", "to")]
+
+
+def dead_pid():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not():
+    host, dead = socket.gethostname(), dead_pid()
+    names = {f"a.tmp.{host}.{dead}.12ab": True, f"b.tmp.{host}.{dead}.12ab": False, "a": False, "a.tmp.x": False}
+    names |= {f"a.tmp.{host}.{os.getpid()}.12ab": False, f"a.tmp.elsewhere.{dead}.12ab": False}
+    names[f"a.tmp.{host}.{dead}.12ab.tmp.{host}.{dead}.34cd"] = True  # a temporary name's own temporary
+    for name in names:
+        make(name, "folder", "x")
+    removed = remove_leftovers(Path("a"))
+    assert set(removed) == {name for name, gone in names.items() if gone}
+    left = set(os.listdir())
+    assert left == names.keys() - set(removed)
+    for name in left:
+        (Path(name) / "inside").unlink()
+        Path(name).rmdir()
+
+
+def test_everything_the_dead_left_in_a_folder_is_removed():
+    Path("folder").mkdir()
+    make(f"folder/b.h5.tmp.{socket.gethostname()}.{dead_pid()}.12ab", "file", "x")
+    make("folder/b.h5", "file", "x")
+    assert len(remove_leftovers(Path("folder"))) == 1
+    assert os.listdir("folder") == ["b.h5"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_an_interrupt_waits_until_the_block_ends(number):
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():  # noqa: PT012
+        signal.raise_signal(number)
+        done.append("all of it")
+    assert done == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

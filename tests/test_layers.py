@@ -30,6 +30,10 @@ HOMES = {
     "hydra": {"assemble.py", "cli"},
     "omegaconf": {"assemble.py", "cli"},
     "sklearn": {"pack/digits.py"},
+    "kornia": {"augment/kornia.py"},
+    "tfrecord": {"pack/tfrecord.py"},
+    "crc32c": {"pack/tfrecord.py"},
+    "albumentations": {"transform/albumentations.py"},
     "rich": {"sink/console.py", "cli"},
 }
 

@@ -11,14 +11,27 @@ from framework.cli.paths import CONF, ROOT
 PACKAGE = Path(framework.__file__).parent
 TESTS = Path(__file__).parent
 HOME = {"input": "pack", "output": "data"}  # a store's writer stands beside its reader
-NO_MODULE = {"optim", "debug"}  # torch's own classes; presets
+NO_MODULE = {"optim", "debug", "order"}  # torch's own classes; presets
 COMPONENTS = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in NO_MODULE]
 NO_YAML = {
+    "curve",
     "source",
     "store",
+    "btree",
+    "checksum",
+    "identity",
+    "jpeg",
+    "packed",
+    "resident",
+    "scale",
+    "shards",
+    "stage",
+    "window",
     "reader",
     "workers",
     "decode",
+    "prepare",
+    "image",
     "manifest",
     "queue",
     "batch_norm",
@@ -26,7 +39,21 @@ NO_YAML = {
     "clock",
     "host",
     "run",
-    "scale",
+    "value",
+    "label",
+    "files",
+    "waves",
+    "blur",
+    "advise",
+    "crew",
+    "finish",
+    "jobs",
+    "journal",
+    "lock",
+    "oversee",
+    "packing",
+    "space",
+    "verify",
 }
 
 

@@ -1,11 +1,12 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.order import Order, draws, permutation, spread
+from framework.order import Order, block_permutation, draws, permutation, record_seeds, spread
 
 SIZES = {
     "num_records": st.integers(1, 60),
@@ -14,6 +15,8 @@ SIZES = {
     "world_size": st.integers(1, 5),
     "limit": st.none() | st.integers(1, 70),
     "shuffle": st.booleans(),
+    "block": st.none() | st.integers(1, 20),
+    "window": st.integers(1, 4),
     "seed": st.integers(0, 2**40),
 }
 ORDERS = st.builds(Order, **SIZES)
@@ -58,7 +61,7 @@ def test_a_global_batch_does_not_depend_on_ranks_or_accumulation(order, epoch):
 @given(ORDERS)
 def test_a_global_batch_is_a_slice_of_the_permutation(order):
     alone = replace(order, world_size=1, accumulate=1, shuffle=True)
-    whole = order.used()[permutation(order.num_used, order.seed, 4)]
+    whole = order.used()[order._permutation(4)]
     for step, share in enumerate(alone.shares(4)):
         assert share.indices.tolist() == whole[step * order.batch_size : (step + 1) * order.batch_size].tolist()
 
@@ -187,3 +190,48 @@ def test_a_short_last_batch_is_a_step_of_its_own():
 def test_a_rank_without_records_gets_a_filler_of_weight_zero():
     shares = list(Order(5, 4, world_size=3, rank=2).shares(0))
     assert [(share.indices.tolist(), share.weight) for share in shares] == [([2], 0.75), ([4], 0.0)]
+
+
+@given(st.integers(0, 300), st.integers(0, 2**40), st.integers(0, 1000), st.integers(1, 40), st.integers(1, 9))
+def test_a_block_permutation_holds_every_record_once(num_records, seed, epoch, block, window):
+    assert sorted(block_permutation(num_records, seed, epoch, block, window).tolist()) == list(range(num_records))
+
+
+@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 40), st.integers(1, 9))
+def test_each_window_holds_few_blocks(num_records, seed, block, window):
+    order = block_permutation(num_records, seed, 1, block, window)
+    for part in order.split(block * window):
+        assert len((part // block).unique()) <= window + 1  # one more where the short last block shifts the others
+
+
+@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 9))
+def test_blocks_of_one_window_over_all_are_shuffled_whole(num_records, seed, block):
+    order = block_permutation(num_records, seed, 1, block, -(-num_records // block))
+    assert sorted(order.tolist()) == list(range(num_records))
+
+
+def test_a_block_order_is_another_in_every_epoch_and_mixes_inside_its_window():
+    orders = [block_permutation(400, 0, epoch, 10, 4).tolist() for epoch in range(5)]
+    assert len({tuple(order) for order in orders}) == 5
+    assert sum(later == earlier + 1 for earlier, later in pairwise(orders[0])) < 40
+
+
+def test_the_block_order_of_one_seed_never_changes():
+    assert block_permutation(12, seed=0, epoch=0, block=3, window=2).tolist() == [10, 11, 2, 0, 1, 9, 6, 7, 3, 8, 5, 4]
+
+
+@given(st.lists(st.integers(0, 2**31), min_size=1, max_size=20), st.integers(0, 2**40), st.integers(-1, 99))
+def test_seeds_belong_to_the_record_and_fit_every_generator(indices, seed, epoch):
+    together = record_seeds(torch.tensor(indices), seed, epoch)
+    assert together.tolist() == [int(record_seeds(torch.tensor([index]), seed, epoch)) for index in indices]
+    assert int(together.min()) >= 0
+
+
+def test_seeds_differ_between_records_epochs_and_runs():
+    seeds = torch.cat([record_seeds(torch.arange(500), seed, epoch) for seed in range(3) for epoch in range(-1, 3)])
+    assert len(seeds.unique()) == 500 * 12
+
+
+def test_blocks_and_window_are_part_of_the_orders_identity():
+    plain, blocks = Order(9, 2).identity, Order(9, 2, block=3, window=2).identity
+    assert blocks == {**plain, "block": 3, "window": 2}

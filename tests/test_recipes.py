@@ -26,9 +26,19 @@ def tiny_cifar() -> None:
                 cv2.imwrite(f"cifar10/{split}/{name}/{number}.jpg", image)
 
 
+def tiny_photographs() -> None:
+    """A flat folder of JPEGs; some of them are small."""
+    rng = np.random.default_rng(0)
+    Path("imagenet").mkdir()
+    for number in range(40):
+        coarse = rng.integers(0, 256, (13, 14, 3), np.uint8)
+        cv2.imwrite(f"imagenet/{number}.JPEG", cv2.resize(coarse, (224, 150 if number % 8 == 0 else 208)))
+
+
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"sweep_combinations"}))
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
+    tiny_photographs()
     done = paceline("train", f"recipes={name}", *TINY)
     assert done.code == 0, done.err
     assert len(losses(Path("run"))) == 2

@@ -16,6 +16,7 @@ from framework.cli.app import _register, resolved
 from framework.cli.paths import CONF
 from framework.errors import CheckpointError, ConfigError
 from framework.model.digits import DigitsCNN
+from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.run import SPANS, choices, facts, run
 
@@ -56,7 +57,7 @@ def say_nothing(_):
 def dataset(tmp_path_factory):
     """The digits, packed once as the recipe says."""
     folder = tmp_path_factory.mktemp("digits")
-    prepare(make_config(folder), (), lambda source, make, path: pack(source, make, path, 0, lambda *_: None))
+    prepare(make_config(folder), (), lambda source, _, make, path, __: pack(Packing(source, make, path)))
     return folder
 
 

@@ -13,8 +13,19 @@ VALUES = {
     "shuffle": True,
     "device": "auto",
     "allow_targets": [],
+    "verify": "first_epoch",
 }
-CONFIG = {**VALUES, **{group: {} for group in GROUPS}, "workers": {"num": 2, "kind": "thread"}}
+WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
+ORDER = {"block_records": None, "window_blocks": 1}
+CONFIG = {**VALUES, **{group: {} for group in GROUPS}, "workers": WORKERS, "order": ORDER}
+
+
+def _workers(**changes):
+    check({**CONFIG, "workers": {**WORKERS, **changes}})
+
+
+def _order(**changes):
+    check({**CONFIG, "order": {**ORDER, **changes}})
 
 
 def test_a_right_configuration_passes():
@@ -86,17 +97,75 @@ def test_a_run_may_have_no_sink():
         check({**CONFIG, "sink": 3})
 
 
-@pytest.mark.parametrize("num", [-1, 1.5, "2", None, True])
+@pytest.mark.parametrize("num", [-1, 1.5, "2", True])
 def test_a_number_of_workers_that_cannot_be_is_named(num):
     with pytest.raises(ConfigError, match=r"C101.*workers\.num"):
-        check({**CONFIG, "workers": {"num": num, "kind": "thread"}})
+        _workers(num=num)
+
+
+def test_the_number_of_workers_may_be_left_open():
+    _workers(num=None)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, None, "5", True])
+def test_a_timeout_that_cannot_be_is_named(timeout_s):
+    with pytest.raises(ConfigError, match=r"C101.*workers\.timeout_s"):
+        _workers(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, 300])
+def test_a_timeout_is_in_seconds(timeout_s):
+    _workers(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+def test_processes_may_be_started_in_any_way(method):
+    _workers(kind="process", start_method=method)
+
+
+def test_an_unknown_way_to_start_a_process_is_named():
+    with pytest.raises(ConfigError, match=r"C107.*workers\.start_method = clone"):
+        _workers(kind="process", start_method="clone")
+
+
+def test_a_way_to_start_processes_is_nothing_to_threads():
+    with pytest.raises(ConfigError, match=r"C107.*workers\.start_method = fork.*threads are not started so"):
+        _workers(kind="thread", start_method="fork")
+
+
+@pytest.mark.parametrize("when", ["never", "", None, True])
+def test_an_unknown_time_to_verify_is_named(when):
+    with pytest.raises(ConfigError, match=r"C1(01|73).*verify = "):
+        check({**CONFIG, "verify": when})
+
+
+@pytest.mark.parametrize("when", ["off", "first_epoch", "always"])
+def test_the_times_to_verify_pass(when):
+    check({**CONFIG, "verify": when})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("block_records", 0), ("block_records", "8"), ("window_blocks", None), ("window_blocks", True)]
+)
+def test_a_block_that_cannot_be_is_named(key, value):
+    with pytest.raises(ConfigError, match=rf"C126.*order\.{key} = "):
+        _order(**{key: value})
+
+
+def test_blocks_and_windows_are_counted():
+    _order(block_records=1024, window_blocks=16)
+
+
+def test_an_unknown_key_of_the_order_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"C102.*order\.block_record.*did you mean 'order\.block_records'"):
+        _order(block_record=8)
 
 
 def test_an_unknown_kind_of_worker_is_named():
     with pytest.raises(ConfigError, match=r"C107.*workers\.kind = fiber"):
-        check({**CONFIG, "workers": {"num": 0, "kind": "fiber"}})
+        _workers(kind="fiber")
 
 
 def test_an_unknown_key_of_workers_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"C102.*workers\.nums.*did you mean 'workers\.num'"):
-        check({**CONFIG, "workers": {"num": 0, "kind": "thread", "nums": 1}})
+        _workers(nums=1)

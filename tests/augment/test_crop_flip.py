@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
@@ -33,6 +35,42 @@ def test_it_equals_the_slow_reference(padding, flip):
     numbers = draws(torch.arange(12), 1, 2, 3)
     expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, padding, flip, numbers)}, None)["image"]
     assert torch.equal(_applied(CropFlip("image", padding, flip, MEAN, STD), numbers), expected)
+
+
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 17), st.integers(0, 10), st.integers(0, 50), st.integers(0, 3))
+def test_any_shape_equals_the_slow_reference(channels, height, width, padding, epoch, start):
+    """``start``: where the image begins in its memory, which decides whether four pixels can be moved at once."""
+    size = 4 * channels * height * width
+    memory = torch.arange(size + start, dtype=torch.int64).remainder(251).to(torch.uint8)
+    image, numbers = memory[start:].view(4, channels, height, width), draws(torch.arange(4), 0, epoch, 3)
+    found = CropFlip("image", padding, 0.5, None, None)({"image": image}, numbers)["image"]
+    assert torch.equal(found, _slow(image, padding, 0.5, numbers))
+
+
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.float, lambda x: x.to(memory_format=torch.channels_last), lambda x: x[:, :, :, ::2]]
+)
+def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    found = CropFlip("image", 2, 0.5, None, None)({"image": change(IMAGE)}, numbers)["image"]
+    assert torch.equal(found, _slow(change(IMAGE), 2, 0.5, numbers).to(found.dtype))
+    assert found.is_contiguous()
+
+
+def test_without_a_mean_pixels_keep_their_kind():
+    assert CropFlip("image", 2, 0.5, None, None)({"image": IMAGE}, None)["image"] is IMAGE
+
+
+def test_several_fields_are_changed_alike():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    found = CropFlip(["blurry", "sharp"], 2, 0.5, MEAN, STD)({"blurry": IMAGE, "sharp": IMAGE.clone()}, numbers)
+    assert torch.equal(found["blurry"], found["sharp"])
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0.5, MEAN, STD), (1, 1.5, MEAN, STD), (1, 0.5, MEAN, None), (1, 0.5, MEAN, [1.0])])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"padding|probability|do not fit"):
+        CropFlip("image", *wrong)
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, BELOW_ONE])

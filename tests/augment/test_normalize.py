@@ -37,6 +37,20 @@ def test_only_the_named_field_is_changed():
     assert found["photo"].dtype == torch.float32
 
 
-def test_means_and_deviations_of_different_length_are_refused():
-    with pytest.raises(ValueError, match="zip"):
-        Normalize("image", [0.1, 0.2], [0.1])({"image": IMAGE}, None)
+def test_floats_are_taken_to_be_in_the_unit_range_and_stay_as_they_were():
+    image = IMAGE.float() / 255
+    found = Normalize("image", MEAN, STD)({"image": image}, None)["image"]
+    assert torch.allclose(found, Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"], atol=1e-5)
+    assert torch.equal(image, IMAGE.float() / 255)
+
+
+def test_several_fields_are_normalized():
+    found = Normalize(["blurry", "sharp"], MEAN, STD)({"blurry": IMAGE, "sharp": IMAGE}, None)
+    assert torch.equal(found["blurry"], found["sharp"])
+    assert found["sharp"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("mean", "std"), [([0.1, 0.2], [0.1]), ([0.1], [0.0]), ([0.1], [-1.0])])
+def test_means_and_deviations_that_do_not_fit_are_refused(mean, std):
+    with pytest.raises(ValueError, match="do not fit"):
+        Normalize("image", mean, std)

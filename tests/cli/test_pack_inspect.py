@@ -1,7 +1,11 @@
 """``paceline pack`` and ``paceline inspect`` as their users meet them."""
 
+import json
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -34,7 +38,7 @@ def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
 def test_the_number_of_processes_does_not_change_the_file(output):
     image_folder("images", count=200)
     for workers in (0, 1, 3):
-        words = ["input.path=images", "input.encode=raw", f"output={output}", f"output.path=x{workers}", f"workers={workers}"]
+        words = ["input.path=images", "pack.encode=raw", f"output={output}", f"output.path=x{workers}", f"workers={workers}"]
         assert paceline("pack", *words).code == 0
     assert Path("x0").read_bytes() == Path("x1").read_bytes() == Path("x3").read_bytes()
 
@@ -54,7 +58,7 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     done = paceline("inspect", "d.h5", "grid=grid.png")
     assert done.code == 0
-    for words in ("1437 records", "schema 1", "field image: raw uint8 1x8x8, 64 bytes a record", "class 3: 3  135 records"):
+    for words in ("1,437 records", "schema 2", "field image: raw uint8 1x8x8, 64 bytes a record", "class 3: 3  135 records"):
         assert words in done.out
     grid = cv2.imread("grid.png")
     assert grid.shape == (576, 576, 3)  # 36 tiles of 96 pixels
@@ -76,7 +80,7 @@ def test_inspect_does_not_draw_over_a_store():
 def test_a_store_and_a_folder_go_back_and_forth():
     words = ["output=folder", "output.path=png"]
     assert paceline("pack", "input=digits", *words).code == 0
-    assert paceline("pack", "input=folder", "input.path=png", "input.encode=raw", "output.path=again.h5").code == 0
+    assert paceline("pack", "input=folder", "input.path=png", "pack.encode=raw", "output.path=again.h5").code == 0
     assert paceline("pack", "input=digits", "output.path=straight.h5").code == 0
     some, others = open_store("again.h5"), open_store("straight.h5")
     every = torch.arange(1437)
@@ -96,3 +100,101 @@ def test_a_reader_that_goes_early_is_no_error():
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 141)  # 0 where everything was written before the reader went
     assert done.stderr == ""
+
+
+# ----------------------------------------------------------------------------------------------- workers, signals, sweeps
+
+
+def many_images(count=600):
+    """A folder of noise large enough for several jobs."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        path = Path(f"many/{'ab'[number % 2]}/{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), rng.integers(0, 256, (40, 56, 3), np.uint8))
+    return ["input.path=many", "pack.encode=raw", "pack.size=[32,32]"]
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, workers):
+    words = [*many_images(1500), f"workers={workers}"]
+    command = [sys.executable, "-m", "framework", "pack", *words]
+    packer = subprocess.Popen([*command, "output.path=x.h5"], stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not list(Path().glob("x.h5.parts/0*.json")) and time.monotonic() < end:
+        time.sleep(0.005)
+    packer.send_signal(name)
+    said = packer.communicate(timeout=30)[1]
+    assert packer.returncode == (130 if name == signal.SIGINT else 143), said
+    assert said.strip().endswith("finished jobs are kept; the same command goes on")
+    assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == ["x.h5.parts"]
+    done = paceline("pack", *words, "output.path=x.h5")
+    assert "items had been finished before" in done.err
+    assert paceline("pack", *words, "output.path=y.h5").code == 0
+    assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
+
+
+def test_parts_are_packed_by_a_sweep():
+    words = many_images()
+    done = paceline("pack", "-m", "pack.part=range(0,4)", "pack.parts=4", *words, "output.path=x.h5")
+    assert done.code == 0, done.err
+    assert "packed 600 records" in done.err
+    assert paceline("pack", *words, "output.path=y.h5").code == 0
+    assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
+
+
+def test_a_folder_of_files_is_a_store_too():
+    assert paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code == 0
+    assert paceline("inspect", "x").code == 0
+    assert "nothing is wrong" in paceline("verify", "x").out
+
+
+def test_what_is_skipped_is_counted_and_listed():
+    words = many_images()
+    Path("many/a/0.png").write_bytes(b"<html>no image</html>")
+    assert is_one_error_line(paceline("pack", *words, "output.path=x.h5"), "D106")
+    done = paceline("pack", *words, "pack.on_error=skip", "output.path=x.h5")
+    assert done.code == 8
+    assert done.last_line == "1 items were skipped: x.h5.bad.jsonl lists them"
+    assert "599 records" in done.err
+    assert json.loads(Path("x.h5.bad.jsonl").read_text())["name"].endswith("many/a/0.png")
+
+
+def test_the_last_line_says_what_was_made():
+    done = paceline("pack", "input=digits", "output.path=d.h5")
+    assert re.fullmatch(r"packed 1437 records into d\.h5: [\d,]+ bytes, [\d.]+ s, [\d,]+ records/s, 0 skipped", done.last_line)
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("+pack.reize=5", "C102"),
+        ("pack.resize=big", "C101"),
+        ("pack.on_error=maybe", "C150"),
+        ("pack.part=3", "C151"),
+        ("advise=5", "C101"),
+        ("workers=-1", "C101"),
+        ("pack.size=[a,b]", "C101"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(word, number):
+    assert is_one_error_line(paceline("pack", "input=digits", "output.path=d.h5", word), number)
+
+
+def test_advice_measures_and_packs_nothing():
+    done = paceline("pack", *many_images(100)[:1], "pack.size=[32,32]", "output.path=x.h5", "advise=true")
+    assert done.code == 0, done.err
+    assert "measured on 100 of 100 items" in done.out
+    assert re.search(r"^raw .*\d", done.out, re.MULTILINE)
+    command = done.out.strip().splitlines()[-1]
+    assert command.startswith("paceline pack input.path=many 'pack.size=[32,32]' output.path=x.h5 pack.encode=")
+    assert not list(Path().glob("x.h5*"))
+
+
+def test_an_input_of_ones_own_must_be_allowed():
+    Path("mine.py").write_text("import framework.pack.digits\n\n\nclass Mine(framework.pack.digits.DigitsInput):\n    pass\n")
+    words = ["input._target_=mine.Mine", "input=digits", "output.path=x.h5"]
+    assert is_one_error_line(paceline("pack", *words), "C105")
+    done = paceline("pack", *words, "allow_targets=[mine]")
+    assert done.code == 0, done.err

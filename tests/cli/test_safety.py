@@ -33,6 +33,20 @@ def write_recipe(text: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_an_input_that_somebody_sent_cannot_allow_itself_anything(way):
+    Path("evil.py").write_text("open('ran', 'w').close()\ndef records(item):\n    yield {'x': 1.0}\n")
+    Path("sent/input").mkdir(parents=True)
+    body = (
+        "_target_: framework.pack.function.FunctionInput\nfunction: evil.records\ncall: {_target_: evil.records, _partial_: true}"
+    )
+    block = "".join(f"  {line}\n" for line in [*body.splitlines(), "path: null", "items: 2", "classes: null"])
+    Path("sent/input/sent.yaml").write_text(f"# @package _global_\ninput:\n{block}{WAYS[way]}\n")
+    done = paceline("pack", "--config-dir", "sent", "input=sent", "output.path=x.h5")
+    assert done.code == 2, done
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_recipe_cannot_allow_itself_anything(way):
     write_recipe(WAYS[way])
     done = paceline("train", "--config-dir", ".", "recipes=sent")
@@ -91,7 +105,7 @@ def test_a_signal_stops_a_whole_sweep():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_packing_that_is_stopped_leaves_nothing(number, code):
+def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
     (Path("images") / "a").mkdir(parents=True)
     noise = cv2.imencode(".png", np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8))[1].tobytes()
     for item in range(400):
@@ -104,11 +118,12 @@ def test_packing_that_is_stopped_leaves_nothing(number, code):
     time.sleep(0.5)
     process.send_signal(number)
     assert process.wait(30) == code
-    assert os.listdir("store") == []
+    assert set(os.listdir("store")) <= {"x.h5.parts"}  # finished jobs are kept
 
 
-def test_a_killed_worker_is_said_soon_with_every_loader():
-    process = start("epochs=5000", "workers.num=2", "workers.kind=process")
+@pytest.mark.parametrize("loader", ["plain", "prefetch"])
+def test_a_killed_worker_is_said_soon_with_every_loader(loader):
+    process = start("epochs=5000", "workers.num=2", "workers.kind=process", f"loader={loader}")
     children = [
         int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in (task / "children").read_text().split()
     ]

@@ -20,6 +20,9 @@ IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Fiel
 STORES = ("hdf5", "lmdb", "hdf5_images", "lmdb_images", "folder")
 SOURCES = ("hdf5", "lmdb", "folder", "dali", "synthetic")
 READERS = ("hdf5", "lmdb", "folder", "dali")  # sources that read files
+WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
+TAKEN = {"dali": WAYS[:2], "synthetic": WAYS[:1]}  # by sources that take not all of them
+KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WAYS)]
 
 
 def pixels(seed: int, height: int = 16, width: int = 12, channels: int = 3) -> np.ndarray:

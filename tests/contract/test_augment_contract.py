@@ -1,14 +1,42 @@
+from importlib.util import find_spec
+
 import pytest
 import torch
 
+from framework.augment.color_jitter import ColorJitter
+from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
+from framework.augment.cutmix import CutMix
+from framework.augment.flip import Flip
+from framework.augment.kornia import Kornia
+from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
+from framework.augment.random_erasing import RandomErasing
 from framework.order import draws
 
-AUGMENTS = [NoAugment(), Normalize("image", [0.5], [0.5]), CropFlip("image", 2, 0.5, [0.4, 0.5, 0.6], [0.2, 0.2, 0.3])]
+NORMALIZE = Normalize("image", [0.5], [0.5])
+JITTER = ColorJitter("image", 0.4, 0.4, 0.4, 0.1)
+ERASING = RandomErasing("image", 0.5, [0.02, 0.33], [0.3, 3.3], [0.0])
+ALONE = [
+    NoAugment(),
+    NORMALIZE,
+    CropFlip("image", 2, 0.5, [0.4, 0.5, 0.6], [0.2, 0.2, 0.3]),
+    CropFlip("image", 3, 0.5, None, None),
+    Flip("image", 0.5, 0.5),
+    JITTER,
+    ERASING,
+    Compose({"flip": Flip("image", 0.5, 0.0), "jitter": JITTER, "normalize": NORMALIZE, "erase": ERASING}),
+]
+MIXING = [Mixup("image", "label", 3, 0.3, 0.8), CutMix("image", "label", 3, 1.0, 0.8)]  # a record's partner is in its batch
+if find_spec("kornia"):
+    ALONE.append(Kornia("image", [{"name": "RandomAffine", "params": {"degrees": 30.0}}, {"name": "RandomErasing"}], False))
 both = pytest.mark.parametrize("training", [False, True])
-every = pytest.mark.parametrize("augment", AUGMENTS)
+every = pytest.mark.parametrize("augment", ALONE + MIXING, ids=lambda augment: type(augment).__name__)
+alone = pytest.mark.parametrize("augment", ALONE, ids=lambda augment: type(augment).__name__)
+exact = pytest.mark.parametrize(
+    "augment", [a for a in ALONE + MIXING if type(a) is not Kornia], ids=lambda augment: type(augment).__name__
+)
 
 
 def _batch(count=6):
@@ -49,7 +77,7 @@ def test_the_same_numbers_give_the_same_batch(augment, training):
     assert _equal(augment(_batch(), numbers), augment(_batch(), numbers))
 
 
-@every
+@alone
 @both
 def test_a_record_does_not_depend_on_its_batch(augment, training):
     batch, numbers = _batch(), _draws(augment, training)
@@ -61,7 +89,7 @@ def test_a_record_does_not_depend_on_its_batch(augment, training):
         assert _equal(alone, {name: tensor[i : i + 1] for name, tensor in together.items()})
 
 
-@every
+@alone
 @both
 def test_index_and_label_stay_and_no_record_is_lost(augment, training):
     batch, found = _batch(), augment(_batch(), _draws(augment, training))
@@ -86,10 +114,26 @@ def test_the_global_random_numbers_are_neither_used_nor_moved(augment):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@every
+@exact
 @both
 def test_the_numbers_are_the_same_on_any_device(augment, training):
     device, numbers = torch.device("cuda"), _draws(augment, training)
     batch = {name: tensor.to(device) for name, tensor in _batch().items()}
     found = augment(batch, None if numbers is None else numbers.to(device))
     assert all(torch.equal(found[name].cpu(), tensor) for name, tensor in augment(_batch(), numbers).items())
+
+
+@pytest.mark.parametrize("augment", MIXING, ids=lambda augment: type(augment).__name__)
+def test_mixing_depends_on_the_partner_and_no_other_record(augment):
+    batch, numbers = _batch(), _draws(augment, training=True)
+    together = augment(batch, numbers)
+    for i in range(6):
+        pair = [(i - 1) % 6, i]
+        apart = augment({name: tensor[pair] for name, tensor in batch.items()}, numbers[pair])
+        assert _equal({name: tensor[1] for name, tensor in apart.items()}, {name: tensor[i] for name, tensor in together.items()})
+
+
+@every
+def test_images_are_of_one_kind_in_training_and_outside(augment):
+    kinds = {augment(_batch(), _draws(augment, training))["image"].dtype for training in (False, True)}
+    assert len(kinds) == 1

@@ -8,6 +8,7 @@ from torch import nn
 
 from framework.objective.classify import Classify
 from framework.objective.regress import Regress
+from framework.objective.restore import Restore
 
 CLASSES = {"image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), "label": torch.arange(8) % 3}
 NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
@@ -16,6 +17,7 @@ KINDS = {
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
     "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
     "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
+    "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),
 }
 every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
 

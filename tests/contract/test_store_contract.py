@@ -2,7 +2,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,6 @@ def case(request):
     store, records = make_store(request.param)
     yield store, records
     store.close()
-
-
-@pytest.fixture
-def helpers_gone():
-    """Ends the helper processes that forkserver and spawn leave running for the next child."""
-    yield
-    forkserver._forkserver._stop()
-    resource_tracker._resource_tracker._stop()
 
 
 @pytest.mark.parametrize("indices", ORDERS)
@@ -126,7 +117,7 @@ def test_a_forked_child_reads_the_parents_store(kind, opened):
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_child_started_afresh_reads_the_parents_stores(method, helpers_gone):
+def test_a_child_started_afresh_reads_the_parents_stores(method):
     _check_child(method, [(kind, *make_store(kind)) for kind in STORES], opened=True)
 
 

@@ -1,21 +1,42 @@
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.contracts import Field
 from framework.data.decode import cut
+from framework.data.hdf5 import HDF5Store
+from framework.data.reader import BatchReader, Request
 from framework.order import draws
+from framework.transform.center_crop import CenterCrop
+from framework.transform.flip import Flip
+from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
+from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
-from tests.contract.cases import pixels
+from tests.conftest import make_context, write_store
+from tests.contract.cases import jpeg, pixels
+
+
+def noisy(images, rng):
+    number = rng.integers(1, 256, dtype=np.uint8)
+    return {name: image ^ number for name, image in images.items()}
+
 
 TRANSFORMS = [
     NoTransform(),
-    Resize([8, 6]),
-    Resize([1, 300]),
-    RandomResizedCrop([8, 6], [0.08, 1.0], [3 / 4, 4 / 3], 0.5),
-    RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0),
+    Resize([8, 6], True, True),
+    Resize([1, 300], False, False),
+    CenterCrop([8, 6], 10, True),
+    Flip(0.5, 0.5),
+    RandomCrop([1, 1], 0.5, 0.5),
+    RandomResizedCrop([8, 6], [0.08, 1.0], [3 / 4, 4 / 3], 0.5, 0.0, True),
+    RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0, 0.5, False),
+    FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
 ]
 SIZES = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=6)
 both = pytest.mark.parametrize("training", [False, True])
@@ -35,7 +56,7 @@ def test_windows_lie_inside_their_images(transform, training, sizes, epoch):
     corner, extent, flip = windows[:, :2], windows[:, 2:4], windows[:, 4]
     assert (windows.dtype, windows.shape) == (torch.int64, (len(sizes), 5))
     assert bool((corner >= 0).all() and (extent >= 1).all() and (corner + extent <= sizes).all())
-    assert set(flip.tolist()) <= {0, 1}
+    assert set(flip.tolist()) <= {0, 1, 2, 3}
 
 
 @every
@@ -82,3 +103,38 @@ def test_every_result_has_the_promised_size(transform, training):
 def test_the_number_of_draws_is_a_number(transform):
     assert isinstance(transform.num_draws, int)
     assert transform.num_draws >= 0
+
+
+@every
+def test_it_can_be_sent_to_another_process(transform):
+    sizes, numbers = torch.tensor([[30, 40]]), _draws(transform, 1, training=True)
+    assert torch.equal(pickle.loads(pickle.dumps(transform)).windows(sizes, numbers), transform.windows(sizes, numbers))
+
+
+@every
+def test_a_function_depends_on_the_seed_alone(transform):
+    image = {"image": pixels(0)}
+    if transform.function is not None:
+        assert np.array_equal(transform.function(image, 3)["image"], transform.function(image, 3)["image"])
+        assert not np.array_equal(transform.function(image, 3)["image"], transform.function(image, 4)["image"])
+
+
+@every
+def test_whether_shrinking_averages_is_said(transform):
+    assert isinstance(transform.antialias, bool)
+
+
+@every
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_pair_is_read_with_the_same_change(transform, raw):
+    images = [jpeg(0) for _ in range(4)]
+    field = Field("uint8", (3, None, None), "image")
+    if raw:
+        images, field = np.stack([pixels(number).transpose(2, 0, 1) for number in range(4)]), Field("uint8", (3, 16, 12))
+    path = write_store("pair.h5", {"blurry": images, "sharp": images}, {"blurry": field, "sharp": field})
+    read = BatchReader(HDF5Store(path), make_context(transform=transform))
+    for epoch in range(3):  # one record at a time: a transform without a size gives many
+        for index in range(4):
+            batch = read(Request(epoch, torch.tensor([index]), training=True))
+            assert torch.equal(batch["blurry"], batch["sharp"])
+    read.store.close()

@@ -15,6 +15,7 @@ from tests.contract.cases import IMAGE_FIELDS, encoded_records, plain, rows
 
 WRITERS = {"x.h5": (HDF5Writer, HDF5Store), "x.lmdb": (LMDBWriter, LMDBStore), "x": (FolderWriter, FolderStore)}
 FILES = ("x.h5", "x.lmdb")  # a folder is never replaced
+KEYS = ["a/b.jpg", "", "ü", "\udcff", "日本", "x" * 600]
 KINDS = {"raw": (FIELDS, make_records), "image": (IMAGE_FIELDS, encoded_records)}
 
 
@@ -34,7 +35,7 @@ def _start(path, kind="raw", count=6, parts=2):
     writer, records = WRITERS[path][0](path, fields=fields, num_records=count), make(count)
     for rows_of_part in np.array_split(np.arange(count), parts):
         start, stop = rows_of_part[0], rows_of_part[-1] + 1
-        writer.write({name: values[start:stop] for name, values in records.items()})
+        writer.write({name: values[start:stop] for name, values in records.items()}, KEYS[start:stop])
     return writer
 
 
@@ -117,7 +118,7 @@ def test_an_abort_after_the_close_does_nothing(path, kind):
 def test_missing_folders_are_made(path):
     writer_class = WRITERS[path][0]
     writer = writer_class(f"one/two/{path}", fields=FIELDS, num_records=2)
-    writer.write(make_records(2))
+    writer.write(make_records(2), KEYS[:2])
     writer.close(_manifest(count=2))
     assert os.listdir("one/two") == [path]
 

@@ -10,7 +10,7 @@ from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source, micros
 
-CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5)
+CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
 def _images(images, **options):
@@ -29,7 +29,7 @@ def test_raw_records_are_those_of_the_other_sources(suffix):
     expected.close()
 
 
-@pytest.mark.parametrize("transform", [None, Resize([8, 8]), Resize([32, 32]), CROP])
+@pytest.mark.parametrize("transform", [None, Resize([8, 8], True, True), Resize([32, 32], True, True), CROP])
 def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transform):
     pair = _images([jpeg(number, 20, 24) for number in range(6)], transform=transform)
     for found, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):
@@ -37,13 +37,15 @@ def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transf
         assert torch.equal(found.batch["label"], expected.batch["label"])
         difference = (found.batch["image"].int() - expected.batch["image"].int()).abs().float()
         assert found.batch["image"].shape == expected.batch["image"].shape
-        assert float(difference.mean()) < 4
+        assert (
+            float(difference.mean()) < 6
+        )  # a JPEG is decoded at half its size where that covers the window, which is then rounded to its pixels
     for source in pair:
         source.close()
 
 
 def test_images_of_different_sizes_fit_once_they_are_scaled():
-    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)], transform=Resize([8, 8]))
+    dali, ours = _images([jpeg(0), jpeg(1, 30, 20), jpeg(2)], transform=Resize([8, 8], True, True))
     assert next(dali.batches(0)).batch["image"].shape == (3, 3, 8, 8)
     dali.close()
     ours.close()

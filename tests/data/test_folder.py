@@ -23,7 +23,7 @@ def _written(classes, labels, image=None):
     """A folder written with these classes and labels, as {relative name}."""
     images = np.stack([image if image is not None else pixels(n, 4, 4).transpose(2, 0, 1) for n in range(len(labels))])
     writer = FolderWriter("out", fields=FIELDS, num_records=len(labels))
-    writer.write({"image": images, "label": np.array(labels)})
+    writer.write({"image": images, "label": np.array(labels)}, [""] * len(labels))
     writer.close(Manifest(len(labels), FIELDS, classes))
     return {str(file.relative_to("out")) for file in Path("out").rglob("*.*")}
 
@@ -113,7 +113,7 @@ def test_without_class_names_the_numbers_are_the_names():
 def test_pixels_survive_being_written_as_files():
     records = make_records(4)
     writer = FolderWriter("out", fields=FIELDS, num_records=4)
-    writer.write(records)
+    writer.write(records, [""] * 4)
     writer.close(Manifest(4, FIELDS, ["a"]))
     store = FolderStore("out")
     row = int(Path(store.files[0]).stem)
@@ -122,7 +122,7 @@ def test_pixels_survive_being_written_as_files():
 
 def test_kept_bytes_are_written_as_they_are():
     writer = FolderWriter("out", fields=IMAGE_FIELDS, num_records=1)
-    writer.write({"image": [jpeg(5)], "label": np.array([0])})
+    writer.write({"image": [jpeg(5)], "label": np.array([0])}, ["x.jpg"])
     writer.close(Manifest(1, IMAGE_FIELDS, ["a"]))
     assert Path("out/a/000000000.jpg").read_bytes() == jpeg(5)
 

@@ -1,5 +1,12 @@
 import json
+import multiprocessing
 import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import h5py
@@ -9,13 +16,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts import Field
+from framework.contracts import Field, Manifest
 from framework.data.hdf5 import HDF5Store, HDF5Writer, RowGather
 from framework.data.manifest import to_json
-from framework.errors import DataError
-from tests.conftest import make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, plain, write_case
+from framework.errors import ConfigError, DataError
+from tests.conftest import FIELDS, edited_manifest, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
+from tests.data.fuzz import flips, judge, mutations, truncations
 
+ROOT = Path(__file__).parents[2]
 DTYPES = [
     "uint8",
     "int8",
@@ -40,7 +49,7 @@ def _edit(path, change):
 
 
 def _manifest(file, **changes):
-    file.attrs["manifest"] = json.dumps({**json.loads(file.attrs["manifest"]), **changes})
+    file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], **changes)
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
@@ -98,7 +107,6 @@ def test_a_newer_schema_is_named():
         lambda file: _manifest(file, num_records=4),
         lambda file: _manifest(file, fields={"label": {"dtype": "int32", "shape": [], "encoding": "raw"}}),
         lambda file: _manifest(file, fields={"label": {"dtype": "int64", "shape": [2], "encoding": "raw"}}),
-        lambda file: _manifest(file, fields={"label": {"dtype": "nonsense", "shape": [], "encoding": "raw"}}),
         lambda file: _manifest(file, fields={"label": {"dtype": "uint8", "shape": [3, None, None], "encoding": "image"}}),
     ],
 )
@@ -109,10 +117,12 @@ def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
         HDF5Store(path).read(torch.tensor([0]))
 
 
-def test_a_chunked_dataset_is_refused():
+@pytest.mark.parametrize("name", ["crc32", "keys/data", "keys/offsets"])
+def test_what_is_mapped_may_not_be_chunked(name):
     path = write_store("x.h5", make_records(8))
-    _edit(path, lambda file: file.pop("records/label") and file["records"].create_dataset("label", (8,), "int64", chunks=(2,)))
-    with pytest.raises(DataError, match=r"D105.*label.*not stored in one piece"):
+    values = h5py.File(path)[name][:]
+    _edit(path, lambda file: file.pop(name) and file.create_dataset(name, data=values, chunks=(2,)))
+    with pytest.raises(DataError, match=r"D105.*x\.h5.*not stored in one piece"):
         HDF5Store(path).read(torch.tensor([0]))
 
 
@@ -175,7 +185,7 @@ def test_what_is_read_cannot_change_the_file():
     before = Path(path).read_bytes()
     store = HDF5Store(path)
     store.read(torch.tensor([0]))["image"].fill_(7)
-    next(iter(store._maps.values())).rows.fill_(7)
+    store.read(torch.tensor([0]), ["image"])["image"][0].fill(7)
     store.close()
     assert Path(path).read_bytes() == before
 
@@ -196,7 +206,7 @@ def test_large_raw_fields_lie_aligned_for_the_map():
 
 def test_images_leave_no_spool_behind_when_abandoned():
     writer = HDF5Writer("x.h5", fields=IMAGE_FIELDS, num_records=2)
-    writer.write({"image": [b"abc"], "label": np.arange(1)})
+    writer.write({"image": [b"abc"], "label": np.arange(1)}, ["a"])
     writer.abort()
     assert os.listdir() == []
 
@@ -206,3 +216,258 @@ def test_the_manifest_is_the_one_that_was_given():
     manifest = HDF5Store(path).manifest
     with h5py.File(path) as file:
         assert file.attrs["manifest"] == to_json(manifest)
+
+
+def _layout(**options):
+    """A store of 20 records written with this layout."""
+    writer = HDF5Writer("x.h5", **options, fields=FIELDS, num_records=20)
+    writer.write(make_records(20), [f"record-{number}" for number in range(20)])
+    writer.close(Manifest(20, FIELDS))
+    return HDF5Store("x.h5")
+
+
+@pytest.mark.parametrize("chunk_records", [1, 3, 20, 1000])
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+def test_chunks_and_compression_read_the_same(chunk_records, compression):
+    store = _layout(chunk_records=chunk_records, compression=compression)
+    indices = [19, 0, 0, 7, 8, 3]
+    found = store.read(torch.tensor(indices))
+    assert plain(found) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices), found) == []
+    assert plain(store.read(torch.tensor([], dtype=torch.int64))) == {"image": [], "label": []}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "gzip"}, {"chunk_records": 0}, {"chunk_records": 4, "compression": "szip"}, {"chunk_records": -1}]
+)
+def test_a_layout_that_cannot_be_is_refused(options):
+    with pytest.raises(ConfigError, match=r"C170.*chunk"):
+        _layout(**options)
+    assert os.listdir() == []
+
+
+def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
+    store = _layout(chunk_records=4, compression="gzip")
+    expected = plain(store.read(torch.arange(20)))
+    with ThreadPoolExecutor(4) as pool:
+        assert all(plain(found) == expected for found in pool.map(store.read, [torch.arange(20)] * 20))
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(plain(store.read(torch.arange(20)))))
+    child.start()
+    assert queue.get() == expected
+    child.join()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_many_threads_may_open_a_store_at_once(kind):
+    path, records = write_case(kind, 40)
+    store = HDF5Store(path)
+    for _ in range(30):
+        start = threading.Barrier(8)
+
+        def read(number, start=start):
+            start.wait()
+            return plain(store.read(torch.tensor([number])))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(read, range(8))) == [rows(records, [number]) for number in range(8)]
+        store.close()
+
+
+SECRET = "secret.bin"
+
+
+def _replace(name, make):
+    """Put something else in a dataset's place: ``make(file, name)``."""
+
+    def change(file):
+        del file[name]
+        make(file, name)
+
+    return change
+
+
+def _linked_outside(file, name):
+    with h5py.File(SECRET, "w") as other:
+        other["x"] = np.arange(3)
+    file[name] = h5py.ExternalLink(SECRET, "/x")
+
+
+def _stored_outside(file, name):
+    Path(SECRET).write_bytes(bytes(24))
+    file.create_dataset(name, (3,), "int64", external=[(SECRET, 0, 24)])
+
+
+def _virtual(file, name):
+    with h5py.File(SECRET, "w") as other:
+        other["x"] = np.arange(3)
+    layout = h5py.VirtualLayout((3,), "int64")
+    layout[:] = h5py.VirtualSource(SECRET, "x", (3,))
+    file.create_virtual_dataset(name, layout)
+
+
+def _softly_linked(file, name):
+    file["elsewhere"] = np.arange(3)
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def _dangling(file, name):
+    file[name] = h5py.SoftLink("/nowhere")
+
+
+def _looping(file, name):
+    file[name] = h5py.SoftLink("/" + name)
+
+
+def _plugged(file, name):
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((3,))
+    properties.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))  # Zstandard
+    space = h5py.h5s.create_simple((3,))
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_INT64, space, properties)
+
+
+def _huge(file, name):
+    file.create_dataset(name, (1 << 39,), "int64", chunks=(1 << 20,))
+
+
+def _huge_and_contiguous(file, name):
+    file.create_dataset(name, (1 << 39,), "int64")
+
+
+def _of_objects(file, name):
+    file.create_dataset(name, (3,), h5py.special_dtype(vlen=np.int64))
+
+
+def _of_words(file, name):
+    file.create_dataset(name, (3,), h5py.string_dtype())
+
+
+def _of_references(file, name):
+    file.create_dataset(name, (3,), h5py.ref_dtype)
+
+
+def _of_pairs(file, name):
+    file.create_dataset(name, (3,), np.dtype([("a", "i4"), ("b", "i4")]))
+
+
+def _a_group(file, name):
+    file.create_group(name)
+
+
+def _square(file, name):
+    file[name] = np.zeros((4, 4), np.int64)
+
+
+def _of_other_numbers(file, name):
+    file[name] = np.zeros(4, np.float64)
+
+
+def _empty(file, name):
+    file[name] = h5py.Empty("int64")
+
+
+PLANTS = [
+    _linked_outside,
+    _stored_outside,
+    _virtual,
+    _softly_linked,
+    _dangling,
+    _looping,
+    _plugged,
+    _huge,
+    _huge_and_contiguous,
+    _of_objects,
+    _of_words,
+    _of_references,
+    _of_pairs,
+    _a_group,
+    _square,
+    _of_other_numbers,
+    _empty,
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["records/label", "records/image/data", "records/image/offsets", "crc32", "keys/data", "keys/offsets"]
+)
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_is_planted_in_a_store_is_refused(plant, name):
+    path = write_store("x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS)
+    _edit(path, _replace(name, plant))
+    with pytest.raises(DataError, match=r"D105.*x\.h5") as caught:
+        HDF5Store(path).read(torch.tensor([0]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["records", "keys", "records/image"])
+@pytest.mark.parametrize("plant", [_linked_outside, _softly_linked, _dangling, _looping])
+def test_a_group_that_is_a_link_is_refused(plant, name):
+    path = write_store("x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS)
+    _edit(path, _replace(name, plant))
+    with pytest.raises(DataError, match=r"D105.*x\.h5"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+def test_a_foreign_file_is_never_opened():
+    paths = []
+    for number, (plant, name) in enumerate(
+        product([_linked_outside, _stored_outside, _virtual], ["records/label", "records", "keys"])
+    ):
+        paths.append(write_store(f"{number}.h5", make_records(3)))
+        _edit(paths[-1], _replace(name, plant))
+        os.remove(SECRET)
+    os.mkfifo(SECRET)
+    script = "import sys, torch; from framework.data.hdf5 import HDF5Store; from framework.errors import DataError\nfor path in sys.argv[1:]:\n"
+    script += "    try: HDF5Store(path).read(torch.tensor([0]))\n    except DataError as error: print(error.args[0], end=' ')"
+    command = ["strace", "-f", "-e", "trace=file", "-o", "trace", sys.executable, "-c", script, *paths]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=100, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.stdout.split() == [b"105"] * len(paths)
+    assert SECRET not in Path("trace").read_text()
+
+
+def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
+    fields = {"x": Field("uint8", (1 << 42,))}
+    path = write_store("x.h5", {"x": np.zeros((1, 4), np.uint8)}, {"x": Field("uint8", (4,))})
+
+    def change(file):
+        del file["records/x"]
+        file.create_dataset("records/x", (1, 1 << 42), "uint8", chunks=(1, 1 << 20), compression="gzip")
+        _manifest(file, fields={name: asdict(field) for name, field in fields.items()})
+
+    _edit(path, change)
+    with pytest.raises(DataError, match=r"D105.*x\.h5"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_any_flipped_bit_is_refused_found_or_harmless(kind):
+    path, records = write_case(kind, 40)
+    counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 500), plain(records), 40)
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+@pytest.mark.parametrize("block", [512, 4096])
+def test_any_garbled_block_is_refused_found_or_harmless(kind, block):
+    path, records = write_case(kind, 40)
+    counts = judge(HDF5Store, "h5", mutations(Path(path).read_bytes(), 500, block), plain(records), 40)
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_every_truncation_is_refused(kind):
+    path, records = write_case(kind, 40)
+    assert judge(HDF5Store, "h5", truncations(Path(path).read_bytes(), 200), plain(records), 40) == {"refused": 200}
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+def test_damage_to_chunks_is_refused_found_or_harmless(compression):
+    store = _layout(chunk_records=3, compression=compression)
+    store.close()
+    data, records = Path("x.h5").read_bytes(), plain(make_records(20))
+    counts = judge(HDF5Store, "h5", [*flips(data, 300), *mutations(data, 200, 512)], records, 20)
+    assert counts.keys() <= {"right", "found", "refused"}

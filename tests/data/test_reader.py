@@ -13,7 +13,7 @@ from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_store, plain, write_folder
 
-CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5)
+CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
 def _reader(store, transform=None):
@@ -46,7 +46,7 @@ def test_image_files_become_pixels_channels_first():
 
 
 def test_raw_images_are_scaled_where_the_transform_has_a_size():
-    batch = _reader(make_store("hdf5")[0], Resize([2, 6]))(_ask(3, 0))
+    batch = _reader(make_store("hdf5")[0], Resize([2, 6], True, True))(_ask(3, 0))
     assert batch["image"].shape == (2, 3, 2, 6)
     assert batch["label"].tolist() == [0, 0]
 
@@ -54,7 +54,7 @@ def test_raw_images_are_scaled_where_the_transform_has_a_size():
 @pytest.mark.parametrize(("dtype", "shape"), [("float32", (3, 4, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())])
 def test_raw_fields_that_are_no_images_are_not_scaled(dtype, shape):
     path = write_store("x.h5", {"x": np.ones((3, *shape), dtype)}, {"x": Field(dtype, shape)})
-    assert _reader(HDF5Store(path), Resize([2, 2]))(_ask(1))["x"].shape == (1, *shape)
+    assert _reader(HDF5Store(path), Resize([2, 2], True, True))(_ask(1))["x"].shape == (1, *shape)
 
 
 def test_a_raw_image_and_its_file_are_transformed_alike():
@@ -101,4 +101,4 @@ def test_images_of_different_sizes_are_named_by_the_odd_one():
 
 def test_images_of_different_sizes_fit_once_they_are_scaled():
     store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
-    assert _reader(store, Resize([5, 5]))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)
+    assert _reader(store, Resize([5, 5], True, True))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)

@@ -1,16 +1,22 @@
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from framework.data.hdf5 import HDF5Store, hdf5_source
-from framework.data.lmdb import LMDBStore
+from framework.data.lmdb import LMDBStore, lmdb_source
 from framework.data.source import StoreSource, make_order
 from framework.errors import DataError
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import make_source, make_store, micros, plain
 
-CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5)
+CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
 
 @pytest.mark.parametrize(("name", "store"), [("x.h5", HDF5Store), ("x.lmdb", LMDBStore)])
@@ -92,3 +98,55 @@ def test_classes_come_with_the_source():
     assert list(source.manifest.classes) == ["a", "b", "c"]
     assert np.sum(source.manifest.class_counts) == 6
     source.close()
+
+
+MEMORY = """
+import gc
+from pathlib import Path
+from tests.contract.cases import make_source
+from framework.transform.resize import Resize
+source = make_source("{kind}", 600, batch_size=32, num_workers={num}, transform=Resize([8, 8], True, True))
+def pss():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+sizes = []
+for epoch in range(12):
+    for _ in source.batches(epoch):
+        pass
+    sizes.append(pss())
+source.close()
+print((sizes[-1] - sizes[1]) / (len(sizes) - 2))
+"""
+
+
+@pytest.mark.parametrize("num", [0, 2])
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb", "folder"])
+def test_memory_stays_as_it_is_from_epoch_to_epoch(kind, num):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", MEMORY.format(kind=kind, num=num)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment)
+    assert float(done.stdout) < 1 << 20  # bytes an epoch
+
+
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_a_file_replaced_between_epochs_is_told(suffix, num, kind):
+    path = write_store(f"x.{suffix}", make_records(20))
+    make = {"h5": hdf5_source, "lmdb": lmdb_source}[suffix]
+    source = make(path, context=make_context(num_workers=num, worker_kind=kind))
+    micros(source)
+    write_store(f"x.{suffix}", make_records(20))
+    with pytest.raises(DataError, match=rf"D117.*x\.{suffix}: was replaced or rewritten"):
+        micros(source, 1)
+    source.close()
+
+
+@pytest.mark.parametrize(("name", "store"), [("x.h5", HDF5Store), ("x.lmdb", LMDBStore)])
+def test_a_file_replaced_before_a_worker_opens_it_is_told(name, store):
+    old = store(write_store(name, make_records(20)))
+    assert old.manifest.num_records == 20
+    copy = pickle.loads(pickle.dumps(old))
+    write_store(name, make_records(20))
+    with pytest.raises(DataError, match=rf"D117.*{name}"):
+        copy.read(torch.tensor([0]))
+    old.close()

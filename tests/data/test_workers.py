@@ -2,17 +2,56 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from framework.data.reader import Request
+from framework.contracts import LoaderContext
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
+from framework.data.reader import Request, Work
+from framework.data.source import StoreSource
 from framework.data.workers import AHEAD, Workers
-from framework.errors import ConfigError, DataError, ResourceError
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError  # noqa: F401  # for SCRIPT
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.measure.clock import HostClock
+from tests.conftest import children_of_this_process, make_context, make_records, settled, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, micros
 
+ROOT = Path(__file__).parents[2]
 KINDS = [(0, "thread"), (1, "thread"), (2, "thread"), (2, "process")]
 HERE = os.getpid()
+
+
+class Reading:
+    """A reader whose every slice is read by ``read``. Picklable, as the real one is."""
+
+    decodes = True
+    store = SimpleNamespace(check=lambda: None)
+
+    def __init__(self, read):
+        self.read = read
+
+    def __call__(self, request):
+        return self.read(request)
+
+    def begin(self, request):
+        return Work(request, {})
+
+    def fill(self, work, start, stop):
+        work.parts[start] = self.read(work.request._replace(indices=work.request.indices[start:stop]))
+
+    def finish(self, work):
+        parts = [work.parts[start] for start in sorted(work.parts)]
+        return {name: torch.cat([part[name].reshape(-1) for part in parts]) for name in parts[0]}
 
 
 def _requests(count):
@@ -50,8 +89,8 @@ def make():
     """Makes Workers that are closed at the end."""
     made = []
 
-    def workers(read, num, kind):
-        made.append(Workers(read, num, kind))
+    def workers(read, num, kind, *more):
+        made.append(Workers(Reading(read), num, kind, *more))
         return made[-1]
 
     yield workers
@@ -103,7 +142,7 @@ def test_any_error_in_a_thread_comes_back_as_it_is(make):
 
 def _lose_a_worker(queue):
     """In a process of its own: torch's SIGCHLD handler, which tells of the loss, may raise in any line of the main thread."""
-    workers = Workers(_die, 2, "process")
+    workers = Workers(Reading(_die), 2, "process")
     try:
         list(workers.map(_requests(20)))
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is told to the parent
@@ -148,7 +187,7 @@ def test_threads_take_only_a_few_requests_ahead(make):
     taken = []
     results = make(_read, 2, "thread").map(taken.append(request) or request for request in _requests(50))
     next(results)
-    assert len(taken) == 2 * AHEAD
+    assert len(taken) == AHEAD + 1
     results.close()
 
 
@@ -161,7 +200,7 @@ def test_an_early_close_of_threads_leaves_none(make):
 
 def test_closing_ends_the_processes():
     before = set(multiprocessing.active_children())
-    workers = Workers(_read, 2, "process")
+    workers = Workers(Reading(_read), 2, "process")
     list(workers.map(_requests(3)))
     assert len(set(multiprocessing.active_children()) - before) == 2
     workers.close()
@@ -176,4 +215,269 @@ def test_the_global_random_numbers_do_not_depend_on_the_workers(make):
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match=r"C107.*workers\.kind = fiber"):
-        Workers(_read, 1, "fiber")
+        Workers(Reading(_read), 1, "fiber")
+
+
+# ------------------------------------------------------------------------- with the real reader, and a user's function
+
+
+class Awkward(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+        self.two = two
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Impatient(KeyboardInterrupt):
+    pass
+
+
+def _ordinary():
+    raise LookupError("a user's mistake")
+
+
+def _local():
+    class Local(Exception):
+        pass
+
+    raise Local("cannot be pickled")
+
+
+def _awkward():
+    raise Awkward("one", "two")
+
+
+def _mute():
+    raise Mute
+
+
+def _huge():
+    raise ValueError("x" * 10_000_000)
+
+
+def _group():
+    raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+
+
+def _lines():
+    raise ValueError("one\ntwo\n\x1b[31mthree")
+
+
+def _timeout():
+    raise TimeoutError("of the user's own")
+
+
+FAULTS = {fault.__name__[1:]: fault for fault in (_ordinary, _local, _awkward, _mute, _huge, _group, _lines, _timeout)}
+
+
+class Faulty:
+    """A transform whose function fails on images whose first pixel is that of record 5."""
+
+    size, antialias, num_draws = None, True, 0
+
+    def __init__(self, fault, first):
+        self.fault, self.first = fault, first
+
+    def windows(self, sizes, draws):
+        return torch.cat([torch.zeros_like(sizes), sizes, torch.zeros(len(sizes), 1, dtype=torch.int64)], dim=1)
+
+    def function(self, images, seed):
+        if images["image"].reshape(-1)[:3].tolist() == self.first:
+            self.fault()
+        return images
+
+
+def _sleep():
+    time.sleep(1000)
+
+
+def _kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _impatient():
+    raise Impatient
+
+
+def _source(fault, suffix="h5", **options):
+    """Twelve records in batches of four, in order; record 5 is the bad one."""
+    records = make_records(12)
+    path = write_store(f"x.{suffix}", records)
+    first = records["image"][5].transpose(1, 2, 0).reshape(-1)[:3].tolist()
+    make = {"h5": hdf5_source, "lmdb": lmdb_source}[suffix]
+    return make(path, context=make_context(shuffle=False, transform=Faulty(fault, first), **options))
+
+
+LOADERS = {"plain": lambda c: PlainLoader(False, context=c), "prefetch": lambda c: PrefetchLoader(2, False, context=c)}
+
+
+def _loader(name, source):
+    return LOADERS[name](LoaderContext(source, torch.device("cpu"), lambda batch, _: batch, HostClock()))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_a_function_raises_is_one_line_that_names_the_record(fault, num, kind, loader):
+    loader = _loader(loader, _source(FAULTS[fault], num_workers=num, worker_kind=kind))
+    batches = loader.epoch(0)
+    assert next(batches).batch["index"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match=r"^error\[D120\]: x\.h5: record 5 \(record-5\): the transform failed on it") as caught:
+        next(batches)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    loader.close()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
+def test_an_interrupt_in_a_function_ends_the_epoch_and_hangs_nobody(num, kind, loader):
+    loader = _loader(loader, _source(_impatient, num_workers=num, worker_kind=kind))
+    with pytest.raises((KeyboardInterrupt, ResourceError)):
+        list(loader.epoch(0))
+    loader.close()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_hung_process_is_an_error_within_its_time(loader):
+    loader = _loader(loader, _source(_sleep, num_workers=2, worker_kind="process", worker_timeout_s=1.0))
+    with pytest.raises(ResourceError, match=r"^error\[R106\].*workers\.timeout_s = 1: no batch came within that time"):
+        list(loader.epoch(0))
+    loader.close()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_killed_process_is_an_error(loader):
+    script = SCRIPT.format(fault="_kill", loader=loader, options="num_workers=2, worker_kind='process', worker_timeout_s=60.0")
+    done = run_script(script)
+    assert re.match(r"error\[R102\]: workers\.num = 2: a worker process was lost", done.stdout), done.stderr
+    assert done.returncode == 0
+
+
+SCRIPT = """
+import sys
+from tests.data import test_workers as t
+loader = t._loader("{loader}", t._source(t.{fault}, {options}))
+try:
+    list(loader.epoch(0))
+except t.PacelineError as error:
+    print(error, flush=True)
+loader.close()
+"""
+
+
+def run_script(script, limit_s=60):
+    """A program of its own, in this directory; killed, with its group, where it takes longer."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=limit_s, env=environment
+    )
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_program_with_a_hung_thread_says_so_and_ends(loader):
+    script = SCRIPT.format(fault="_sleep", loader=loader, options="num_workers=2, worker_timeout_s=1.0")
+    assert re.match(r"error\[R106\]: workers\.timeout_s = 1: no batch came within that time", run_script(script).stdout)
+
+
+def test_a_source_closed_with_a_hung_process_leaves_none():
+    source = _source(_sleep, num_workers=2, worker_kind="process")
+    before = children_of_this_process()
+    batches = source.batches(0)
+    next(batches)
+    batches.close()
+    source.close()
+    assert not settled(before, children_of_this_process)
+
+
+def test_an_epoch_after_one_that_was_left_with_a_hung_process_is_an_error_too():
+    source = _source(_sleep, num_workers=1, worker_kind="process", worker_timeout_s=1.0)
+    batches = source.batches(0)
+    next(batches)
+    batches.close()
+    with pytest.raises(ResourceError, match="R106"):
+        list(source.batches(1))
+    source.close()
+
+
+def _nothing():
+    pass
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
+    alone = _source(_nothing, suffix)
+    expected = [micros(alone, epoch) for epoch in range(2)]  # its file is open from here on
+    for num in (1, 2):
+        source = StoreSource(
+            alone.store, make_context(shuffle=False, num_workers=num, worker_kind="process", start_method=method)
+        )
+        assert [micros(source, epoch) for epoch in range(2)] == expected
+        source.workers.close()
+    alone.close()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_outlive_the_thread_that_started_them(method, loader):
+    loader = _loader(loader, _source(_nothing, num_workers=2, worker_kind="process", start_method=method))
+    epochs = [[micro.batch["index"].tolist() for micro in loader.epoch(epoch)] for epoch in range(3)]
+    assert epochs == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]] * 3
+    loader.close()
+
+
+def test_sigterm_to_the_workers_leaves_them_at_work():
+    source = _source(_nothing, num_workers=2, worker_kind="process")
+    before = children_of_this_process()
+    batches = source.batches(0)
+    next(batches)
+    for pid in children_of_this_process() - before:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    assert len(list(batches)) == 2
+    assert len(micros(source, 1)) == 3
+    source.close()
+
+
+def test_workers_end_when_their_parent_is_killed():
+    script = "import os, signal\nfrom tests.data import test_workers as t\nfrom tests.conftest import children_of_this_process\n"
+    script += "source = t._source(t._nothing, num_workers=2, worker_kind='process')\nnext(source.batches(0))\n"
+    script += "print(*children_of_this_process(), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    pids = {int(pid) for pid in run_script(script).stdout.split()}
+    assert len(pids) >= 2
+    assert not settled(set(), lambda: {pid for pid in pids if is_running(pid)}, wait_s=15)
+
+
+def is_running(pid):
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")])
+def test_memory_of_a_batch_is_not_written_again(num, kind):
+    source = _source(_nothing, num_workers=num, worker_kind=kind)
+    kept, copies = [], []
+    for epoch in range(3):
+        for micro in source.batches(epoch):
+            kept.append(micro.batch)
+            copies.append({name: tensor.clone() for name, tensor in micro.batch.items()})
+    assert all(torch.equal(one[name], other[name]) for one, other in zip(kept, copies, strict=True) for name in one)
+    source.close()
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 8])
+@pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 64, 65])
+def test_slices_of_a_batch_make_the_batch(num, batch_size):
+    records = {"image": [jpeg(number) for number in range(65)], "label": np.arange(65)}
+    path = write_store("x.h5", records, IMAGE_FIELDS)
+    alone, shared = (hdf5_source(path, context=make_context(batch_size, num_workers=n)) for n in (0, num))
+    assert micros(shared) == micros(alone)
+    alone.close()
+    shared.close()

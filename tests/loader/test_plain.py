@@ -43,4 +43,4 @@ def test_closing_the_loader_closes_the_source():
     loader = _loader(lambda batch, _: batch)
     list(loader.epoch(0))
     loader.close()
-    assert loader.context.source.store._maps == {}
+    assert loader.context.source.store._opened is None

@@ -1,7 +1,11 @@
+import math
 import os
 from pathlib import Path
 
-from framework.measure.host import machine, num_cores, peak_rss_bytes
+import pytest
+
+from framework.measure import host
+from framework.measure.host import cores_per_rank, machine, num_cores, peak_rss_bytes
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
@@ -32,3 +36,19 @@ def test_the_machine_is_named_with_its_figures():
     assert facts["memory_bytes"] > 1 << 28
     assert facts["platform"].startswith("Linux")
     assert facts["processor"]
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(math.inf, 4), (0.2, 1), (1.5, 2), (2.0, 2), (64.0, 4)])
+def test_a_containers_share_of_time_limits_the_cores(monkeypatch, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(host, "_cgroup_cores", lambda: quota)
+    assert num_cores() == cores
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(None, 4), ("1", 4), ("2", 2), ("3", 1), ("9", 1)])
+def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, cores):
+    monkeypatch.setattr(host, "num_cores", lambda: 4)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert cores_per_rank() == cores

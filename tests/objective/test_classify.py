@@ -54,3 +54,19 @@ def test_the_loss_has_a_gradient_and_the_counts_have_none():
 def test_better_is_more_accurate_and_then_a_lower_loss(new, old, better):
     found = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in (new, old)]
     assert classify().better(*found) is better
+
+
+def test_shares_of_classes_are_learned_and_the_largest_counts():
+    shares = torch.tensor([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.0, 0.3, 0.7], [0.0, 0.0, 1.0]])
+    outcome = classify()(nn.Identity(), {"image": LOGITS, "label": shares})
+    expected = -(torch.log_softmax(LOGITS, 1) * shares).sum(1).mean()
+    torch.testing.assert_close(outcome.loss, expected)
+    assert int(outcome.sums["accuracy"].sum()) == 3
+
+
+def test_whole_shares_are_the_same_as_classes():
+    whole = {**BATCH, "label": nn.functional.one_hot(BATCH["label"], 3).float()}
+    for smoothing in (0.0, 0.3):
+        one, other = (classify(smoothing)(nn.Identity(), batch) for batch in (BATCH, whole))
+        torch.testing.assert_close(one.loss, other.loss)
+        assert torch.equal(one.sums["accuracy"], other.sums["accuracy"])

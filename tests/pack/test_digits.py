@@ -4,11 +4,11 @@ import pytest
 from framework.errors import ConfigError
 from framework.pack.digits import DigitsInput
 
-TRAIN, VAL = DigitsInput("train", None), DigitsInput("val", None)
+TRAIN, VAL = DigitsInput("train"), DigitsInput("val")
 
 
 def _all(source):
-    return source.read(0, source.manifest.num_records)
+    return source.read(0, source.manifest.num_records).records
 
 
 def test_a_fifth_is_for_validation():
@@ -35,12 +35,12 @@ def test_pixels_use_the_whole_range(source):
     assert (image.min(), image.max(), image.dtype) == (0, 255, np.uint8)
 
 
-def test_digits_are_scaled():
-    source = DigitsInput("val", [32, 30])
-    assert source.read(3, 7)["image"].shape == (4, 1, 32, 30)
-    assert source.manifest.fields["image"].shape == (1, 32, 30)
+def test_every_digit_has_its_number_in_scikit_learns_order_as_key():
+    keys = [source.read(0, source.manifest.num_records).keys for source in (TRAIN, VAL)]
+    assert sorted(map(int, keys[0] + keys[1])) == list(range(1797))
+    assert TRAIN.name(0) == f"scikit-learn digit {keys[0][0]}"
 
 
 def test_an_unknown_split_is_refused():
     with pytest.raises(ConfigError, match=r"C116.*input\.split = test"):
-        DigitsInput("test", None)
+        DigitsInput("test")

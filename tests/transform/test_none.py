@@ -11,3 +11,4 @@ def test_the_window_is_the_whole_image():
 def test_nothing_is_scaled_or_drawn():
     assert NoTransform().size is None
     assert NoTransform().num_draws == 0
+    assert NoTransform().function is None

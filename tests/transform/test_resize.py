@@ -8,6 +8,10 @@ from framework.transform.resize import Resize, centered
 SIDES = st.integers(1, 3000)
 
 
+def resize(size, crop=True, antialias=True):
+    return Resize(size, crop, antialias)
+
+
 @pytest.mark.parametrize(
     ("image", "size", "window"),
     [
@@ -20,7 +24,7 @@ SIDES = st.integers(1, 3000)
     ],
 )
 def test_the_window_is_the_largest_centered_one_of_the_targets_shape(image, size, window):
-    assert Resize(size).windows(torch.tensor([image]), None).tolist() == [window]
+    assert resize(size).windows(torch.tensor([image]), None).tolist() == [window]
 
 
 @given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300))
@@ -39,4 +43,19 @@ def test_a_window_is_centered_to_a_pixel(height, width, target_height, target_wi
 
 def test_training_changes_nothing():
     sizes = torch.tensor([[30, 40]])
-    assert torch.equal(Resize([8, 8]).windows(sizes, torch.rand(1, 0)), Resize([8, 8]).windows(sizes, None))
+    assert torch.equal(resize([8, 8]).windows(sizes, torch.rand(1, 0)), resize([8, 8]).windows(sizes, None))
+
+
+def test_without_a_crop_the_window_is_the_whole_image():
+    assert resize([8, 8], crop=False).windows(torch.tensor([[30, 40]]), None).tolist() == [[0, 0, 30, 40, 0]]
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+def test_whether_shrinking_averages_is_as_it_was_said(antialias):
+    assert resize([8, 8], antialias=antialias).antialias is antialias
+
+
+@pytest.mark.parametrize("size", [[8], [8, 0], [8, 8, 3], [-1, 4]])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(ValueError, match="height, width"):
+        resize(size)

@@ -1,0 +1,82 @@
+import colorsys
+
+import pytest
+import torch
+
+from framework.augment.color_jitter import ColorJitter
+from framework.errors import ConfigError
+from framework.order import draws
+
+IMAGE = torch.randint(0, 256, (8, 3, 5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE[0] = 77  # gray: no hue
+IMAGE[1, :, 0, 0] = torch.tensor([255, 0, 0])
+NUMBERS = draws(torch.arange(8), 0, 0, 4)
+
+
+def jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0):
+    return ColorJitter("image", brightness, contrast, saturation, hue)
+
+
+def applied(augment, image=IMAGE):
+    return augment({"image": image}, NUMBERS[: len(image)])["image"]
+
+
+def _gray(image):
+    return (0.2989 * image[:, 0] + 0.587 * image[:, 1] + 0.114 * image[:, 2]).unsqueeze(1)
+
+
+def _factors(column, width):
+    return (1 - width + 2 * width * NUMBERS[:, column]).double().view(-1, 1, 1, 1)
+
+
+def test_brightness_is_a_blend_with_black():
+    expected = (IMAGE.double() / 255 * _factors(0, 0.4)).clamp(0, 1)
+    assert torch.allclose(applied(jitter(brightness=0.4)).double(), expected, atol=1e-6)
+
+
+def test_contrast_is_a_blend_with_the_mean_gray_of_the_image():
+    image, factor = IMAGE.double() / 255, _factors(1, 0.6)
+    expected = (image * factor + (1 - factor) * _gray(image).mean((2, 3), keepdim=True)).clamp(0, 1)
+    assert torch.allclose(applied(jitter(contrast=0.6)).double(), expected, atol=1e-5)
+
+
+def test_saturation_is_a_blend_with_gray():
+    image, factor = IMAGE.double() / 255, _factors(2, 0.9)
+    expected = (image * factor + (1 - factor) * _gray(image)).clamp(0, 1)
+    assert torch.allclose(applied(jitter(saturation=0.9)).double(), expected, atol=1e-6)
+
+
+def test_hue_is_a_turn_of_the_color_circle():
+    found = applied(jitter(hue=0.5))
+    for record, row, column in torch.cartesian_prod(torch.arange(8), torch.arange(5), torch.arange(4)).tolist():
+        hue, saturation, value = colorsys.rgb_to_hsv(*(IMAGE[record, :, row, column].double() / 255).tolist())
+        turn = float(NUMBERS[record, 3]) - 0.5
+        expected = torch.tensor(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value))
+        assert torch.allclose(found[record, :, row, column], expected, atol=1e-5)
+
+
+def test_all_four_come_in_turn():
+    one = applied(jitter(brightness=0.4))
+    for part in ({"contrast": 0.4}, {"saturation": 0.4}, {"hue": 0.1}):
+        one = applied(jitter(**part), one)
+    assert torch.equal(applied(jitter(0.4, 0.4, 0.4, 0.1)), one)
+
+
+def test_bytes_and_floats_give_the_same():
+    assert torch.equal(applied(jitter(0.4, 0.4, 0.4, 0.1)), applied(jitter(0.4, 0.4, 0.4, 0.1), IMAGE * torch.tensor(1 / 255)))
+
+
+def test_gray_images_have_brightness_and_contrast_and_no_colors():
+    assert applied(jitter(brightness=0.4, contrast=0.4), IMAGE[:, :1]).shape == (8, 1, 5, 4)
+    with pytest.raises(ConfigError, match="C132"):
+        applied(jitter(hue=0.1), IMAGE[:, :1])
+
+
+def test_outside_training_bytes_become_the_same_kind_of_floats():
+    assert torch.allclose(jitter(0.4)({"image": IMAGE}, None)["image"], IMAGE / 255)
+
+
+@pytest.mark.parametrize("wrong", [{"brightness": -0.1}, {"hue": 0.6}])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="hue"):
+        jitter(**wrong)

@@ -1,0 +1,53 @@
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from framework.assemble import build
+from framework.augment.compose import Compose
+from framework.augment.crop_flip import CropFlip
+from framework.augment.flip import Flip
+from framework.augment.normalize import Normalize
+from framework.cli.app import _register, resolved
+from framework.cli.paths import CONF
+from framework.order import draws
+
+IMAGE = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).view(6, 3, 4, 4)
+PARTS = {
+    "shift": CropFlip("image", 1, 0.0, None, None),
+    "flip": Flip("image", 0.5, 0.5),
+    "normalize": Normalize("image", [0.5], [0.2]),
+}
+
+
+def test_every_part_gets_draws_of_its_own_in_turn():
+    composed, numbers = Compose(PARTS), draws(torch.arange(6), 0, 0, 5)
+    assert composed.num_draws == 5
+    expected = PARTS["shift"]({"image": IMAGE}, numbers[:, :3])
+    expected = PARTS["normalize"](PARTS["flip"](expected, numbers[:, 3:5]), numbers[:, 5:])
+    assert torch.equal(composed({"image": IMAGE}, numbers)["image"], expected["image"])
+
+
+def test_outside_training_no_part_draws():
+    found = Compose(PARTS)({"image": IMAGE}, None)["image"]
+    assert torch.equal(found, PARTS["normalize"]({"image": IMAGE}, None)["image"])
+
+
+def test_nothing_to_do_is_refused():
+    with pytest.raises(ValueError, match="augment=none"):
+        Compose({})
+
+
+def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
+    wanted = [
+        "augment=compose",
+        *(f"+augment@augment.parts.{name}={name}" for name in ("flip", "color_jitter", "normalize", "mixup")),
+    ]
+    _register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        block = resolved(compose("train", [*wanted, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]))["augment"]
+    composed = build("augment", block, ())
+    found = composed({"image": IMAGE, "label": torch.arange(6)}, draws(torch.arange(6), 0, 0, composed.num_draws))
+    assert list(composed.parts) == ["flip", "color_jitter", "normalize", "mixup"]
+    assert found["label"].shape == (6, 7)

@@ -1,0 +1,174 @@
+"""The real command in a forked process: it need not load torch again, and may be killed, traced, or put on a small disk."""
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch._dynamo  # noqa: F401  # optimizers import it, which takes a second: here once, instead of in every process
+
+import framework.run  # noqa: F401  # the commands import it when they are sure that they need it
+from framework.cli.main import run
+from tests.cli.command import Done
+
+LIMIT_S = 60.0  # hitting it is a hang
+CLONE_NEWNS, PR_SET_NAME = 0x20000, 15
+CAPABILITIES_V3 = 0x20080522  # linux/capability.h
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and capabilities: for root only")
+
+
+class Command:
+    """``paceline WORDS`` in a process of its own, the leader of its own session; ``before`` runs in it first.
+
+    A context: nothing of it lives on behind. ``traced``: it waits for a tracer.
+    """
+
+    def __init__(self, *words: str, before: Callable[[], Any] | None = None, traced: bool = False) -> None:
+        self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        self._up, up = os.pipe()
+        self.process = multiprocessing.get_context("fork").Process(target=self._do, args=(words, before, traced, up))
+        self.process.start()
+        os.close(up)
+        os.read(self._up, 1)  # signals have their meaning from here on
+        self.pid: int = self.process.pid or 0
+
+    def _do(self, words: tuple[str, ...], before: Callable[[], Any] | None, traced: bool, up: int) -> None:
+        os.setsid()
+        faulthandler.disable()  # pytest's: it would tell of a SIGBUS that is the test's own
+        os.dup2(self.out.fileno(), 1)
+        os.dup2(self.err.fileno(), 2)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(up, b".")
+        while traced and "TracerPid:\t0" in Path("/proc/self/status").read_text():
+            time.sleep(0.005)
+        code = 1
+        try:
+            if before is not None:
+                before()
+            code = run(list(words))
+        except BaseException:  # noqa: BLE001  # the test sees the traceback
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # the test's own exit handlers are not this process's
+
+    def wait(self, limit_s: float = LIMIT_S) -> Done:
+        """How it ended. A hang is an AssertionError."""
+        self.process.join(limit_s)
+        hangs = self.process.exitcode is None
+        self.kill()
+        words = []
+        for file in (self.out, self.err):
+            file.seek(0)
+            words.append(file.read().decode(errors="surrogateescape"))
+        assert not hangs, f"hangs: {words}"
+        return Done(self.process.exitcode, *words)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.join()
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        os.close(self._up)
+        self.out.close()
+        self.err.close()
+
+
+def paceline(*words: str, before: Callable[[], Any] | None = None, limit_s: float = LIMIT_S) -> Done:
+    """``paceline WORDS``, to its end."""
+    with Command(*words, before=before) as command:
+        return command.wait(limit_s)
+
+
+def is_one_line(done: Done, number: str, code: int, *words: str) -> bool:
+    """Whether it ended with that exit code and exactly one error line, the last, of that number; each of ``words`` is in it."""
+    found = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
+    good = len(found) == 1 and done.err.splitlines()[-1:] == found and "Traceback" not in done.err + done.out
+    good = good and found[0].startswith(f"error[{number}]: ") and done.code == code and all(word in found[0] for word in words)
+    assert good, f"exit code {done.code}\n{done.out}\n{done.err}"
+    return good
+
+
+def wait_for(condition: Callable[[], Any], what: str = "it", limit_s: float = LIMIT_S) -> None:
+    """Until ``condition`` holds."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"{what} does not come"
+        time.sleep(0.002)
+
+
+# ----------------------------------------------------------------------------------------------------------- disks and rights
+
+
+def own_mounts() -> None:
+    """This process's mounts are its own from now on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def small_disk(folder: str, size: str) -> None:
+    """A disk of ``size`` (as tmpfs has it) at ``folder``, for this process alone."""
+    own_mounts()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+
+
+def read_only(folder: str) -> None:
+    """``folder`` cannot be written to by this process."""
+    own_mounts()
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+
+
+def no_privileges() -> None:
+    """Root no more passes over permissions."""
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_V3, 0)
+    assert ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)()) == 0
+
+
+# -------------------------------------------------------------------------------------------------------------------- strace
+
+
+def _strace_works() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    done = subprocess.run(["strace", "-o", os.devnull, "-e", "trace=none", "true"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+needs_strace = pytest.mark.skipif(not _strace_works(), reason="strace is not here, or may not trace")
+
+
+@contextmanager
+def traced(*words: str, options: tuple[str, ...], before: Callable[[], Any] | None = None) -> Iterator[Command]:
+    """``paceline WORDS`` with all its processes under strace, whose log is ``trace.txt``."""
+    with Command(*words, before=before, traced=True) as command:
+        strace = subprocess.Popen(["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options])
+        try:
+            yield command
+        finally:
+            command.kill()
+            strace.wait()

@@ -1,0 +1,76 @@
+"""Kill a packing at random moments, go on with the same call, and compare every byte: python -m tests.faults.packing [KILLS] [SEED]
+
+Each format, as one file and as a folder of files, with 0 to 3 worker processes; the moment is drawn evenly over the time that the packing
+takes. What was killed is killed again, up to three times, before it may finish. Prints counts; the exit code is 1 where a byte differs.
+"""
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from multiprocessing import get_context
+from pathlib import Path
+
+from framework.pack.run import pack
+from tests.pack.inputs import content, packing
+
+WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
+
+
+def killed_after(path: str, one_file: bool, num_workers: int, seconds: float) -> bool:
+    """Whether the packing was still at work when it was killed."""
+    packer = get_context("fork").Process(target=pack, args=(packing(path, one_file=one_file), num_workers))
+    packer.start()
+    packer.join(seconds)
+    alive = packer.exitcode is None
+    if alive:
+        packer.kill()
+    packer.join()
+    return alive and packer.exitcode == -signal.SIGKILL
+
+
+def attempt(path: str, one_file: bool, expected: object, longest_s: float, draw: random.Random, found: Counter[str]) -> None:
+    """One packing with its kills."""
+    kills = 0
+    for _ in range(draw.randint(1, 3)):
+        if not killed_after(path, one_file, draw.randint(0, 3), draw.uniform(0, longest_s)):
+            break
+        kills += 1
+    packed = pack(packing(path, one_file=one_file), draw.randint(0, 3))
+    found.update({"packings": 1, "kills": kills, "resumed": int(kills > 0 and packed.resumed > 0)})
+    found["different"] += content(path) != expected
+    found["left behind"] += sorted(os.listdir()) != [path]
+
+
+def campaign(path: str, one_file: bool, kills: int, draw: random.Random) -> Counter[str]:
+    """Packings until so many were killed."""
+    found: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        start = time.perf_counter()
+        pack(packing(path, one_file=one_file), 1)
+        longest_s, expected = 1.2 * (time.perf_counter() - start), content(path)
+        while found["kills"] < kills:
+            attempt(path, one_file, expected, longest_s, draw, found)
+        os.chdir("/")
+    return found
+
+
+def main(kills: int, seed: int) -> int:
+    """``kills`` for each format, half of them as one file, half as a folder."""
+    total: Counter[str] = Counter()
+    print(f"seed {seed}; {Path(__file__).name}: {kills} kills a format")
+    for path, one_file in WAYS:
+        found = campaign(path, one_file, kills // 2, random.Random(seed))
+        total.update(found)
+        print(
+            f"{path} {'one file' if one_file else 'folder':9}", ", ".join(f"{found[name]} {name}" for name in found), flush=True
+        )
+    return int(total["different"] + total["left behind"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, int(sys.argv[2]) if len(sys.argv) > 2 else 0))

@@ -1,0 +1,604 @@
+"""Faults while packing, P1 to P25 of docs/faults.md, met by the real command; those that are not here have their tests where the table says."""
+
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from framework.cli.main import run
+from framework.data.store import open_store
+from framework.order import spread
+from framework.pack.jobs import NUM_SAMPLES
+from tests.conftest import children_of_this_process
+from tests.faults.forked import (
+    Command,
+    is_one_line,
+    needs_root,
+    needs_strace,
+    no_privileges,
+    paceline,
+    read_only,
+    small_disk,
+    traced,
+    wait_for,
+)
+
+FORMATS = [("hdf5", "x.h5"), ("lmdb", "x.lmdb")]
+
+
+def png(seed=0, side=24):
+    """A PNG of noise."""
+    return cv2.imencode(".png", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
+
+
+def jpeg(seed=0, side=48):
+    return cv2.imencode(".jpg", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
+
+
+def put(path, data):
+    """The file at ``path``, str or bytes, in folders made for it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def folder(root="images", count=4):
+    """Two classes of noise."""
+    for number in range(count):
+        put(f"{root}/{'ab'[number % 2]}/{number}.png", png(number))
+    return f"input.path={root}"
+
+
+def arrays(count=6000):
+    """Records of 3 kB each, enough for 16 jobs; packing them takes about half a second."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
+    np.savez("arrays.npz", image=images, label=np.arange(count) % 3)
+    return ["input=arrays", "input.path=arrays.npz"]
+
+
+def keys(path):
+    store = open_store(path)
+    found = [store.key(index) for index in range(store.manifest.num_records)]
+    store.close()
+    return found
+
+
+def images(path):
+    store = open_store(path)
+    found = [bytes(value) for value in store.read(torch.arange(store.manifest.num_records))["image"]]
+    store.close()
+    return found
+
+
+def bad(path):
+    """The names in the list of what was left out, and the numbers of their errors."""
+    return {
+        Path(line["name"]).name: line["error"] for line in map(json.loads, Path(f"{path}.bad.jsonl").read_text().splitlines())
+    }
+
+
+def same(one, other):
+    return Path(one).read_bytes() == Path(other).read_bytes()
+
+
+# ---------------------------------------------------------------------------------------------------- P3, P4: killed, stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_p4_stopped_at_any_moment_it_ends_at_once_and_the_same_command_goes_on(number):
+    words = ["pack", *arrays(), "workers=2", "output.path=x.h5"]
+    draw = random.Random(number)
+    for _ in range(5):
+        with Command(*words) as command:
+            time.sleep(draw.uniform(0.02, 0.9))
+            os.kill(command.pid, number)
+            done = command.wait(5)
+            assert done.code in (0, 128 + number), done
+            assert "Traceback" not in done.err
+            assert [pid for pid in children_of_this_process() if os.getpgid(pid) == command.pid] == []
+    assert paceline(*words).code == 0
+    assert paceline(*words[:-1], "output.path=straight.h5").code == 0
+    assert same("x.h5", "straight.h5")
+    assert not list(Path().glob("x.h5.*"))
+
+
+# --------------------------------------------------------------------------------------------------------- P5 to P12: bad files
+
+
+@pytest.mark.parametrize(
+    "words", [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"], ["pack.encode=png", "pack.resize=16"]]
+)
+def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
+    for name, data in (("jpg", jpeg()), ("png", png())):
+        put(f"images/a/good.{name}", data)
+        for part in range(5, 100, 5):
+            put(f"images/a/{part}.{name}", data[: len(data) * part // 100])
+    done = paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", *words)
+    assert done.code == 8, done
+    assert keys("x.h5") == ["a/good.jpg", "a/good.png"]
+    assert set(bad("x.h5").values()) == {"D106"}
+    assert len(bad("x.h5")) == 38
+    assert is_one_line(paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg")
+
+
+@pytest.mark.parametrize("data", [b"", bytes(5000)])
+def test_p6_a_file_of_nothing_is_named_in_our_words(data):
+    words = ["pack", folder(), "output.path=x.h5"]
+    put("images/a/empty.jpg", data)
+    assert is_one_line(paceline(*words), "D106", 3, "a/empty.jpg")
+    assert paceline(*words, "pack.on_error=skip").code == 8
+    assert len(keys("x.h5")) == 4
+
+
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_changes_later(output, path):
+    data = bytearray(jpeg())
+    data[len(data) // 2] ^= 1  # in the entropy-coded pixels
+    put("images/a/flipped.jpg", data)
+    assert paceline("pack", "input.path=images", f"output={output}", f"output.path={path}").code == 0
+    assert images(path) == [bytes(data)]
+    stored = bytearray(Path(path).read_bytes())
+    stored[stored.find(data) + 300] ^= 1
+    Path(path).write_bytes(stored)
+    done = paceline("verify", path)
+    assert is_one_line(done, "D156", 3)
+    assert f"{path}: record 0 (a/flipped.jpg): does not match its CRC32" in done.out
+
+
+def many_frames():
+    """Every kind of file that holds several images."""
+    frames = [Image.fromarray(np.full((8, 8, 3), 60 * number, np.uint8)) for number in range(4)]
+    for kind in ("gif", "png", "webp", "tiff"):
+        file = io.BytesIO()
+        frames[0].save(file, kind, save_all=True, append_images=frames[1:])
+        put(f"images/a/{kind}.{kind}", file.getvalue())
+    put("images/a/gif.jpg", Path("images/a/gif.gif").read_bytes())
+
+
+def test_p9_a_file_of_several_images_is_one_bad_item():
+    folder()
+    many_frames()
+    done = paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", "pack.encode=raw")
+    assert done.code == 8
+    assert bad("x.h5") == {"gif.jpg": "D106", "png.png": "D106", "webp.webp": "D106", "tiff.tiff": "D106"}
+    assert len(keys("x.h5")) == 4
+
+
+def bomb(side):
+    """A PNG of ``side`` x ``side`` pixels in some kilobytes."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    pixels = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [12_000, 20_000])
+def test_p11_a_bomb_is_refused_before_it_takes_memory(side):
+    put("images/a/bomb.png", bomb(side))
+    assert os.path.getsize("images/a/bomb.png") < 100_000
+    before = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+    with Command("pack", "input.path=images", "output.path=x.h5", "pack.encode=raw") as command:
+        highest = 0
+        while command.process.exitcode is None:
+            found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{command.pid}/status").read_text())
+            highest = max(highest, int(found[1]) if found else 0)
+        assert is_one_line(command.wait(), "D106", 3, "bomb.png", "64000000")
+    assert highest - before < 100_000, f"{highest - before} kB more"
+
+
+class Canary:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def test_p12_a_name_says_nothing_of_what_a_file_is():
+    put("images/a/really.jpg", png())
+    put("images/a/text.jpg", b"hello")
+    put("images/a/page.png", b"<!DOCTYPE html><html>404</html>")
+    put("images/a/zip.png", b"PK\x03\x04" + bytes(100))
+    assert paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip").code == 8
+    assert keys("x.h5") == ["a/really.jpg"]
+    assert set(bad("x.h5")) == {"text.jpg", "page.png", "zip.png"}
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
+    if name == "x.npy":
+        np.save(name, np.array([Canary()], object), allow_pickle=True)
+    else:
+        np.savez(name, x=np.array([Canary()], object))
+    assert is_one_line(paceline("pack", "input=arrays", f"input.path={name}", "output.path=x.h5"), "D112", 3, name)
+    assert not Path("executed").exists()
+
+
+# ----------------------------------------------------------------------------------------------------- P13: may not be read
+
+
+@needs_root
+def test_p13_a_file_without_permission_is_named_or_left_out():
+    words = ["pack", folder(), "output.path=x.h5"]
+    Path("images/a/0.png").chmod(0)
+    assert is_one_line(paceline(*words, before=no_privileges), "D101", 3, "images/a/0.png", "Permission denied")
+    assert paceline(*words, "pack.on_error=skip", before=no_privileges).code == 8
+    assert bad("x.h5") == {"0.png": "D101"}
+    Path("images/b").chmod(0)
+    assert is_one_line(paceline(*words, before=no_privileges), "D101", 3, "images/b", "Permission denied")
+    Path("images/b").chmod(0o755)
+
+
+@needs_strace
+def test_p13_a_file_on_a_bad_disk_is_named():
+    words = ["pack", folder(), "output.path=x.h5"]
+    with traced(*words, options=("-P", os.path.abspath("images/b/1.png"), "-e", "inject=read:error=EIO")) as command:
+        assert is_one_line(command.wait(), "D101", 3, "images/b/1.png", "Input/output error")
+
+
+# -------------------------------------------------------------------------------------------------------------- P14, P15: names
+
+NAMES = [
+    "é.png".encode(),
+    "e\u0301.png".encode(),
+    "😀.png".encode(),
+    "\u202egnp.png".encode(),
+    b"new\nline.png",
+    b"\xff\xfe.png",
+    b"x" * 251 + b".png",
+    b" spaces, = and [x] {y}.png",
+    b"\x1b[31mred.png",
+    b"case.png",
+    b"CASE.png",
+    b"/".join([b"deep" * 50] * 4) + b"/long.png",  # more than an LMDB key may be
+]
+
+
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p14_p15_every_name_is_kept_and_none_takes_another_ones_place(output, path):
+    for number, name in enumerate(NAMES):
+        put(b"images/a/" + name, png(number))
+        put(b"images/b/" + name, png(number + 100))
+    done = paceline("pack", "input.path=images", f"output={output}", f"output.path={path}")
+    assert done.code == 0, done.err
+    assert sorted(map(os.fsencode, keys(path))) == sorted(label + name for label in (b"a/", b"b/") for name in NAMES)
+    assert sorted(images(path)) == sorted(png(number + more) for number in range(len(NAMES)) for more in (0, 100))
+    assert paceline("verify", path).code == 0
+    assert paceline("inspect", path).code == 0
+
+
+def test_p15_a_name_in_an_error_cannot_command_the_terminal():
+    folder()
+    put(b"images/a/\x1b[31m\xff\nred.png", b"")
+    done = paceline("pack", "input.path=images", "output.path=x.h5")
+    assert is_one_line(done, "D106", 3, "red.png")
+    assert done.last_line.isprintable()
+
+
+# ------------------------------------------------------------------------------------------------------------- P16: a full disk
+
+
+def misjudged(count=100):
+    """A folder of which the sample says that it is small."""
+    small = set(spread(count, NUM_SAMPLES).tolist())
+    for number in range(count):
+        put(f"images/a/{number:03d}.png", png(number, 2 if number in small else 100))
+    return "input.path=images"
+
+
+@needs_root
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, path):
+    words = ["pack", misjudged(), f"output={output}", f"output.path=disk/{path}"]
+    Path("disk").mkdir()
+    other = folder("other")
+
+    def fill():
+        small_disk("disk", "2m")
+        assert run(["pack", other, *words[2:]]) == 0
+        before = Path(f"disk/{path}").read_bytes()
+        assert run(words) == 5
+        assert Path(f"disk/{path}").read_bytes() == before
+        assert sorted(os.listdir("disk")) == [path, f"{path}.parts"]
+        assert not [p for p in Path("disk").rglob("*") if ".tmp." in p.name]
+        os.system("mount -o remount,size=64m disk")
+
+    done = paceline(*words, before=fill)
+    assert done.code == 0, done.err
+    assert re.search(
+        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command goes on", done.err
+    )
+    assert "packed 100 records" in done.err
+
+
+@needs_root
+def test_p16_too_small_a_disk_is_said_before_anything_is_written():
+    Path("disk").mkdir()
+    done = paceline("pack", *arrays(1000), "output.path=disk/x.h5", before=lambda: small_disk("disk", "1m"))
+    assert is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
+
+
+NO = {"h5": ["write 1", "write 5", "write 30"], "lmdb": ["write 2", "pwrite64 2"]}
+BOTH = ["fsync 4", "rename 3"]
+
+
+@needs_strace
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p16_a_disk_that_says_no_at_any_call_leaves_the_old_store(output, path, error):
+    words = ["pack", folder(), f"output={output}", f"output.path={path}"]
+    assert paceline(*words).code == 0
+    before = Path(path).read_bytes()
+    put("images/a/new.png", png(77))
+    for call, when in map(str.split, [*NO[path[2:]], *(BOTH if error == "EIO" else [])]):
+        with traced(*words, options=("-e", f"inject={call}:error={error}:when={when}")) as command:
+            assert is_one_line(command.wait(), "R101", 5, path), (call, when)
+        assert Path(path).read_bytes() == before
+        assert not [p for p in Path().rglob("*") if ".tmp." in p.name]
+        shutil.rmtree(f"{path}.parts", ignore_errors=True)  # or the next one would have less to do
+    assert paceline(*words).code == 0
+    assert len(keys(path)) == 5
+
+
+# ------------------------------------------------------------------------------------------------- P18: two packers at one place
+
+
+def test_p18_of_two_packers_started_together_exactly_one_packs():
+    words = ["pack", *arrays(), "workers=0", "output.path=x.h5"]
+    with Command(*words) as one, Command(*words) as other:
+        wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
+        found = [one.wait(), other.wait()]
+    assert sorted(done.code for done in found) == [0, 5] or [done.code for done in found] == [0, 0]  # one after the other
+    for done in found:
+        assert done.code == 0 or is_one_line(done, "R150", 5, "x.h5.lock", "process ")
+    assert os.path.exists("x.h5")
+    assert not list(Path().glob("x.h5.*"))
+
+
+# ---------------------------------------------------------------------------------------------- P19, P20: trees and archives
+
+
+def test_p19_links_and_special_files_are_passed_over_and_never_opened():
+    put("outside/secret.png", png(9))
+    words = ["pack", folder(), "output.path=x.h5"]
+    os.symlink("images", "images/a/loop.png")
+    os.symlink("nowhere", "images/a/dangling.png")
+    os.symlink("../../outside/secret.png", "images/a/out.png")
+    os.symlink("../../outside", "images/outside")
+    os.mkfifo("images/a/pipe.png")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("images/a/socket.png")
+        done = paceline(*words, limit_s=20)
+    assert done.code == 0, done.err
+    assert sorted(keys("x.h5")) == ["a/0.png", "a/2.png", "b/1.png", "b/3.png"]
+    assert "6 links and special files left out" in open_store("x.h5").manifest.source
+
+
+def test_p20_paths_that_lead_out_are_refused_before_anything_is_opened():
+    put("outside/secret.png", png(9))
+    folder("root/images")
+    for name in ("../outside/secret.png", os.path.abspath("outside/secret.png"), "images/../../outside/secret.png"):
+        Path("root/table.csv").write_text(f"image,label\n{name},a\n")
+        assert is_one_line(
+            paceline("pack", "input=list", "input.path=root/table.csv", "output.path=x.h5"), "D165", 3, "secret.png"
+        )
+
+
+# -------------------------------------------------------------------------------------------------- P21: an input that changes
+
+
+def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_out():
+    words = ["pack", folder(count=200), "output.path=x.h5", "pack.on_error=skip", "workers=2"]
+    versions = [png(seed, side) for seed, side in ((1, 20), (2, 30), (3, 40))]
+    stop = threading.Event()
+
+    def rewrite():
+        draw = random.Random(0)
+        while not stop.is_set():
+            Path(f"images/a/{2 * draw.randrange(100)}.png").write_bytes(draw.choice(versions))
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        done = paceline(*words)
+    finally:
+        stop.set()
+        writer.join()
+    assert done.code in (0, 8), done.err
+    assert set(images("x.h5")) <= {*versions, *(png(number) for number in range(200))}
+    assert paceline("verify", "x.h5").code == 0
+
+
+# ---------------------------------------------------------------------------------------------------- P22, P23: few, any order
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Path("images").mkdir(), lambda: os.makedirs("images/a"), lambda: put("images/a/x.txt", b"")]
+)
+def test_p22_nothing_to_pack_is_said_and_no_store_is_made(make):
+    make()
+    assert is_one_line(paceline("pack", "input.path=images", "output.path=x.h5"), "D110", 3, "images")
+    assert not list(Path().glob("x.h5*"))
+
+
+def test_p22_where_every_item_is_bad_there_is_no_store():
+    put("images/a/0.png", b"no image")
+    assert is_one_line(paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip"), "D106", 3, "a/0.png")
+    assert not list(Path().glob("x.h5"))
+
+
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p22_one_item_is_a_store(output, path):
+    assert paceline("pack", folder(count=1), f"output={output}", f"output.path={path}").code == 0
+    assert images(path) == [png(0)]
+
+
+def shuffled():
+    """Folders list their names in any order from here on."""
+    real = os.scandir
+
+    class Entries(list):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    def scandir(*arguments):
+        entries = Entries(real(*arguments))
+        random.shuffle(entries)
+        return entries
+
+    os.scandir = scandir
+
+
+@pytest.mark.parametrize(("output", "path"), FORMATS)
+def test_p23_workers_and_the_order_of_folders_change_no_byte(output, path):
+    words = ["pack", folder(count=300), f"output={output}", "pack.encode=raw", "pack.resize=20"]
+    for workers in (1, 7):
+        assert paceline(*words, f"workers={workers}", f"output.path={workers}{path}", before=shuffled).code == 0
+    assert same(f"1{path}", f"7{path}")
+
+
+# -------------------------------------------------------------------------------------------------------- P25: what reaches the disk
+
+
+def whole_calls(trace):
+    """The calls of strace's log, those in one piece that another process's came between; each where it ended."""
+    begun = {}
+    for pid, line in (line.split(maxsplit=1) for line in trace.splitlines()):
+        if line.endswith("<unfinished ...>"):
+            begun[pid] = line.removesuffix("<unfinished ...>")
+        elif line.startswith("<... "):
+            yield begun.pop(pid, "") + line.split("resumed>", 1)[1]
+        else:
+            yield line
+
+
+def renames_not_durable(trace):
+    """Renames to a final name whose source was not flushed to the disk before, or whose folder was not after."""
+    calls = [line for line in whole_calls(trace) if "= 0" in line]
+    synced = [
+        (number, found[1]) for number, line in enumerate(calls) if (found := re.match(r"f(?:data)?sync\(\d+<(.*)> *\)", line))
+    ]
+    wrong, count, moved = [], 0, {}
+    for number, line in enumerate(calls):
+        names = re.findall(r'"([^"]*)"', line) if line.startswith("rename") else []
+        if not names or ".tmp." in names[-1]:  # on its way out
+            continue
+        count += 1
+        source, target = map(os.path.abspath, names[:2])
+        moved[target] = source
+        before = {path for at, path in synced if at < number}
+        after = {path for at, path in synced if at > number}
+        if not before & {source, moved.get(source)} or os.path.dirname(target) not in after:
+            wrong.append(line)
+    return wrong, count
+
+
+@needs_strace
+@pytest.mark.parametrize(("output", "path", "one_file"), [("hdf5", "x.h5", "true"), ("lmdb", "x.lmdb", "false")])
+def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
+    words = ["pack", *arrays(2000), f"output={output}", f"output.path={path}", f"pack.one_file={one_file}", "workers=2"]
+    with traced(*words, options=("-e", "trace=fsync,fdatasync,rename,renameat,renameat2")) as command:
+        assert command.wait().code == 0
+    wrong, count = renames_not_durable(Path("trace.txt").read_text())
+    assert count > 5
+    assert wrong == []
+
+
+# ------------------------------------------------------------------------------------------------------------- nonsense
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        (["output.path=x.h5", "input.path=nowhere"], "D101", 3),
+        (["output.path=x.h5", "input.path=file"], "D101", 3),
+        (["output.path=file/x.h5"], "R101", 5),
+        (["output.path=/proc/x.h5"], "R101", 5),
+        ([f"output.path={'x' * 300}"], "R101", 5),
+        (["output.path=x.h5", "output=nothing"], "C104", 2),
+        (["output.path=x.h5", "pack.size=[0,0]"], "C140", 2),
+        (["output.path=x.h5", "pack.max_pixels=0"], "C140", 2),
+        (["output.path=x.h5", "workers=true"], "C101", 2),
+        (["output.path=x.h5", "hello"], "C100", 2),
+        (["output.path=a=b.h5"], "C100", 2),
+        ([], "C103", 2),
+        (["output.path=mine"], "D115", 3),
+        (["output.path=images"], "D115", 3),
+        (["output.path=images/a/0.png"], "D115", 3),
+        (["output.path=''"], "C101", 2),
+        (["output.path=null"], "C101", 2),
+        (["output.path=[a,b]"], "C101", 2),
+        (["output.path=x.h5", "input.path=[images]"], "C101", 2),
+        (["output.path=x.h5", "input.path=null"], "C101", 2),
+        (["output.path=x.h5", "pack=5"], "C101", 2),
+        (["output.path=x.h5", "pack.encode=raw", "pack.size=[100000,100000]"], "C140", 2),
+    ],
+)
+def test_nonsense_is_one_line_and_destroys_nothing(words, number, code):
+    put("mine/precious.txt", b"mine")
+    Path("file").write_text("")
+    done = paceline("pack", folder(), *words)
+    assert is_one_line(done, number, code)
+    assert Path("mine/precious.txt").read_bytes() == b"mine"
+    assert Path("images/a/0.png").read_bytes() == png(0)
+    assert {name for name in os.listdir() if name != "outputs"} == {"mine", "file", "images"}
+
+
+@pytest.mark.parametrize("path", ["a b.h5", "a=b ü 😀 {x}[y],.h5", os.fsdecode(b"\xff.h5"), "x.y.z", "sub/dir/x"])
+def test_any_name_is_good_for_a_store(path):
+    assert paceline("pack", folder(), f'output.path="{path}"').code == 0
+    assert len(keys(path)) == 4
+
+
+def test_an_output_that_is_a_link_is_where_it_leads():
+    put("large/x.h5", b"")
+    os.symlink("large/x.h5", "x.h5")
+    paceline("pack", folder(), "output.path=x.h5")
+    assert os.path.islink("x.h5")
+
+
+@needs_root
+@pytest.mark.parametrize("advise", ["false", "true"])
+def test_a_place_that_may_not_be_written_to_is_said(advise):
+    Path("closed").mkdir()
+    words = ["pack", folder(), "output.path=closed/x.h5", f"advise={advise}"]
+    assert is_one_line(paceline(*words, before=lambda: read_only("closed")), "R101", 5, "closed/x.h5", "Read-only file system")
+
+
+@needs_root
+@pytest.mark.parametrize("command", ["pack", "inspect", "verify"])
+def test_a_folder_in_which_nothing_may_be_written_is_one_line(command):
+    assert paceline("pack", folder(), "output.path=x.h5").code == 0
+    words = [folder(), "output.path=y.h5"] if command == "pack" else ["x.h5"]
+    here = os.getcwd()
+    done = paceline(command, *words, before=lambda: (read_only(here), os.chdir(here)))
+    assert is_one_line(done, "R101", 5, "Read-only file system")
+
+
+def test_packing_a_store_into_itself_leaves_it_as_it_was():
+    assert paceline("pack", folder(), "output.path=x.h5").code == 0
+    assert paceline("pack", "input=store", "input.path=x.h5", "output.path=x.h5").code == 0
+    assert images("x.h5") == [png(number) for number in (0, 2, 1, 3)]
+    shutil.copy("x.h5", "y.h5")
+    assert paceline("pack", "input=store", "input.path=[x.h5,y.h5]", "output.path=x.h5").code == 0
+    assert len(keys("x.h5")) == 8

@@ -1,0 +1,416 @@
+"""Faults while reading, R1 to R14 of docs/faults.md, met by the real command; those that are not here have their tests where the table says."""
+
+import os
+import pickle
+import random
+import shutil
+import signal
+import struct
+from itertools import combinations
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts import Field
+from framework.data.hdf5 import HDF5Store
+from framework.data.lmdb import LMDBStore
+from framework.data.store import open_store
+from framework.errors import DataError
+from tests.conftest import edited_manifest, make_records, write_store
+from tests.faults.forked import (
+    Command,
+    is_one_line,
+    needs_root,
+    needs_strace,
+    no_privileges,
+    paceline,
+    read_only,
+    traced,
+    wait_for,
+)
+
+PATHS = ["x.h5", "x.lmdb"]
+WIDE = {"image": Field("uint8", (1, 8, 8)), "label": Field("int64", ()), "rest": Field("uint8", (16_384,))}
+
+
+def digits(path, count=256, fields=None):
+    """A store that the smallest model learns from; ``fields=WIDE``: 4 MB of it, most of them never needed."""
+    draw = np.random.default_rng(0)
+    image, label = draw.integers(0, 256, (count, 1, 8, 8), np.uint8), np.arange(count, dtype=np.int64) % 3
+    records = {"image": image, "label": label, "rest": np.ones((count, 16_384), np.uint8)}
+    fields = fields or {name: WIDE[name] for name in ("image", "label")}
+    return write_store(path, {name: records[name] for name in fields}, fields)
+
+
+def train(path, *words):
+    """The command that trains on the store, on and on unless ``words`` say otherwise."""
+    data = "lmdb" if path.endswith(".lmdb") else "hdf5"
+    more = ["data.val=null", "prepare=null", "batch_size=128", "device=cpu", "sink=[jsonl]", "report_every=1"]
+    return ["train", f"data={data}", f"data.train={path}", *more, *([] if "epochs=1" in words else ["epochs=100000"]), *words]
+
+
+def training():
+    """Whether a run has made a step."""
+    return any(log.read_bytes() for log in Path("outputs").rglob("metrics.jsonl"))
+
+
+def commands(path):
+    """Every command that reads a store."""
+    return [train(path, "epochs=1"), ["inspect", path], ["pack", "input=store", f"input.path={path}", "output.path=again.h5"]]
+
+
+# --------------------------------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [0, 100, 0.9])
+def test_r1_r2_a_truncated_store_is_one_line_with_every_command(path, size):
+    digits(path)
+    whole = os.path.getsize(path)
+    os.truncate(path, int(size * whole) if isinstance(size, float) else size)
+    for words in commands(path)[:2]:
+        assert is_one_line(paceline(*words), "D102", 3, path)
+    done = paceline("verify", path)
+    assert is_one_line(done, "D156", 3)
+    assert f"error[D102]: {path}" in done.out
+
+
+def flipped(path, place):
+    data = bytearray(Path(path).read_bytes())
+    data[place] ^= 1
+    Path(path).write_bytes(data)
+
+
+def in_a_record(path):
+    """Where some record's bytes are."""
+    record = bytes(open_store(path).read(torch.tensor([200]))["image"].numpy())
+    return Path(path).read_bytes().find(record) + 10
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_r3_a_flipped_bit_is_found_in_the_first_epoch_and_by_verify(path):
+    digits(path)
+    flipped(path, in_a_record(path))
+    assert is_one_line(paceline(*train(path, "epochs=1")), "D119", 3, f"{path}: record 200")
+    assert f"{path}: record 200 (record-200): does not match its CRC32" in paceline("verify", path).out
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
+    digits(path)
+    if path == "x.h5":
+        with h5py.File(path, "r+") as file:
+            file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=3)
+    else:
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(data.replace(b'"schema": 2', b'"schema": 3'))
+    for words in commands(path):
+        assert is_one_line(paceline(*words), "D104", 3, path, "schema 3")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", bytes(100_000), b"\x89HDF\r\n\x1a\n", struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)]
+)
+def test_r5_any_other_file_is_one_line(data):
+    Path("x.h5").write_bytes(data)
+    for words in commands("x.h5")[:2]:
+        assert is_one_line(paceline(*words), "D102", 3, "x.h5")
+
+
+# --------------------------------------------------------------------------------- R4, R9: a store that changes under a training
+
+
+def truncated(path):
+    os.truncate(path, 4096)
+
+
+def replaced(path):
+    digits("new" + path, 256)
+    os.replace("new" + path, path)
+
+
+def rewritten(path):
+    data = Path(path).read_bytes()
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+def packed_again(path):
+    np.savez("a.npz", image=np.zeros((256, 1, 8, 8), np.uint8), label=np.arange(256) % 3)
+    output = "lmdb" if path.endswith(".lmdb") else "hdf5"
+    assert paceline("pack", "input=arrays", "input.path=a.npz", f"output={output}", f"output.path={path}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        *(("x.h5", change) for change in (truncated, rewritten, packed_again, os.unlink)),
+        ("x.lmdb", truncated),
+        ("x.lmdb", replaced),
+    ],
+)
+def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, change):
+    digits(path)
+    with Command(*train(path)) as command:
+        wait_for(training, "a step")
+        change(path)
+        done = command.wait()
+    if done.code == -signal.SIGBUS:  # the epoch under way touched a page that is no more: R4
+        assert change is truncated
+        return
+    assert is_one_line(done, "D101" if change is os.unlink else "D117", 3, path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, kind):
+    """Reading a map past the end of its file is SIGBUS: a process that reads for others is told by them; one that reads for itself dies."""
+    digits(path, 1024, WIDE)
+    with Command(*train(path, "batch_size=4", "verify=off", f"workers.kind={kind}", "workers.num=2")) as command:
+        wait_for(training, "a step")
+        truncated(path)
+        done = command.wait()
+    if done.code == -signal.SIGBUS:
+        assert kind == "thread"
+        return
+    assert done.code in (3, 5), (done, [log.read_text() for log in Path().rglob("debug.log")])
+    assert done.last_line.strip("\0").startswith(("error[R102]: ", "error[D117]: "))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_r9_workers_that_open_a_replaced_store_refuse_it(path):
+    digits(path)
+    store = open_store(path)
+    assert store.manifest.num_records == 256
+    replaced(path)
+    with pytest.raises(DataError, match="D117"):
+        pickle.loads(pickle.dumps(store)).read(torch.tensor([0]))
+    store.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- R6: folders of files
+
+
+@pytest.fixture
+def shards():
+    """A store of three files."""
+    image = np.random.default_rng(0).integers(0, 256, (4000, 1, 8, 8), np.uint8)
+    np.savez("a.npz", image=image, label=np.arange(4000) % 3, rest=np.ones((4000, 1000), np.uint8))
+    assert paceline("pack", "input=arrays", "input.path=a.npz", "output.path=x", "pack.one_file=false").code == 0
+    names = sorted(name for name in os.listdir("x") if name != "manifest.json")
+    assert len(names) >= 3
+    return names
+
+
+def test_r6_all_that_is_wrong_with_a_folder_is_listed_at_once(shards):
+    os.unlink(f"x/{shards[0]}")
+    os.truncate(f"x/{shards[1]}", 5000)
+    Path("x/stranger.h5").write_text("hello")
+    for words in [["inspect", "x"], train("x", "epochs=1")]:
+        assert is_one_line(paceline(*words), "D118", 3, f"{shards[0]} is missing", f"{shards[1]} has 5000", "stranger.h5")
+
+
+def swapped(shards):
+    """Two files of the same size, one under the other's name."""
+    one, other = next((a, b) for a, b in combinations(shards, 2) if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}"))
+    os.rename(f"x/{one}", "kept")
+    os.rename(f"x/{other}", f"x/{one}")
+    os.rename("kept", f"x/{other}")
+
+
+def test_r6_files_that_were_swapped_are_found(shards):
+    swapped(shards)
+    assert is_one_line(paceline(*train("x", "epochs=1")), "D118", 3, "another store's file")
+
+
+def test_r6_verify_tells_a_swapped_file_once(shards):
+    swapped(shards)
+    done = paceline("verify", "x")
+    assert is_one_line(done, "D156", 3)
+    assert done.out.count("another store's file") <= 2
+
+
+@pytest.mark.parametrize("name", ["../secret.h5", "/etc/hostname", ".."])
+def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
+    manifest = Path("x/manifest.json")
+    entries = [{"name": name, "num_records": 1, "size_bytes": 1, "sha256": "", "digest": ""}]
+    manifest.write_text(edited_manifest(manifest.read_text(), shards=entries))
+    assert is_one_line(paceline("inspect", "x"), "D104", 3, "outside the directory")
+
+
+# ------------------------------------------------------------------------------------------------ R7, R10, R12: places and disks
+
+
+@pytest.mark.parametrize("words", [["inspect", "nowhere.h5"], train("nowhere.h5"), train("nowhere.lmdb")])
+def test_r7_a_missing_store_is_named(words):
+    assert is_one_line(paceline(*words), "D101", 3, "nowhere.")
+
+
+def test_r7_a_folder_that_is_no_store_is_named():
+    Path("folder").mkdir()
+    assert is_one_line(paceline("inspect", "folder"), "D103", 3, "folder")
+    assert is_one_line(paceline(*train("folder")), "D101", 3, "folder/manifest.json")
+
+
+@needs_root
+@pytest.mark.parametrize("path", PATHS)
+def test_r7_a_store_without_permission_is_named_as_that(path):
+    digits(path)
+    Path(path).chmod(0)
+    done = paceline("inspect", path, before=no_privileges)
+    assert done.code in (3, 5)
+    assert is_one_line(done, "D101" if done.code == 3 else "R101", done.code, path, "cannot be read", "Permission denied")
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_r7_a_pipe_is_not_opened(command):
+    os.mkfifo("x.h5")
+    assert paceline(command, "x.h5", limit_s=5).code == 3
+
+
+@needs_root
+@pytest.mark.parametrize("path", PATHS)
+def test_r10_a_store_on_a_disk_that_may_only_be_read_is_read(path):
+    Path("disk").mkdir()
+    digits(f"disk/{path}")
+    for words in (["verify", f"disk/{path}"], train(f"disk/{path}", "epochs=1")):
+        assert paceline(*words, before=lambda: read_only("disk")).code == 0
+
+
+@needs_strace
+@pytest.mark.parametrize("path", PATHS)
+def test_r10_reading_needs_no_locks(path):
+    digits(path)
+    options = ("-e", "trace=flock", "-e", "inject=flock:error=ENOLCK")
+    with traced("verify", path, "workers=0", options=options) as command:
+        assert command.wait().code == 0
+    assert "F_SETLK" not in Path("trace.txt").read_text()
+
+
+@needs_strace
+@pytest.mark.parametrize("path", PATHS)
+def test_r12_a_bad_disk_is_one_line(path):
+    digits(path)
+    calls = ("-P", os.path.abspath(path), "-e", "inject=read,pread64:error=EIO")
+    with traced("inspect", path, options=calls) as command:
+        done = command.wait()
+    assert done.code == 3, done
+    assert is_one_line(done, done.err[6:10], 3, path)
+
+
+@needs_strace
+@pytest.mark.parametrize("path", PATHS)
+def test_r12_a_slow_disk_is_waited_for(path):
+    digits(path)
+    calls = ("-P", os.path.abspath(path), "-e", "inject=read,pread64:delay_enter=300000:when=1..3")
+    with traced("verify", path, "workers=0", options=calls) as command:
+        assert command.wait().code == 0
+
+
+# ------------------------------------------------------------------------------------------------------ R11, R13: few and many
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_r11_a_store_without_records_is_refused(path):
+    write_store(path, make_records(0))
+    assert is_one_line(paceline(*train(path)), "D109", 3)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("count", [1, 33])
+def test_r11_few_records_are_learned_from(path, count):
+    digits(path, count)
+    assert paceline(*train(path, "epochs=1")).code == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_r13_memory_does_not_grow_with_the_epochs(path):
+    digits(path, 500)
+    store = open_store(path)
+    draw, used = random.Random(0), []
+    for _ in range(12):
+        for _ in range(40):
+            store.read(torch.tensor([draw.randrange(500) for _ in range(64)]))
+        used.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    store.close()
+    assert used[-1] - used[3] < 4 << 20
+
+
+# -------------------------------------------------------------------------------------------------------------- P24: large files
+
+
+def test_p24_records_beyond_4_gib_are_read():
+    """A file with a hole: HDF5 rows of 64 MiB, of which only the last is there."""
+    rows, width = 80, 64 << 20
+    fields = {"x": Field("uint8", (width,))}
+    write_store("x.h5", {"x": np.zeros((1, width), np.uint8)}, fields)
+    with h5py.File("x.h5", "r") as file:
+        manifest, crc = file.attrs["manifest"], int(file["crc32"][0])
+    with h5py.File("large.h5", "w") as file:
+        file.create_group("records").create_dataset("x", (rows, width), "uint8")
+        file["records/x"][rows - 1, :3] = [1, 2, 3]
+        file["crc32"] = np.full(rows, crc, np.uint32)
+        file.attrs["manifest"] = edited_manifest(manifest, num_records=rows)
+    assert os.path.getsize("large.h5") > 1 << 32
+    assert os.stat("large.h5").st_blocks * 512 < 1 << 30
+    store = HDF5Store("large.h5")
+    found = store.read(torch.tensor([rows - 1]))
+    assert found["x"][0, :4].tolist() == [1, 2, 3, 0]
+    assert store.damaged(torch.tensor([rows - 1]), found) == [rows - 1]
+    store.close()
+
+
+def test_p24_values_beyond_4_gib_are_read():
+    """A file with a hole: the last record's pages are moved beyond 4 GiB, and the tree says so."""
+    fields = {"x": Field("uint8", (100_000,))}
+    values = np.random.default_rng(0).integers(0, 256, (3, 100_000), np.uint8)
+    write_store("x.lmdb", {"x": values}, fields)
+    data = bytearray(Path("x.lmdb").read_bytes())
+    value = data.find(values[2].tobytes()) // 4096 * 4096
+    while struct.unpack_from("<Q", data, value)[0] != value // 4096:  # an overflow page begins with its number
+        value -= 4096
+    count, far = struct.unpack_from("<I", data, value + 12)[0], (5 << 30) // 4096
+    moved = bytearray(data[value : value + count * 4096])
+    struct.pack_into("<Q", moved, 0, far)
+    data = data.replace(struct.pack("<Q", value // 4096), struct.pack("<Q", far))
+    for meta in (0, 4096):
+        struct.pack_into("<Q", data, meta + 16 + 120 - 16 + 16, far + count - 1)
+    with open("x.lmdb", "wb") as file:
+        file.write(data)
+        file.seek(far * 4096)
+        file.write(moved)
+    store = LMDBStore("x.lmdb")
+    found = store.read(torch.tensor([2, 0]))
+    assert np.array_equal(found["x"].numpy(), values[[2, 0]])
+    assert store.damaged(torch.tensor([2, 0]), found) == []
+    store.close()
+
+
+# ------------------------------------------------------------------------------------------------ packing what is being read
+
+
+def test_two_readers_of_one_store_do_not_disturb_each_other():
+    path = digits("x.h5")
+    with Command(*train(path, "epochs=1")) as one, Command("verify", path) as other:
+        assert (one.wait().code, other.wait().code) == (0, 0)
+    shutil.rmtree("outputs")
+
+
+# ------------------------------------------------------------------------------------------------------------- nonsense
+
+
+@pytest.mark.parametrize("word", ["num_images=-1", "num_images=abc", "grid=5", "num_images=null"])
+def test_nonsense_for_inspect_is_one_line(word):
+    digits("x.h5")
+    assert is_one_line(paceline("inspect", "x.h5", word), "C101", 2, word.split("=")[0])
+
+
+@pytest.mark.parametrize("name", ["a b.h5", "x", "ü😀.h5", "a=b.h5", "./a=b.h5", os.fsdecode(b"\xff.h5")])
+def test_any_name_of_a_store_is_taken_as_it_is(name):
+    digits("some.h5")
+    os.rename("some.h5", name)
+    assert paceline("inspect", name).code == 0
+    assert paceline("verify", name).code == 0

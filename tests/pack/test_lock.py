@@ -1,0 +1,71 @@
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.errors import ResourceError
+from framework.pack.lock import locked
+
+LOCK = Path("x.lock")
+
+
+def hold(shared, ready):
+    with locked(LOCK, shared=shared):
+        ready.put(os.getpid())
+        time.sleep(60)
+
+
+@pytest.fixture
+def holder(request):
+    """The number of a process that holds the lock."""
+    context = multiprocessing.get_context("fork")
+    ready = context.SimpleQueue()
+    process = context.Process(target=hold, args=(getattr(request, "param", False), ready))
+    process.start()
+    yield ready.get()
+    process.kill()
+    process.join()
+
+
+def test_a_lock_is_gone_when_it_was_given_back():
+    with locked(LOCK):
+        assert f"process {os.getpid()} on " in LOCK.read_text()
+    assert os.listdir() == []
+
+
+def test_a_living_holder_is_named(holder):
+    with pytest.raises(ResourceError, match=rf"R150.*x\.lock: process {holder} on .* since 20"), locked(LOCK):
+        pass
+
+
+def test_a_dead_ones_lock_is_free(holder):
+    os.kill(holder, signal.SIGKILL)
+    with locked(LOCK):
+        assert str(os.getpid()) in LOCK.read_text()
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("holder", [True], indirect=True)
+def test_a_shared_lock_is_shared_but_not_with_one_who_wants_it_alone(holder):
+    with locked(LOCK, shared=True):
+        pass
+    assert LOCK.exists()
+    with pytest.raises(ResourceError, match="R150"), locked(LOCK):
+        pass
+
+
+def test_a_place_that_cannot_be_locked_is_a_resource_error():
+    Path("file").write_text("")
+    with pytest.raises(ResourceError, match="R101"), locked(Path("file/x.lock")):
+        pass
+
+
+def test_a_link_in_the_locks_place_is_not_followed():
+    Path("target").write_text("mine")
+    LOCK.symlink_to("target")
+    with pytest.raises(ResourceError, match="R101"), locked(LOCK):
+        pass
+    assert Path("target").read_text() == "mine"

@@ -1,0 +1,102 @@
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from framework.assemble import build
+from framework.cli.app import _register, resolved
+from framework.cli.paths import CONF
+from framework.errors import ConfigError
+from framework.transform.function import FunctionTransform
+from framework.transform.none import NoTransform
+from framework.transform.random_crop import RandomCrop
+from tests.contract.cases import pixels
+
+PAIR = {"blurry": pixels(0), "sharp": pixels(1)}
+
+
+def shift(images, rng, most=200):
+    """One random number for all fields."""
+    number = rng.integers(0, most, dtype=np.uint8)
+    return {name: image + number for name, image in images.items()}
+
+
+def transform(function=shift, evaluation=False, geometry=None):
+    return FunctionTransform(function, geometry or NoTransform(), evaluation)
+
+
+def test_the_seed_decides_and_a_pair_is_changed_alike():
+    change = transform().function
+    found, again, other = change(PAIR, 7), change(PAIR, 7), change(PAIR, 8)
+    assert all(np.array_equal(found[name], again[name]) for name in PAIR)
+    assert not np.array_equal(found["sharp"], other["sharp"])
+    assert len({int(step) for name in PAIR for step in np.unique(found[name] - PAIR[name])}) == 1
+
+
+@pytest.mark.parametrize(("evaluation", "changed"), [(False, False), (True, True)])
+def test_outside_training_it_is_called_only_where_that_was_asked_for(evaluation, changed):
+    found = transform(evaluation=evaluation).function(PAIR, None)
+    assert np.array_equal(found["sharp"], PAIR["sharp"]) is not changed
+
+
+def test_the_geometry_is_the_one_it_was_given():
+    crop = RandomCrop([4, 4], 0.5, 0.0)
+    found, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
+    assert (found.size, found.antialias, found.num_draws) == (crop.size, crop.antialias, crop.num_draws)
+    assert torch.equal(found.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2))
+
+
+def test_it_can_be_sent_to_another_process():
+    change = transform(partial(shift, most=3)).function
+    assert np.array_equal(pickle.loads(pickle.dumps(change))(PAIR, 5)["sharp"], change(PAIR, 5)["sharp"])
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda images, rng: None, "returned NoneType"),
+        (lambda images, rng: {"sharp": images["sharp"]}, "returned sharp, not blurry, sharp"),
+        (lambda images, rng: {name: image / 255 for name, image in images.items()}, "made blurry float64"),
+        (lambda images, rng: {name: image[:, :, 0] for name, image in images.items()}, "made blurry uint8"),
+        (lambda images, rng: {name: image[:0] for name, image in images.items()}, r"uint8 \[0, 12, 3\]"),
+        (lambda images, rng: dict.fromkeys(images, "x"), "made blurry str"),
+    ],
+)
+def test_what_it_may_not_return_is_said_with_its_name(made, words):
+    with pytest.raises(ValueError, match=rf"lambda.*{words}"):
+        transform(made).function(PAIR, 1)
+
+
+def test_results_lie_in_one_piece():
+    found = transform(lambda images, rng: {name: image[::-1, ::2] for name, image in images.items()}).function(PAIR, 1)
+    assert all(image.flags.c_contiguous for image in found.values())
+
+
+BLOCK = {
+    "_target_": "framework.transform.function.FunctionTransform",
+    "function": {"_target_": f"{__name__}.shift", "_partial_": True, "most": 2},
+    "geometry": {"_target_": "framework.transform.none.NoTransform"},
+    "evaluation": False,
+}
+
+
+def test_a_configuration_names_it_only_where_its_package_is_allowed():
+    made = build("transform", BLOCK, ("tests.",))
+    assert np.array_equal(made.function(PAIR, 4)["sharp"], shift(PAIR, np.random.default_rng(4), 2)["sharp"])
+    with pytest.raises(ConfigError, match=r"C105.*transform\.function._target_"):
+        build("transform", BLOCK, ())
+
+
+def test_its_geometry_is_another_choice_of_the_group():
+    wanted = ["transform=function", "transform@transform.geometry=center_crop", f"transform.function._target_={__name__}.shift"]
+    _register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        block = resolved(compose("train", wanted))["transform"]
+    made = build("transform", block, ("tests.",))
+    assert made.size == (224, 224)
+    assert made.function(PAIR, 4).keys() == PAIR.keys()
