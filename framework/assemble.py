@@ -36,6 +36,7 @@ from framework.contracts import (
     SourceContext,
 )
 from framework.errors import CheckpointError, ConfigError
+from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.order import Order, draws
@@ -163,6 +164,7 @@ class Assembly:
 
     def __init__(self, config: Config, allowed: Sequence[str]) -> None:
         self.config, self.allowed = config, allowed
+        keep_freed_memory()
         torch.manual_seed(config["seed"])
         self.parallel: Parallel = self.build("parallel", device=_device(config["device"]))
         self.device = self.parallel.device
@@ -243,8 +245,11 @@ class Assembly:
 
         return finish
 
-    def trainer(self, run_dir: Path, state: dict[str, Any] | None, stop: Callable[[], bool]) -> Trainer:
-        """The Trainer over all parts, going on from ``state``. The model is tried on a few records first: ConfigError C118."""
+    def trainer(self, run_dir: Path | None, state: dict[str, Any] | None, stop: Callable[[], bool]) -> Trainer:
+        """The Trainer over all parts, going on from ``state``. The model is tried on a few records first: ConfigError C118.
+
+        ``run_dir`` None: nothing is written; for measuring.
+        """
         config = self.config
         model: nn.Module = self.build("model").to(self.device)
         objective: Objective = self.build("objective")
@@ -264,13 +269,13 @@ class Assembly:
             precision=self.build("precision", device=self.device),
             clock=self.clock,
             val_clock=self.val_clock,
-            checkpoints=CheckpointFolder(run_dir),
+            checkpoints=None if run_dir is None else CheckpointFolder(run_dir),
             average=average,
             stop=stop,
         )
         if state is not None:
             _restore(trainer, state, config)
-        if self.parallel.rank == 0:
+        if self.parallel.rank == 0 and run_dir is not None:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)
         return trainer

@@ -11,14 +11,14 @@ ROOT = Path(framework.__file__).parent
 LAYERS = {
     6: {"__main__"},
     5: {"cli"},
-    4: {"run", "inspection"},
+    4: {"run", "inspection", "probe", "bench", "diagnose", "tune", "report"},
     3: {"assemble"},
     2: {"trainer", "checkpoint", "pack"},
     1: {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
         "average",
     },
-    0: {"contracts", "batch", "errors", "order", "durable", "tally", "signature", "targets", "settings", "__init__"},
+    0: {"contracts", "batch", "errors", "heap", "order", "durable", "tally", "signature", "targets", "settings", "__init__"},
 }
 LEVEL = {name: level for level, names in LAYERS.items() for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -18,6 +18,7 @@ NO_YAML = {
     "source",
     "store",
     "btree",
+    "gather",
     "checksum",
     "identity",
     "jpeg",

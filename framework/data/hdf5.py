@@ -19,6 +19,7 @@ from torch import Tensor
 
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.checksum import content_crcs, digest
+from framework.data.gather import Gather
 from framework.data.identity import Identity, identify, nearest
 from framework.data.manifest import from_json, to_json
 from framework.data.packed import packed_source
@@ -208,22 +209,20 @@ def _map(path: str, dataset: Any) -> Tensor:
 
 @final
 class RowGather:
-    """Rows of a mapped array, copied in the given order. Through the widest integer that divides a row: 1.4 times as fast as bytes."""
+    """Rows of a mapped array, copied in the given order."""
 
     def __init__(self, rows: Tensor) -> None:
-        self.shape, self.dtype = rows.shape[1:], rows.dtype
-        flat = rows.reshape(len(rows), self.shape.numel())
-        row_bytes = flat.shape[1] * flat.element_size()
-        wide = row_bytes and row_bytes % 8 == 0 and flat.data_ptr() % 8 == 0
-        self.rows = flat.view(torch.int64) if wide else flat
         self._array: np.ndarray = rows.numpy()
+        row_bytes = rows.shape[1:].numel() * rows.element_size()
+        flat = torch.from_numpy(self._array.reshape(-1).view(np.uint8))
+        self._gather = Gather(flat, row_bytes, tuple(rows.shape[1:]), rows.dtype)
 
     def views(self, indices: Tensor) -> list[np.ndarray]:
         """The rows where they are."""
         return [self._array[index] for index in indices.tolist()]
 
     def __call__(self, indices: Tensor) -> Tensor:
-        return self.rows.index_select(0, indices).view(self.dtype).view(len(indices), *self.shape)
+        return self._gather(indices)
 
 
 @final

@@ -21,6 +21,7 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.btree import read_meta, value_table
 from framework.data.checksum import buffers, content_crcs, digest
+from framework.data.gather import Gather
 from framework.data.identity import Identity, identify
 from framework.data.manifest import from_json, to_json
 from framework.data.packed import packed_source
@@ -68,7 +69,7 @@ class LMDBStore:
         records: Records = {}
         for (name, field), start, stop in zip(self.manifest.fields.items(), starts, starts[1:], strict=False):
             if field.encoding == "raw" and name not in views:
-                records[name] = values.rows(start, field)
+                records[name] = values.gathers[name](start)
             else:
                 parts = values.parts(start, stop)
                 records[name] = parts if field.encoding != "raw" else [_array(part, field) for part in parts]
@@ -132,21 +133,24 @@ class _Values:
         self.path, self.pid, self.fields = path, os.getpid(), list(table.manifest.fields.values())
         self.offsets, self.sizes = torch.from_numpy(table.offsets), torch.from_numpy(table.sizes)
         self.bytes = torch.from_numpy(table.file)
-        self.words = self.bytes.view(torch.int64)
         self.buffer = memoryview(table.file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.head = _head_bytes(len(self.fields))
+        self.gather_heads = Gather(self.bytes, 1, (self.head // 4,), torch.int32)
+        self.gathers = {
+            name: Gather(self.bytes, 1, _known(field), _torch_dtype(field))
+            for name, field in table.manifest.fields.items()
+            if field.encoding == "raw"
+        }
         self.raw = [_raw_bytes(field) if field.encoding == "raw" else -1 for field in self.fields]  # -1: any length
         self.fixed = torch.tensor([0, *self.raw]).cumsum(0).tolist() if -1 not in self.raw else None
         self.wanted, self.given = torch.tensor(self.raw), torch.tensor([size >= 0 for size in self.raw])
-        self.aligned = not (self.offsets[:-1] & 7).any()
 
     def heads(self, indices: Tensor) -> Tensor:
         """The headers of records: int64 [B, 2 + num_fields]: CRC32, length of the key, lengths of the fields."""
         short = self.sizes[indices] < self.head
         if short.any():
             raise self._misfit(indices, short)
-        found = self._gather(self.offsets[indices], self.head, self.aligned)
-        return found.view(torch.int32)[:, : 2 + len(self.fields)].long() & 0xFFFFFFFF
+        return self.gather_heads(self.offsets[indices])[:, : 2 + len(self.fields)].long() & 0xFFFFFFFF
 
     def starts(self, indices: Tensor) -> list[Tensor]:
         """Where each field begins in the file, and where the last one ends: num_fields + 1 of int64 [B]. The headers are checked."""
@@ -172,26 +176,6 @@ class _Values:
     def parts(self, starts: Tensor, stops: Tensor) -> list[memoryview]:
         """Pieces of the file, not copied."""
         return [self.buffer[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-    def rows(self, starts: Tensor, field: Field) -> Tensor:
-        """Raw values that begin at ``starts``, copied."""
-        some = starts[:1] if self.fixed else starts  # where all fields are raw, all records' fields are alike
-        return (
-            self._gather(starts, _raw_bytes(field), self.aligned and not (some & 7).any())
-            .view(_torch_dtype(field))
-            .view(len(starts), *_known(field))
-        )
-
-    def _gather(self, starts: Tensor, num_bytes: int, aligned: bool) -> Tensor:
-        """uint8 [B, num_bytes]: a copy of as many bytes at each of ``starts``, as 8-byte words where all is aligned so.
-
-        The file is viewed as overlapping rows, one beginning at every word: selecting rows of that view is a plain copy per row.
-        """
-        step = 8 if aligned and num_bytes % 8 == 0 else 1
-        flat = self.words if step == 8 else self.bytes
-        width = num_bytes // step
-        rows = flat.as_strided((len(flat) - width + 1, width), (1, 1))
-        return rows.index_select(0, starts // step).view(torch.uint8).view(len(starts), num_bytes)
 
 
 def _head_bytes(num_fields: int) -> int:

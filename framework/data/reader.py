@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -78,12 +79,24 @@ class BatchReader:
         self.store, self.transform, self.seed = store, context.transform, context.seed
         self._memory = _Memory()
 
+    @cached_property
+    def cut(self) -> dict[str, Field]:
+        """The fields a transform has a say in."""
+        return {name: field for name, field in self.store.manifest.fields.items() if is_cut(field, self.transform)}
+
+    @cached_property
+    def views(self) -> list[str]:
+        """Raw fields of which only a window is wanted: no need to copy them first."""
+        return [name for name, field in self.cut.items() if field.encoding == "raw"]
+
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying: worth a pool of threads."""
-        return any(is_cut(field, self.transform) for field in self.store.manifest.fields.values())
+        return bool(self.cut)
 
     def __call__(self, request: Request) -> Batch:
+        if not self.cut and not request.verify:  # the shortest way: small records take less time than the rest of this class
+            return {"index": request.indices, **self.store.read(request.indices)}
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
         return self.finish(work)
@@ -92,15 +105,14 @@ class BatchReader:
         """The memory of a batch: that of images whose size is known."""
         size, images = self.transform.size, dict[str, Tensor]()
         if size is not None and self.transform.function is None:
-            for name, field in self.store.manifest.fields.items():
-                if is_cut(field, self.transform):
-                    images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
+            for name, field in self.cut.items():
+                images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
         return Work(request, images)
 
     def fill(self, work: Work, start: int, stop: int) -> None:
         """Records ``start``..``stop`` of the batch. Slices may be filled at the same time."""
         indices = work.request.indices[start:stop]
-        records = self.store.read(indices, self._views())
+        records = self.store.read(indices, self.views)
         if work.request.verify:
             check_crcs(self.store, indices, records)
         whole = start == 0 and stop == len(work.request.indices)
@@ -109,16 +121,11 @@ class BatchReader:
         fields = self.store.manifest.fields
         work.parts[start] = {name: images[name] if name in images else records[name] for name in fields}
 
-    def _views(self) -> list[str]:
-        """Raw fields of which only a window is wanted: no need to copy them first."""
-        fields = self.store.manifest.fields.items()
-        return [name for name, field in fields if field.encoding == "raw" and is_cut(field, self.transform)]
-
     def finish(self, work: Work) -> Batch:
         """The batch, once all its slices are filled."""
         indices = work.request.indices
         parts = [work.parts[start] for start in sorted(work.parts)]
-        batch: Batch = {"index": indices.clone()}
+        batch: Batch = {"index": indices}
         for name in self.store.manifest.fields:
             batch[name] = work.images[name] if name in work.images else self._joined([part[name] for part in parts], indices)
         return batch
@@ -134,14 +141,13 @@ class BatchReader:
         return torch.cat(parts)
 
     def _images(self, indices: Tensor, records: Records, request: Request, outs: dict[str, Tensor]) -> Batch:
-        """The fields a transform has a say in: uint8 [B, C, h, w], or what the transform's function makes of them."""
-        cut = {name: field for name, field in self.store.manifest.fields.items() if is_cut(field, self.transform)}
-        if not cut:
+        """The fields that are ``cut``: uint8 [B, C, h, w], or what the transform's function makes of them."""
+        if not self.cut:
             return {}
         numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST) if request.training else None
         if self.transform.function is None:
-            return {name: self._cut(field, records[name], indices, numbers, outs.get(name)) for name, field in cut.items()}
-        pixels = {name: self._pixels(field, records[name], indices, numbers) for name, field in cut.items()}
+            return {name: self._cut(field, records[name], indices, numbers, outs.get(name)) for name, field in self.cut.items()}
+        pixels = {name: self._pixels(field, records[name], indices, numbers) for name, field in self.cut.items()}
         return self._changed(pixels, indices, request)
 
     def _cut(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, out: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore,
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import Workers
 from framework.errors import DataError
+from framework.heap import keep_freed_memory
 from framework.order import Order, spread
 
 
@@ -17,6 +18,7 @@ class StoreSource:
     """Batches from a store, read by ``context.num_workers`` workers. ``on_close`` is called at the end."""
 
     def __init__(self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None) -> None:
+        keep_freed_memory()
         self.store, self.training, self.verify = store, context.training, context.verify
         self.order: Order = make_order(store, context)
         self.read = BatchReader(store, context)

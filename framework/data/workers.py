@@ -20,7 +20,6 @@ from framework.data.reader import BatchReader, Request, Work, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
-SLICES = 4  # of a batch per thread: small enough that all end at about the same time
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
 
 
@@ -61,7 +60,8 @@ class Workers:
 
     def _submit(self, pool: "_Pool", request: Request) -> tuple[Work, list[Future[None]]]:
         work, count = self.read.begin(request), len(request.indices)
-        step = max(LEAST_SLICE, -(-count // (self.num * SLICES))) if self.read.decodes else max(1, count)
+        # a slice per thread: smaller ones would end at the same time, but of raw records two threads then read no more than one
+        step = max(LEAST_SLICE, -(-count // self.num)) if self.read.decodes else max(1, count)
         return work, [pool.submit(self.read.fill, work, at, min(at + step, count)) for at in range(0, max(1, count), step)]
 
     def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:

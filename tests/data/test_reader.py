@@ -31,13 +31,6 @@ def test_raw_fields_pass_as_they_are():
     assert batch["label"].tolist() == records["label"][[3, 0]].tolist()
 
 
-def test_the_index_is_a_copy_of_the_request():
-    request = _ask(3, 0)
-    batch = _reader(make_store("hdf5")[0])(request)
-    batch["index"].fill_(9)
-    assert request.indices.tolist() == [3, 0]
-
-
 def test_image_files_become_pixels_channels_first():
     store = FolderStore(write_folder("in", [jpeg(0, 6, 8)] * 3))
     batch = _reader(store)(_ask(0, 1))
