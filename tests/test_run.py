@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from framework import settings
 from framework.assemble import prepare
 from framework.checkpoint import load_state
-from framework.cli.app import _register, resolved
+from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.errors import CheckpointError, ConfigError
 from framework.model.digits import DigitsCNN
@@ -41,7 +41,7 @@ FILES = {"metrics.jsonl", "run.json", "summary.json", "checkpoints/state.pt", "c
 def make_config(dataset, *overrides):
     """The plain configuration of ``paceline train`` on a few digits, with these changes."""
     few = ["model.width=4", "batch_size=32", "limit=96", "epochs=2", "report_every=2", "augment.mean=[0.25]"]
-    _register()
+    register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = resolved(compose("train", [f'dataset="{dataset}"', *few, *overrides]))

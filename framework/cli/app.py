@@ -60,7 +60,7 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
             codes.append(EXIT_PIPE)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
-    _register()
+    register()
     sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
@@ -113,7 +113,7 @@ def _refuse_callbacks(self: Callbacks, config: DictConfig | None = None, check_c
     self.callbacks = []
 
 
-def _register() -> None:
+def register() -> None:
     plugins = Plugins.instance()
     if _Recipes not in plugins.discover(SearchPathPlugin):
         plugins.register(_Recipes)

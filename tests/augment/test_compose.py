@@ -8,7 +8,7 @@ from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize
-from framework.cli.app import _register, resolved
+from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.order import draws
 
@@ -43,7 +43,7 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
         "augment=compose",
         *(f"+augment@augment.parts.{name}={name}" for name in ("flip", "color_jitter", "normalize", "mixup")),
     ]
-    _register()
+    register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         block = resolved(compose("train", [*wanted, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]))["augment"]

@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from framework.assemble import build
-from framework.cli.app import _register, resolved
+from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
@@ -93,7 +93,7 @@ def test_a_configuration_names_it_only_where_its_package_is_allowed():
 
 def test_its_geometry_is_another_choice_of_the_group():
     wanted = ["transform=function", "transform@transform.geometry=center_crop", f"transform.function._target_={__name__}.shift"]
-    _register()
+    register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         block = resolved(compose("train", wanted))["transform"]

@@ -1,0 +1,41 @@
+"""Training configurations composed one after the other in one process: what measuring commands compare."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from framework import settings
+from framework.cli.allowed import Grant, allowed_targets
+from framework.cli.app import register, resolved
+from framework.cli.arguments import quoted
+from framework.cli.explain import explain
+from framework.cli.paths import CONF
+from framework.targets import check_targets
+
+Config = dict[str, Any]
+
+
+def composed(overrides: Sequence[str], grant: Grant, config_dir: str | None = None) -> tuple[Config, tuple[str, ...]]:
+    """What ``paceline train`` with these ``overrides`` would train, checked as it would be: plain values, and the user's packages.
+
+    ``config_dir``: the user's own groups and recipes. Raises ConfigError.
+    """
+    register()
+    words = list(overrides)
+    if config_dir is not None:
+        words.append(f"hydra.searchpath=[{quoted('file://' + str(Path(config_dir).absolute()))}]")
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3", job_name="train"):
+            config = resolved(compose("train", words))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise explain("train", words, error) from error
+    allowed = allowed_targets(config, grant)
+    settings.check(config)
+    check_targets(config, allowed)
+    return config, allowed

@@ -1,0 +1,180 @@
+"""How fast the parts of a configured run are, alone and together: what bench, tune and diagnose measure with.
+
+Every rate is told by windows of equal time after a burn-in, so that its spread is known. Nothing is written: no sinks, checkpoints or
+validation. One Probe holds one Assembly; make a new one for another configuration.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from framework.assemble import Assembly
+from framework.batch import Batch
+from framework.contracts import Loader, MicroBatch, MicroBatches
+
+Config = dict[str, Any]
+NUM_WINDOWS = 8
+ENDLESS = 1 << 40  # epochs
+
+
+@dataclass(frozen=True)
+class Rate:
+    """``windows``: records per second in each window of time; ``spans_s``: seconds per step and span over all of them."""
+
+    windows: tuple[float, ...]
+    spans_s: dict[str, float]
+
+    @property
+    def records_per_s(self) -> float:
+        """The median window's."""
+        return statistics.median(self.windows)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the quartiles, as a share of the median."""
+        if len(self.windows) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.windows, n=4)
+        return (high - low) / 2 / self.records_per_s
+
+
+@final
+class Windows:
+    """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted."""
+
+    def __init__(self, seconds: float, burn_in_s: float, device: torch.device, num_windows: int = NUM_WINDOWS) -> None:
+        self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
+        self.rates: list[float] = []
+        self._count = 0
+        self._start = time.perf_counter()
+        self._end = self._start + burn_in_s
+        self._warm = False
+
+    def count(self, num_records: int) -> bool:
+        """After each batch or step. True: all windows are full."""
+        self._count += num_records
+        if time.perf_counter() < self._end:
+            return False
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        if self._warm:
+            self.rates.append(self._count / (now - self._start))
+        self._warm, self._count, self._start, self._end = True, 0, now, now + self.length_s
+        return len(self.rates) == self.num_windows
+
+
+@final
+class Probe:
+    """The parts of ``config`` (plain values, resolved), ready to be measured. ``allowed``: the user's packages."""
+
+    def __init__(self, config: Config, allowed: Sequence[str]) -> None:
+        quiet = {"sink": {}, "resume": None, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
+        self.config = {**config, **quiet, "data": {**config["data"], "val": None}}
+        self.assembly = Assembly(self.config, allowed)
+
+    def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
+        """Device batches taken as fast as they come."""
+        windows = Windows(seconds, burn_in_s, self.assembly.device)
+        clock, num_batches = self.assembly.clock, 0
+        clock.skip()
+        clock.lap()
+        for epoch in range(ENDLESS):
+            with closing(self.assembly.train.epoch(epoch)) as batches:
+                for batch, _, _ in batches:
+                    num_batches += 1
+                    if windows.count(len(batch["index"])):
+                        return Rate(tuple(windows.rates), _per_step(clock.lap(), num_batches))
+        raise AssertionError
+
+    def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
+        """Host batches of the source alone: no loader, no copy, no augment."""
+        windows = Windows(seconds, burn_in_s, torch.device("cpu"))
+        for epoch in range(ENDLESS):
+            with closing(self.assembly.train_source.batches(epoch)) as batches:
+                for batch, _, _ in batches:
+                    if windows.count(len(batch["index"])):
+                        return Rate(tuple(windows.rates), {})
+        raise AssertionError
+
+    def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
+        """Whole training steps."""
+        return self._steps(self.assembly.train, seconds, burn_in_s)
+
+    def compute(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
+        """Training steps on one batch for ever: what is left when no step waits for data."""
+        with closing(self.assembly.train.epoch(0)) as batches:
+            micro = next(batches)
+        return self._steps(_OneBatch(micro.batch, self.assembly), seconds, burn_in_s)
+
+    def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
+        windows = Windows(seconds, burn_in_s, self.assembly.device)
+        counted = _Counted(loader)
+        trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
+        trainer.train, trainer.val = counted, None
+        trainer.fit()
+        return Rate(tuple(windows.rates), _per_step(trainer.spans_s, trainer.progress.step))
+
+    def close(self) -> None:
+        self.assembly.close()
+
+
+def measured(config: Config, allowed: Sequence[str], measure: Callable[[Probe], Rate]) -> Rate:
+    """``measure`` over a Probe of ``config``, closed afterwards."""
+    probe = Probe(config, allowed)
+    try:
+        return measure(probe)
+    finally:
+        probe.close()
+
+
+def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
+    return {name: seconds / num_steps for name, seconds in spans_s.items()}
+
+
+@final
+class _Counted:
+    """A Loader that counts the records it gave."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader, self._count = loader, 0
+        self.num_steps, self.identity, self.notes = loader.num_steps, loader.identity, loader.notes
+
+    def take(self) -> int:
+        """Records since it was asked last."""
+        count, self._count = self._count, 0
+        return count
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        with closing(self._loader.epoch(epoch, start)) as micro_batches:
+            for micro in micro_batches:
+                self._count += len(micro.batch["index"])
+                yield micro
+
+    def close(self) -> None:
+        self._loader.close()
+
+
+@final
+class _OneBatch:
+    """A Loader that gives the same device batch at every step."""
+
+    def __init__(self, batch: Batch, assembly: Assembly) -> None:
+        self._batch, self._clock, self._passes = batch, assembly.clock, assembly.config["accumulate"]
+        self.num_steps, self.identity = assembly.train.num_steps, assembly.train.identity
+        self.notes: tuple[str, ...] = ()
+
+    def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        for _ in range(start, self.num_steps):
+            for number in range(self._passes):
+                self._clock.mark("wait")
+                self._clock.mark("copy")
+                yield MicroBatch(self._batch, 1 / self._passes, number == self._passes - 1)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,65 @@
+import math
+
+import pytest
+import torch
+
+from framework.cli.allowed import Grant
+from framework.cli.variant import composed
+from framework.errors import ConfigError
+from framework.probe import Probe, Rate, Windows, measured
+
+NOBODY = Grant(typed=False, exported="")
+TINY = ["data=synthetic", "batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def config():
+    return composed(TINY, NOBODY)[0]
+
+
+@pytest.mark.parametrize("what", ["loader", "host", "train", "compute"])
+def test_every_part_has_a_rate_by_windows(config, what):
+    rate = measured(config, (), lambda probe: getattr(probe, what)(0.2, burn_in_s=0.05))
+    assert len(rate.windows) == 8
+    assert all(math.isfinite(window) and window > 0 for window in rate.windows)
+
+
+def test_the_spans_of_whole_steps_are_the_trainers(config):
+    rate = measured(config, (), lambda probe: probe.train(0.2, burn_in_s=0.05))
+    assert {"wait", "copy", "forward", "backward", "optimizer", "report"} <= rate.spans_s.keys()
+
+
+def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
+    probe = Probe(config, ())
+    assert probe.host(0.1, 0.0).records_per_s > 0
+    assert probe.loader(0.1, 0.0).records_per_s > 0
+    assert probe.compute(0.1, 0.0).records_per_s > 0
+    probe.close()
+
+
+def test_nothing_is_written(config, tmp_path):
+    measured(config, (), lambda probe: probe.train(0.1, 0.0))
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_windows_count_records_after_the_burn_in():
+    windows = Windows(0.04, 0.02, torch.device("cpu"), num_windows=2)
+    calls = 0
+    while not windows.count(1):
+        calls += 1
+    assert len(windows.rates) == 2
+    assert calls > sum(windows.rates) * 0.02
+
+
+def test_the_median_and_the_spread():
+    rate = Rate((1.0, 2.0, 3.0, 4.0, 5.0), {})
+    assert rate.records_per_s == 3.0
+    assert rate.spread == pytest.approx(0.5)
+    assert Rate((2.0,), {}).spread == 0.0
+
+
+def test_a_variant_is_checked_as_a_run_would_be():
+    with pytest.raises(ConfigError, match="no such choice"):
+        composed(["data=hdf6"], NOBODY)
+    with pytest.raises(ConfigError, match="workers"):
+        composed([*TINY, "workers.num=-1"], NOBODY)
