@@ -9,9 +9,10 @@ import framework
 
 ROOT = Path(framework.__file__).parent
 LAYERS = {
-    6: {"__main__"},
-    5: {"cli"},
-    4: {"run", "inspection", "probe", "bench", "diagnose", "tune", "report"},
+    7: {"__main__"},
+    6: {"cli"},
+    5: {"bench", "diagnose", "tune", "report"},
+    4: {"run", "inspection", "probe"},
     3: {"assemble"},
     2: {"trainer", "checkpoint", "pack"},
     1: {
