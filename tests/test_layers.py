@@ -19,7 +19,7 @@ LAYERS = {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
         "average",
     },
-    0: {"contracts", "batch", "errors", "heap", "order", "durable", "tally", "signature", "targets", "settings", "__init__"},
+    0: {"contracts", "batch", "errors", "heap", "native", "order", "durable", "tally", "signature", "targets", "settings", "span", "__init__"},
 }
 LEVEL = {name: level for level, names in LAYERS.items() for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -31,6 +31,7 @@ HOMES = {
     "hydra": {"assemble.py", "cli"},
     "omegaconf": {"assemble.py", "cli"},
     "sklearn": {"pack/digits.py"},
+    "scipy": {"bench/compare.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"pack/tfrecord.py"},
     "crc32c": {"pack/tfrecord.py"},
@@ -76,7 +77,7 @@ def test_a_library_is_used_in_one_place(library):
 
 
 def test_the_trainer_imports_contracts_only():
-    allowed = {"contracts", "batch", "errors", "tally", "average"}
+    allowed = {"contracts", "batch", "errors", "tally", "span", "average"}
     assert {name.split(".")[1] for name in imports(ROOT / "trainer.py") if name.startswith("framework.")} <= allowed
 
 

@@ -13,9 +13,13 @@ from framework.targets import did_you_mean
 
 COMMANDS = {
     "train": "train a model; every part is a choice",
+    "diagnose": "measure what limits a run, and say what to do about it",
+    "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
     "inspect": "show what a store holds, with a picture of some records",
     "verify": "compare every record of stores with its checksum",
+    "report": "one page of runs, sweeps and benches: where the time went, what was learned, what differs",
+    "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
 }
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 

@@ -1,0 +1,111 @@
+"""What ``paceline bench`` shows: how far it is, what it measured, and how two files differ."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from framework.bench.grid import Cell, Plan, label
+from framework.bench.lines import Line, Measured
+from framework.bench.measure import length_s
+
+if TYPE_CHECKING:
+    from framework.bench.compare import Rule, Verdict  # loads scipy
+
+
+@final
+class MeasuringProgress:
+    """A bar on a terminal; a line per measurement where there is none. On standard error."""
+
+    def __init__(self, cells: list[Cell], plan: Plan) -> None:
+        self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
+        self._console = Console(stderr=True, highlight=False)
+        count, minutes = sum(self._left.values()), length_s(cells, plan) / 60
+        text = f"{len(self._left)} combinations, {plan.repeats} times each: {count} measurements, about {minutes:.0f} min"
+        self._console.print(text, soft_wrap=True)
+        columns = (
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("", total=count)
+
+    def __enter__(self) -> "MeasuringProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def tell(self, line: Line) -> None:
+        name = label(line["cell"])
+        text = line.get("illegal") or f"{line['records_per_s']:,.0f} records/s"
+        before = self._left.pop(name, 0)
+        if "illegal" not in line:
+            self._left[name] = before - 1
+        done = self._bar.tasks[0].completed + ("illegal" not in line)
+        self._bar.update(self._task, completed=done, total=done + sum(self._left.values()), description=escape(f"{name}  {text}"))
+        if not self._console.is_terminal:
+            self._console.print(f"{name}  {text}", soft_wrap=True, markup=False)
+
+
+def print_bench(cells: list[Measured], what: str) -> None:
+    """A row per combination, relative to the first that runs; below it, why others do not."""
+    keys = list(dict.fromkeys(key for cell in cells for key in cell.choice))
+    first = next((cell for cell in cells if cell.rates), None)
+    table = Table(*keys, title=f"bench of {what}", title_justify="left")
+    for name in ("records/s", "spread", "relative", *(["waiting"] if what == "train" else [])):
+        table.add_column(name, justify="right")
+    for cell in cells:
+        table.add_row(*(escape(cell.choice.get(key, "")) for key in keys), *_figures(cell, first, what))
+    console = wide_console()
+    console.print(table)
+    for cell in cells:
+        if cell.illegal:
+            console.print(f"{label(cell.choice)}: {cell.illegal}", soft_wrap=True, markup=False)
+
+
+def _figures(cell: Measured, first: Measured | None, what: str) -> list[str]:
+    if not cell.rates or first is None:
+        return ["illegal"]
+    relative = cell.relative_to(first)
+    shown = [f"{cell.records_per_s:,.0f}", f"{cell.spread:.1%}", "" if relative is None else f"{relative:.2f}x"]
+    return [*shown, f"{cell.waiting:.0%}"] if what == "train" else shown
+
+
+def wide_console() -> Console:
+    console = Console(highlight=False)
+    console.width = max(console.width, 110)  # without a terminal rich assumes 80 columns, and folds every row
+    return console
+
+
+def verdict_table(verdicts: Sequence["Verdict"], what: str) -> Table:
+    keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
+    table = Table(*keys, title=f"{what}: the second beside the first", title_justify="left")
+    for name in ("first", "second", "change", "p"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for verdict in verdicts:
+        change = "" if verdict.change is None else f"{verdict.change:+.1%}"
+        p = "" if verdict.p is None else f"{verdict.p:.2g}"
+        rates = [_rate(verdict.before), _rate(verdict.after)]
+        table.add_row(*(escape(verdict.choice.get(key, "")) for key in keys), *rates, change, p, verdict.word)
+    return table
+
+
+def _rate(cell: Measured | None) -> str:
+    if cell is None:
+        return ""
+    return f"{cell.records_per_s:,.0f} ± {cell.spread:.1%} ({len(cell.rates)})" if cell.runs else "does not run"
+
+
+def rule_in_words(rule: "Rule") -> str:
+    return (
+        f"a difference: medians more than {100 * rule.threshold:g} % apart, and p at most {rule.level:g} by an exact Mann-Whitney U test over "
+        "repeats (their number in parentheses)"
+    )
