@@ -14,7 +14,7 @@ import time
 import torch
 from torch import nn
 
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts import Clock, LoaderContext, MicroBatch
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
 from framework.objective.classify import Classify
@@ -68,15 +68,25 @@ class OneBatch:
         for share in self.order.shares(epoch, start):
             yield MicroBatch(self.batch, share.weight, share.last)
 
+    def stages(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         pass
 
 
-def make_trainer(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor], steps: int) -> Trainer:
+def make_trainer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: dict[str, torch.Tensor],
+    steps: int,
+    clock: Clock | None = None,
+    device: torch.device | None = None,
+) -> Trainer:
     """A Trainer whose loader hands out one batch for ever."""
-    device = torch.device("cpu")
+    device = device or torch.device("cpu")
     source = OneBatch(batch, steps)
-    clock = HostClock()
+    clock = clock or HostClock()
     loader = PlainLoader(pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock))
     return Trainer(
         Plan(epochs=10**6, report_every=50),

@@ -39,6 +39,7 @@ from framework.errors import CheckpointError, ConfigError
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
+from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, draws
 from framework.pack.jobs import MakeWriter
 from framework.targets import ALLOWED, Config, check_name, targets
@@ -160,15 +161,20 @@ def _make_writer(
 
 
 class Assembly:
-    """Parts of one run, made in the order they need each other. ``config``: plain values, resolved; ``allowed``: the user's packages."""
+    """Parts of one run, made in the order they need each other. ``config``: plain values, resolved; ``allowed``: the user's packages;
+    ``profile``: the folder for a trace of a few steps; None for none.
+    """
 
-    def __init__(self, config: Config, allowed: Sequence[str]) -> None:
+    def __init__(self, config: Config, allowed: Sequence[str], profile: Path | None = None) -> None:
         self.config, self.allowed = config, allowed
         keep_freed_memory()
         torch.manual_seed(config["seed"])
         self.parallel: Parallel = self.build("parallel", device=_device(config["device"]))
         self.device = self.parallel.device
-        self.clock, self.val_clock = make_clock(self.device), make_clock(self.device)
+        self.clock: Clock = make_clock(self.device, config["clock"])
+        self.val_clock: Clock = make_clock(self.device, config["clock"])
+        self.profiled = None if profile is None else ProfiledClock(self.clock, profile / f"rank{self.parallel.rank}{ENDING}")
+        self.clock = self.profiled or self.clock
         self.augment: Augment = self.build("augment")
         self.train_source = self._source("train")
         self.val_source = self._source("val") if config["data"]["val"] else None
@@ -291,7 +297,9 @@ class Assembly:
         return sinks
 
     def close(self) -> None:
-        """Give back threads, processes, handles and the process group."""
+        """Give back threads, processes, handles and the process group, and write the trace of what was traced."""
+        if self.profiled is not None:
+            self.profiled.close()
         for loader in (self.train, self.val):
             if loader is not None:
                 loader.close()

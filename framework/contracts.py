@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from framework.batch import Batch
 from framework.order import Order
+from framework.span import Span
 
 # ---------------------------------------------------------------------------------------------------------------- records
 
@@ -267,6 +268,18 @@ class Source(Protocol):
         """``count`` records (fewer where there are fewer), evenly spaced, as evaluation sees them; read in this process."""
         ...
 
+    def stages(self) -> dict[str, float]:
+        """Where reading's time went since this was asked last: thread-seconds per stage, over all workers. From any thread.
+
+        ``read``: bytes or rows out of the store, and comparing them with their CRC32. ``decode``: an image file's bytes to pixels.
+        ``transform``: windows, scaling, flipping, the transform's function, and writing the result into the batch; of pixels stored raw,
+        whose rows are only looked at before, it is the first touch of their memory too. ``collate``: joining slices, stacking.
+
+        A thread's second counts whether it computed, or waited for a disk, a core or Python's lock. A batch's seconds count when it is
+        handed over, ``sample``'s never. A stage that did not happen is left out; {} where the source cannot know.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -277,15 +290,21 @@ class Clock(Protocol):
     """Where the time goes. The time between two marks belongs to the second one's name, so nothing is left over."""
 
     def mark(self, name: str) -> None:
-        """What ran since the last mark was ``name``. Never synchronizes."""
+        """What ran since the last mark was ``name``; ``report`` ends a step. Never synchronizes."""
         ...
 
     def skip(self) -> None:
         """What ran since the last mark is not counted."""
         ...
 
+    def spans(self) -> dict[str, Span]:
+        """By name, how long the steps since the last call took; one under way counts as far as it is known. A device's clock may hand
+        in the newest steps one call later, and tells ``idle``, the device's, from ``wait``, the host's. {} where the clock is off.
+        """
+        ...
+
     def lap(self) -> dict[str, float]:
-        """Seconds per name since the last lap; a device's clock may hand in the newest steps one lap later."""
+        """The total seconds of ``spans``; what one has handed out, the other does not."""
         ...
 
 
@@ -297,6 +316,16 @@ class LoaderContext:
     device: torch.device
     augment: Callable[[Batch, int], Batch]
     clock: Clock
+
+
+class LoaderStats(NamedTuple):
+    """Of the time since it was asked last. ``stages_s``: the source's ``stages``. ``ready``: host batches that lay ready when the next one
+    was asked for, on average; None where none was asked for, or there is no queue. ``depth``: the most that may lie there; 0 without a queue.
+    """
+
+    stages_s: Mapping[str, float]
+    ready: float | None
+    depth: int
 
 
 class Loader(Protocol):
@@ -319,6 +348,10 @@ class Loader(Protocol):
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         """Steps ``start``.. of an epoch. Marks ``wait`` and ``copy``. Errors of the source surface here; an early close cleans up."""
+        ...
+
+    def stats(self) -> LoaderStats:
+        """How preparing batches went since this was asked last; for the thread that takes them."""
         ...
 
     def close(self) -> None: ...
@@ -413,15 +446,25 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the log. ``means``: loss and metrics per record; ``spans_s``: seconds per step and span."""
+    """One line of the log. ``means``: loss and metrics per record; ``spans``: of the steps since the last line.
+
+    ``epoch_left``: records to the end of the epoch; ``left_s``: seconds to the end of the run, at its pace so far. ``stages_s``: where
+    reading's time went, in thread-seconds per step; ``ready``: batches that lay ready when one was asked for; ``usage``: of the machine.
+    The last three are empty where nobody measures them.
+    """
 
     split: str
     step: int
     epoch: int
     means: Mapping[str, float]
     records_per_s: float
-    spans_s: Mapping[str, float]
+    spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
     learning_rate: float | None = None
+    epoch_left: int | None = None
+    left_s: float | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    ready: float | None = None
+    usage: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ import torch
 from framework.assemble import Assembly
 from framework.checkpoint import load_state
 from framework.durable import write_json
+from framework.errors import ConfigError
 from framework.measure.host import machine, num_cores, peak_rss_bytes
-from framework.settings import FACTS, NEXT_FACTS
+from framework.measure.profile import LEAST_STEPS, TRACED
+from framework.settings import FACTS, NEXT_FACTS, PROFILE
+from framework.span import Span, shares
 from framework.trainer import Trainer
 
-SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 Config = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ def run(
     torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     start = time.perf_counter()
     state = load_state(Path(config["resume"])) if config["resume"] else None
-    assembly = Assembly(config, allowed)
+    assembly = Assembly(config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None)
     trainer: Trainer | None = None
     try:
         trainer = assembly.trainer(run_dir, state, stop)
@@ -41,13 +43,20 @@ def run(
         if state is not None and trainer.progress.step >= trainer.total_steps:
             say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on")
             return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        if assembly.profiled is not None:
+            _check_steps(trainer.total_steps - trainer.progress.step)
         if leads:
             _add_facts(run_dir, assembly)
             for note in notes:
                 say(f"note: {note}")
         start_step = trainer.progress.step
         trainer.fit()
-        summary = _summary(config, trainer, notes, start_step, time.perf_counter() - start)
+        summary = {
+            **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
+            "stages_s": {},
+            "queue": {"ready": None, "depth": 0},
+            "usage": {},
+        }
         if leads:
             write_json(run_dir / "summary.json", summary)
         return summary
@@ -57,23 +66,35 @@ def run(
         assembly.close()
 
 
+def _check_steps(num_steps: int) -> None:
+    """ConfigError C180 for a run that ends before its trace does."""
+    if num_steps < LEAST_STEPS:
+        what = f"the run has {num_steps} steps, and the trace is of steps {LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
+        raise ConfigError(180, "debug = profile", what, f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more")
+
+
 def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float) -> dict[str, Any]:
-    train_s = sum(trainer.spans_s.values())
+    found = shares(trainer.spans)
     return {
         "status": "interrupted" if trainer.stopped else "finished",
         "steps": trainer.progress.step,
         "run_steps": trainer.progress.step - start_step,
         "epochs": trainer.progress.epoch,
         "wall_s": wall_s,
-        "records_per_s": trainer.num_records / train_s if train_s else 0.0,
+        "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
-        "spans_s": {name: trainer.spans_s.get(name, 0.0) for name in SPANS},
+        "spans": {name: {**_figures(span), "share": found[name]} for name, span in trainer.spans.items()},
+        "train_s": trainer.train_s,
         "validate_s": trainer.validate_s,
         "peak_rss_bytes": peak_rss_bytes(),
         "choices": choices(config),
         "notes": notes,
     }
+
+
+def _figures(span: Span) -> dict[str, float]:
+    return {"total_s": span.total_s, "mean_s": span.mean_s, "p50_s": span.p50_s, "p90_s": span.p90_s}
 
 
 def choices(config: Config) -> dict[str, str]:

@@ -19,6 +19,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "validate_every": ((int, type(None)), 1),
     "limit": ((int, type(None)), 1),
     "shuffle": ((bool,), None),
+    "clock": ((bool,), None),
     "device": ((str,), None),
     "resume": ((str, type(None)), None),
     "debug": ((str, type(None)), None),
@@ -30,6 +31,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
 }
 # in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
 FACTS, NEXT_FACTS = "run.json", "run.next.json"
+PROFILE = "profile"  # the folder of debug=profile's traces
 GROUPS = (
     "data",
     "loader",

@@ -1,11 +1,22 @@
-"""Sums and counts over passes and ranks, and only then means: uneven batches weigh what they hold."""
+"""Steps taken, and sums and counts over passes and ranks, and only then means: uneven batches weigh what they hold."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from framework.contracts import Outcome
+
+
+@dataclass
+class Progress:
+    """Where a run is. ``epoch_step``: optimizer steps of the present epoch; counted where they are taken, not where data is prepared."""
+
+    step: int = 0
+    epoch: int = 0
+    epoch_step: int = 0
+    scheduled: int = 0
 
 
 def detached(outcome: Outcome, counts: bool) -> Outcome:

@@ -13,7 +13,8 @@ from framework.average import Average
 from framework.batch import Batch
 from framework.contracts import Checkpoints, Clock, Loader, Objective, Outcome, Parallel, Precision, Report, Schedule, Sink
 from framework.errors import NumericError
-from framework.tally import detached, means
+from framework.span import Span, merged
+from framework.tally import Progress, detached, means
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,6 @@ class Plan:
     report_every: int = 50
     validate_every: int | None = None
     clip_norm: float | None = None
-
-
-@dataclass
-class Progress:
-    """Where a run is. ``epoch_step``: optimizer steps of the present epoch; counted where they are taken, not where data is prepared."""
-
-    step: int = 0
-    epoch: int = 0
-    epoch_step: int = 0
-    scheduled: int = 0
 
 
 def _never() -> bool:
@@ -75,18 +66,24 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, float] = {}
         self.val_means: dict[str, float] = {}
-        self.spans_s: dict[str, float] = {}
-        self.validate_s = self.num_records = 0.0
+        self.spans: dict[str, Span] = {}
+        self.train_s = self.validate_s = self.num_records = 0.0
         self.stopped = False
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._pending: list[Outcome] = []
-        self._reported_at, self._reported_step = time.perf_counter(), 0
+        self._reported_at = time.perf_counter()
+        self._began_at, self._first_step = self._reported_at, 0
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         steps = self.plan.epochs * self.train.num_steps
         return steps if self.plan.max_steps is None else min(steps, self.plan.max_steps)
+
+    @property
+    def spans_s(self) -> dict[str, float]:
+        """Seconds of all steps of this run, by span."""
+        return {name: span.total_s for name, span in self.spans.items()}
 
     def fit(self) -> None:
         """Run to the end, or until ``stop`` says so."""
@@ -95,10 +92,11 @@ class Trainer:
 
     def epochs(self) -> Iterator[dict[str, float]]:
         """Run epoch by epoch, yielding the newest validation means. To stop early, stop iterating."""
+        self._began_at, self._first_step = time.perf_counter(), self.progress.step
         while self.progress.step < self.total_steps and not self.stopped:
             self._epoch()
-            self._lap()  # the last report's own time
             yield self.val_means
+        self._lap()  # the last report's own time
 
     def _epoch(self) -> None:
         self.model.train()
@@ -166,24 +164,23 @@ class Trainer:
         if not math.isfinite(found["loss"]):
             what = f"the loss is {found['loss']} at learning rate {self.optimizer.param_groups[0]['lr']:g}"
             raise NumericError(101, f"step {self.progress.step}", what, "lower optim.lr, set clip_norm, or look at the data")
-        num_steps = self.progress.step - self._reported_step
-        spans_s = self._lap()
-        per_step_s = {name: seconds / num_steps for name, seconds in spans_s.items()}
-        wall_s = time.perf_counter() - self._reported_at
-        self._write("train", found, count / wall_s, per_step_s)
+        now = time.perf_counter()
+        wall_s, self._reported_at = now - self._reported_at, now  # writing the report is part of the next one's time
+        self.train_s += wall_s
         self.num_records += count
-        self._reported_at, self._reported_step = time.perf_counter(), self.progress.step
+        self._write("train", found, count / wall_s, self._lap())
 
-    def _lap(self) -> dict[str, float]:
-        spans_s = self.clock.lap()
-        for name, seconds in spans_s.items():
-            self.spans_s[name] = self.spans_s.get(name, 0.0) + seconds
-        return spans_s
+    def _lap(self) -> dict[str, Span]:
+        spans = self.clock.spans()
+        self.spans = merged(self.spans, spans)
+        return spans
 
-    def _write(self, split: str, found: dict[str, float], records_per_s: float, spans_s: dict[str, float]) -> None:
-        rate = self.optimizer.param_groups[0]["lr"]
-        epoch = -(-self.progress.step // self.train.num_steps)  # counted from 1
-        report = Report(split, self.progress.step, epoch, found, records_per_s, spans_s, rate)
+    def _write(self, split: str, found: dict[str, float], records_per_s: float, spans: dict[str, Span]) -> None:
+        step, rate = self.progress.step, self.optimizer.param_groups[0]["lr"]
+        epoch = -(-step // self.train.num_steps)  # counted from 1
+        left = max(0, self.train.identity["records"] - self.progress.epoch_step * self.train.identity["batch_size"])
+        left_s = (time.perf_counter() - self._began_at) / max(1, step - self._first_step) * (self.total_steps - step)
+        report = Report(split, step, epoch, found, records_per_s, spans, rate, left, left_s)
         for sink in self.sinks:
             sink.write(report)
 
@@ -194,8 +191,7 @@ class Trainer:
         start = time.perf_counter()
         self.val_means, count = self._evaluate(self.val)
         wall_s = time.perf_counter() - start
-        spans_s = {name: seconds / self.val.num_steps for name, seconds in self.val_clock.lap().items()}
-        self._write("val", self.val_means, count / wall_s, spans_s)
+        self._write("val", self.val_means, count / wall_s, self.val_clock.spans())
         best = not self.best or self.objective.better(self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
@@ -211,8 +207,9 @@ class Trainer:
         for batch, weight, _ in loader.epoch(0):
             with self.precision.autocast():
                 outcome = self.objective(model, batch)
-            outcomes.append(detached(outcome, counts=weight > 0))
             self.val_clock.mark("forward")
+            outcomes.append(detached(outcome, counts=weight > 0))
+            self.val_clock.mark("report")
         model.train(self.average is None)
         return means(outcomes, self.parallel.total)
 
@@ -245,5 +242,4 @@ class Trainer:
         self.precision.load_state_dict(state["precision"])
         self.progress = Progress(**state["progress"])
         self.best, self.val_means = dict(state["best"]), dict(state["val"])
-        self._reported_step = self.progress.step
         torch.set_rng_state(state["rng"])

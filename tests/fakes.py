@@ -14,6 +14,7 @@ from framework.order import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
+from framework.span import Span, bucket
 from framework.trainer import Plan, Trainer
 
 CPU = torch.device("cpu")
@@ -46,22 +47,38 @@ class FakeLoader:
         pass
 
 
+def span(*seconds):
+    """Of steps that took so many seconds each."""
+    return Span(sum(seconds), len(seconds), Counter(map(bucket, seconds)))
+
+
 class FakeClock:
     """One second per mark; ``marks`` and ``skips`` remember."""
 
     def __init__(self):
-        self.marks, self.skips, self._since = [], 0, Counter()
+        self.marks, self.skips, self._present, self._steps = [], 0, Counter(), {}
 
     def mark(self, name):
         self.marks.append(name)
-        self._since[name] += 1.0
+        self._present[name] += 1.0
+        if name == "report":
+            self._end()
 
     def skip(self):
         self.skips += 1
 
+    def spans(self):
+        self._end()
+        steps, self._steps = self._steps, {}
+        return {name: span(*seconds) for name, seconds in steps.items()}
+
     def lap(self):
-        spans_s, self._since = dict(self._since), Counter()
-        return spans_s
+        return {name: found.total_s for name, found in self.spans().items()}
+
+    def _end(self):
+        for name, seconds in self._present.items():
+            self._steps.setdefault(name, []).append(seconds)
+        self._present = Counter()
 
 
 class FakeSink:

@@ -39,6 +39,8 @@ NO_YAML = {
     "clip",
     "clock",
     "host",
+    "measured",
+    "profile",
     "run",
     "value",
     "label",

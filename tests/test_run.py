@@ -18,7 +18,8 @@ from framework.errors import CheckpointError, ConfigError
 from framework.model.digits import DigitsCNN
 from framework.pack.packing import Packing
 from framework.pack.run import pack
-from framework.run import SPANS, choices, facts, run
+from framework.run import choices, facts, run
+from framework.span import SPANS
 
 SUMMARY = {
     "status": str,
@@ -29,11 +30,15 @@ SUMMARY = {
     "records_per_s": float,
     "val": dict,
     "best": dict,
-    "spans_s": dict,
+    "spans": dict,
+    "train_s": float,
     "validate_s": float,
     "peak_rss_bytes": int,
     "choices": dict,
     "notes": list,
+    "stages_s": dict,
+    "queue": dict,
+    "usage": dict,
 }
 FILES = {"metrics.jsonl", "run.json", "summary.json", "checkpoints/state.pt", "checkpoints/last.pt", "checkpoints/best.pt"}
 
@@ -113,10 +118,14 @@ def test_the_summary_says_how_far_the_run_came(run_dir):
 
 def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
     summary = read(run_dir / "summary.json")
-    assert tuple(summary["spans_s"]) == SPANS
-    assert all(seconds >= 0 for seconds in summary["spans_s"].values())
-    assert sum(summary["spans_s"].values()) + summary["validate_s"] <= summary["wall_s"]
-    assert summary["records_per_s"] == pytest.approx(2 * 96 / sum(summary["spans_s"].values()))
+    spans = summary["spans"]
+    assert tuple(spans) == SPANS
+    assert all(span.keys() == {"total_s", "mean_s", "p50_s", "p90_s", "share"} for span in spans.values())
+    assert sum(span["total_s"] for span in spans.values()) + summary["validate_s"] <= summary["wall_s"]
+    assert sum(span["share"] for span in spans.values()) == pytest.approx(1.0)
+    assert all(span["mean_s"] == pytest.approx(span["total_s"] / 6) for span in spans.values())
+    assert all(0 < span["p50_s"] <= span["p90_s"] for span in spans.values())
+    assert summary["records_per_s"] == pytest.approx(2 * 96 / summary["train_s"])
 
 
 def test_the_summary_names_the_four_choices(run_dir):
@@ -141,9 +150,16 @@ def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
 
 
 def test_a_training_line_has_every_key(run_dir):
-    keys = {"step", "epoch", "split", "loss", "accuracy", "lr", "records_per_s"}
-    keys |= {f"{name}_s" for name in SPANS if name != "report"}
-    assert all(line.keys() == keys for line in lines(run_dir, "train") + lines(run_dir, "val"))
+    keys = {"step", "epoch", "split", "loss", "accuracy", "lr", "records_per_s", "epoch_left", "left_s"}
+    spans = {f"{name}{kind}_s" for name in SPANS for kind in ("", "_p50", "_p90")}
+    assert all(line.keys() >= keys | spans for line in lines(run_dir, "train"))
+    shorter = {name for name in spans if not name.startswith(("backward", "optimizer"))}
+    assert all(line.keys() == keys | shorter for line in lines(run_dir, "val"))
+
+
+def test_the_log_says_what_is_left(run_dir):
+    assert [line["epoch_left"] for line in lines(run_dir, "train")] == [32, 0, 64, 0]
+    assert [line["left_s"] > 0 for line in lines(run_dir, "train")] == [True, True, True, False]
 
 
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
@@ -227,7 +243,32 @@ def test_rank_batch_size_sets_the_batch_size(dataset, tmp_path):
     assert trained(dataset, tmp_path, "rank_batch_size=12", "accumulate=2", "epochs=1")["steps"] == 96 / 24
 
 
+def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(dataset, run_dir, tmp_path):
+    summary = trained(dataset, tmp_path, "clock=false")
+    means = [[(line["step"], line["loss"]) for line in lines(folder, "train")] for folder in (tmp_path, run_dir)]
+    assert means[0] == means[1]
+    assert summary["spans"] == {}
+    assert summary["records_per_s"] > 0
+    assert not [name for name in lines(tmp_path, "train")[0] if name.startswith("wait")]
+
+
+def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
+    plain, traced = tmp_path / "plain", tmp_path / "traced"
+    trained(dataset, plain, "max_steps=16", "epochs=9")
+    trained(dataset, traced, "debug=profile", "epochs=9")
+    trace = read(traced / "profile" / "rank0.pt.trace.json")
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert names >= {*SPANS, "aten::conv2d"}
+    assert [line["loss"] for line in lines(traced, "train")] == [line["loss"] for line in lines(plain, "train")]
+
+
 # ------------------------------------------------------------------------------------------------------------------ errors
+
+
+def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(dataset, tmp_path):
+    with pytest.raises(ConfigError, match=r"^error\[C180\]: debug = profile: the run has 6 steps"):
+        trained(dataset, tmp_path, "debug=profile")
+    assert not (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):

@@ -1,6 +1,7 @@
 """The Trainer, with fake parts around real torch models."""
 
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import framework.trainer
 from framework.contracts import MicroBatch
 from framework.errors import NumericError
-from framework.measure.clock import HostClock
+from framework.measure.clock import HostClock, NoClock, make_clock
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.amp import AMP
@@ -28,6 +29,7 @@ from tests.fakes import (
     make_data,
     make_model,
     make_trainer,
+    span,
     stop_after,
 )
 
@@ -342,25 +344,72 @@ def test_a_filler_counts_nothing():
     assert sink.reports[0].means == {"loss": 8.0, "total": 8.0}
 
 
-def test_spans_are_seconds_per_step():
+def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
     sink, clock = FakeSink(), FakeClock()
     train = FakeLoader(make_data(20), 4, clock, accumulate=2)
-    make_trainer(train=train, clock=clock, sinks=[sink], report_every=2).fit()
-    assert [report.spans_s for report in sink.reports] == [
-        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "report": 0.5},
-        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "report": 1.0},
-        {"wait": 2.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0, "report": 1.0},
-    ]
+    trainer = make_trainer(train=train, clock=clock, sinks=[sink], report_every=2)
+    trainer.fit()
+    first, *rest = [report.spans for report in sink.reports]
+    known = {"wait": span(2.0, 2.0), "forward": span(2.0, 2.0), "backward": span(2.0, 2.0), "optimizer": span(1.0, 1.0)}
+    assert first == {**known, "report": span(1.0)}
+    assert rest[0] == {**known, "report": span(1.0, 1.0)}
+    assert trainer.spans_s == {"wait": 10.0, "forward": 10.0, "backward": 10.0, "optimizer": 5.0, "report": 5.0}
+    assert trainer.spans["report"].num_steps == 5
 
 
 def test_the_spans_of_a_window_fit_into_the_time_its_records_took():
     sink, clock = FakeSink(), HostClock()
     train = FakeLoader(make_data(40), 4, clock)
-    make_trainer(train=train, clock=clock, sinks=[sink], report_every=5).fit()
+    trainer = make_trainer(train=train, clock=clock, sinks=[sink], report_every=5)
+    trainer.fit()
     for report in sink.reports:
         window_s = 5 * 4 / report.records_per_s
-        in_steps_s = 5 * sum(seconds for name, seconds in report.spans_s.items() if name != "report")
+        in_steps_s = sum(span.total_s for name, span in report.spans.items() if name != "report")
         assert in_steps_s <= window_s * (1 + 1e-9)
+    assert trainer.train_s == pytest.approx(sum(5 * 4 / report.records_per_s for report in sink.reports))
+
+
+def test_a_report_says_how_far_it_is_to_the_end_of_the_epoch_and_of_the_run():
+    sink = FakeSink()
+    make_trainer(make_data(18), 4, sinks=[sink], epochs=2, report_every=2).fit()
+    assert [report.epoch_left for report in sink.reports] == [10, 2, 0, 14, 6, 0]
+    assert all(report.left_s > 0 for report in sink.reports[:-1])
+    assert sink.reports[-1].left_s == 0
+
+
+def test_the_time_left_is_told_at_the_pace_of_this_run_so_far(monkeypatch):
+    now, sink = [0.0], FakeSink()
+    monkeypatch.setattr(framework.trainer.time, "perf_counter", lambda: now[0])
+    trainer = make_trainer(make_data(16), 4, epochs=5, report_every=1, sinks=[sink])
+    trainer.load_state_dict({**trainer.state_dict(), "progress": {"step": 4, "epoch": 1, "epoch_step": 0, "scheduled": 4}})
+    trainer.stop = lambda: now.__setitem__(0, now[0] + 3.0) or False  # three seconds a step
+    trainer.fit()
+    assert [(report.step, report.left_s) for report in sink.reports][:2] == [(5, 45.0), (6, 42.0)]
+
+
+def test_validation_has_spans_of_its_own():
+    sink, clock = FakeSink(), FakeClock()
+    make_trainer(make_data(8), 4, sinks=[sink], val=FakeLoader(make_data(12), 4, clock), val_clock=clock).fit()
+    (report,) = sink.of("val")
+    assert report.spans == {name: span(1.0, 1.0, 1.0) for name in ("wait", "forward", "report")}
+
+
+@pytest.mark.parametrize("clock", [HostClock, NoClock])
+def test_a_clock_changes_nothing_that_is_learned(clock):
+    sinks = FakeSink(), FakeSink()
+    plain, timed = make_trainer(sinks=sinks[:1], report_every=1), make_trainer(clock=clock(), sinks=sinks[1:], report_every=1)
+    plain.fit()
+    timed.fit()
+    assert [report.means for report in sinks[0].reports] == [report.means for report in sinks[1].reports]
+    assert same(weights(plain), weights(timed))
+
+
+def test_with_the_clock_off_a_run_still_knows_its_speed():
+    sink = FakeSink()
+    trainer = make_trainer(make_data(18), 4, clock=NoClock(), sinks=[sink])
+    trainer.fit()
+    assert (trainer.spans, sink.reports[0].spans, trainer.num_records) == ({}, {}, 18)
+    assert trainer.train_s > 0
 
 
 def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode():
@@ -438,7 +487,7 @@ def test_a_resumed_run_reports_seconds_per_step_of_its_own_steps():
     first, sink = long_run(stop=stop_after(3)), FakeSink()
     long_run(last_state(first), sinks=[sink])
     assert sink.reports[0].step == 4
-    assert sink.reports[0].spans_s["optimizer"] == 1.0
+    assert sink.reports[0].spans["optimizer"].mean_s == 1.0
 
 
 def test_an_average_switched_on_when_resuming_starts_from_the_saved_weights():
@@ -464,7 +513,10 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1, "ema": 0.9}, {"order": {"accumulate": 3}}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"clip_norm": 0.1, "ema": 0.9}, {"order": {"accumulate": 3}}, {"clock": HostClock(), "val_clock": HostClock()}],
+)
 def test_between_two_reports_no_number_is_read(options):
     counts, reads = [], Reads()
     trainer = make_trainer(make_data(40), 4, report_every=100, **options)
@@ -509,13 +561,36 @@ def test_between_two_reports_cuda_is_never_synchronized():
     data = {name: values.to(cuda) for name, values in make_data(8).items()}
     trainer = make_trainer(data, 8, model=make_model().to(cuda), epochs=9, report_every=100, clip_norm=0.1, ema=0.9)
     trainer.train.epoch = lambda epoch, start=0: (part for part in [MicroBatch(data, 1.0, last=True)])
-    trainer._report = lambda: None
+    trainer.clock = make_clock(cuda)
+    trainer._report = trainer.clock.spans
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.fit()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert trainer.progress.step == 9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
+    def synchronizations(report_every):
+        cuda = torch.device("cuda")
+        clock = make_clock(cuda)
+        train = FakeLoader({name: values.to(cuda) for name, values in make_data(48).items()}, 4, clock, device=cuda)
+        train.epoch = lambda epoch, start=0: (MicroBatch(batch, 1.0, last=True) for batch in [train.data] * 12)
+        trainer = make_trainer(train=train, model=make_model().to(cuda), clock=clock, report_every=report_every)
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                trainer.fit()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return len(caught)
+
+    once = synchronizations(12)
+    assert [synchronizations(6), synchronizations(4)] == [2 * once, 3 * once]
 
 
 # ----------------------------------------------------------------------------------------------------------------- size

@@ -1,6 +1,7 @@
 """What a run says at its end: where the step time went, and where everything is."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from framework.settings import PROFILE
+from framework.span import IDLE
+
+USAGE = (  # key of the summary's usage, what it is called, its unit
+    ("cpu_cores", "this process", "cores"),
+    ("workers_cpu_cores", "workers", "cores"),
+    ("gpu_busy_share", "GPU busy", "%"),
+    ("peak_rss_bytes", "peak memory", "bytes"),
+    ("peak_tree_rss_bytes", "with workers", "bytes"),
+    ("peak_device_bytes", "of the device", "bytes"),
+)
 
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
@@ -17,7 +29,10 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     if summary and short:
         console.print(f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s", soft_wrap=True)
     elif summary:
-        console.print(_spans(summary))
+        if summary.get("spans"):
+            console.print(_spans(summary))
+            for line in _lines(summary):
+                console.print(line, soft_wrap=True)
         console.print(
             f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
         )
@@ -25,19 +40,38 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
             console.print(
                 f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})", soft_wrap=True
             )
+    for trace in sorted((run_dir / PROFILE).glob("*")):
+        console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
     if summary:
         console.print(f"run directory: {run_dir}", soft_wrap=True)
 
 
 def _spans(summary: dict[str, Any]) -> Table:
-    total_s = sum(summary["spans_s"].values()) or 1.0
     table = Table("span", title="where the step time went", title_justify="left")
-    for name in ("share", "per step", "total"):
+    for name in ("share", "p50", "p90", "mean", "total"):
         table.add_column(name, justify="right")
-    for name, seconds in summary["spans_s"].items():
-        per_step_ms = 1e3 * seconds / max(1, summary["run_steps"])
-        table.add_row(name, f"{100 * seconds / total_s:.1f} %", f"{per_step_ms:.3f} ms", f"{seconds:.2f} s")
+    for name, span in summary["spans"].items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
+        table.add_row(name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s")
     return table
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    """What the table has no room for: how reading's time went, and what the machine did."""
+    if IDLE in summary["spans"]:
+        yield "wait is the host's, beside which the device may work; idle, the device's, is what it costs"
+    if stages_s := summary["stages_s"]:
+        queue = summary["queue"]
+        ready = "" if queue["ready"] is None else f", {queue['ready']:.1f} of {queue['depth']} batches ready"
+        yield f"reading, thread-seconds: {'  '.join(f'{name} {seconds:.2f}' for name, seconds in stages_s.items())}{ready}"
+    if used := [f"{label} {_scaled(summary['usage'][key], unit)}" for key, label, unit in USAGE if key in summary["usage"]]:
+        yield "  ".join(used)
+
+
+def _scaled(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{100 * value:.0f} %"
+    return f"{value / 2**30:.2f} GiB" if unit == "bytes" else f"{value:.1f} cores"
 
 
 def print_sweep(run_dirs: list[Path]) -> None:
@@ -64,9 +98,10 @@ def _figures(run_dir: Path) -> tuple[str, str, str]:
     summary = _read(run_dir / "summary.json")
     if summary is None:
         return "", "", str((_read(run_dir / "exit.json") or {}).get("reason", "failed"))
-    total_s = sum(summary["spans_s"].values()) or 1.0
-    wait = f"{100 * summary['spans_s']['wait'] / total_s:.0f} %"
-    return f"{summary['records_per_s']:,.0f}", wait, _metrics(summary)
+    spans = summary.get("spans") or {}
+    waiting = spans.get(IDLE) or spans.get("wait")
+    share = "" if waiting is None else f"{100 * waiting['share']:.0f} %"
+    return f"{summary['records_per_s']:,.0f}", share, _metrics(summary)
 
 
 def _metrics(summary: dict[str, Any]) -> str:

@@ -6,8 +6,6 @@ from typing import final
 
 from framework.contracts import Report, RunContext
 
-SPANS = ("wait", "copy", "forward", "backward", "optimizer")
-
 
 @final
 class JsonlSink:
@@ -26,12 +24,24 @@ class JsonlSink:
             **report.means,
             "lr": report.learning_rate,
             "records_per_s": report.records_per_s,
-            **{f"{name}_s": report.spans_s.get(name, 0.0) for name in SPANS},
+            "epoch_left": report.epoch_left,
+            "left_s": report.left_s,
+            **_spans(report),
+            **{name: value for name, value in (("stages_s", report.stages_s), ("usage", report.usage)) if value},
         }
+        if report.ready is not None:
+            line["ready"] = report.ready
         self._file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
         self._file.close()
+
+
+def _spans(report: Report) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, span in report.spans.items():
+        found |= {f"{name}_s": span.mean_s, f"{name}_p50_s": span.p50_s, f"{name}_p90_s": span.p90_s}
+    return found
 
 
 def _truncate(path: Path, last_step: int) -> None:

@@ -1,8 +1,9 @@
-"""TensorBoard: loss, metrics, learning rate, spans, records per second; sample images once."""
+"""TensorBoard: loss, metrics, learning rate, records per second, where the time goes, usage; sample images once."""
 
 from typing import final
 
 import torch
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  # protobuf makes it when imported
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -27,13 +28,26 @@ class TensorBoardSink:
         scalars = {f"{name}/{report.split}": value for name, value in report.means.items()}
         scalars[f"records_per_s/{report.split}"] = report.records_per_s
         if report.split == "train":
-            scalars["lr/train"] = report.learning_rate or 0.0
-            scalars |= {f"span/{name}_s": seconds for name, seconds in report.spans_s.items()}
-        for tag, value in scalars.items():
-            self._writer.add_scalar(tag, value, report.step)
+            scalars |= {"lr/train": report.learning_rate or 0.0, **_times(report)}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        assert self._writer.file_writer is not None
+        self._writer.file_writer.add_summary(
+            Summary(value=values), report.step
+        )  # one event for all: add_scalar takes 30 us for each
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _times(report: Report) -> dict[str, float]:
+    """Where the time went: tags and values."""
+    found: dict[str, float] = {}
+    for name, span in report.spans.items():
+        found |= {f"span/{name}_s": span.mean_s, f"span_p50/{name}_s": span.p50_s, f"span_p90/{name}_s": span.p90_s}
+    found |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
+    found |= {f"usage/{name}": value for name, value in report.usage.items()}
+    more = {"left/epoch_records": report.epoch_left, "left/seconds": report.left_s, "loader/ready": report.ready}
+    return found | {tag: value for tag, value in more.items() if value is not None}
 
 
 def _images(sample: Batch, count: int) -> dict[str, Tensor]:

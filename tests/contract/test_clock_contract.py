@@ -6,14 +6,23 @@ import pytest
 import torch
 
 from framework.measure.clock import CudaClock, HostClock
+from framework.measure.profile import ProfiledClock
+from framework.span import IDLE, step_s
 
 cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
-CLOCKS = [HostClock, pytest.param(lambda: CudaClock(torch.device("cuda")), marks=cuda, id="CudaClock")]
+CLOCKS = [
+    pytest.param(lambda _: HostClock(), id="HostClock"),
+    pytest.param(lambda _: CudaClock(torch.device("cuda")), marks=cuda, id="CudaClock"),
+    pytest.param(lambda path: ProfiledClock(HostClock(), path / "trace.json"), id="ProfiledClock"),
+]
 
 
 @pytest.fixture(params=CLOCKS)
-def clock(request):
-    return request.param()
+def clock(request, tmp_path):
+    clock = request.param(tmp_path)
+    yield clock
+    if isinstance(clock, ProfiledClock):
+        clock.close()
 
 
 def finish():
@@ -38,7 +47,7 @@ def test_time_belongs_to_the_name_of_the_mark_that_ends_it(clock):
     finish()
     spans_s = clock.lap()
     assert spans_s["forward"] > spans_s["backward"] >= 0.0
-    assert spans_s.keys() <= {"forward", "backward", "wait"}
+    assert spans_s.keys() == {"forward", "backward"}
 
 
 def test_nothing_is_counted_twice_or_left_over(clock):
@@ -48,7 +57,9 @@ def test_nothing_is_counted_twice_or_left_over(clock):
     for name in ("wait", "copy", "forward", "wait"):
         clock.mark(name)
     finish()
-    assert 0.0 < sum(clock.lap().values()) <= perf_counter() - start
+    spans = clock.spans()
+    assert 0.0 < step_s(spans) <= perf_counter() - start
+    assert spans["wait"].total_s > 0.0
 
 
 def test_what_is_skipped_is_not_counted(clock):
@@ -86,3 +97,14 @@ def test_seconds_of_a_name_add_up(clock):
     finish()
     assert clock.lap()["forward"] > 2e-3 * 4
     assert once > 0.0
+
+
+def test_a_step_ends_with_its_report_and_counts_once(clock):
+    clock.skip()
+    for _ in range(4):
+        for name in ("wait", "forward", "wait", "forward", "report"):
+            clock.mark(name)
+    finish()
+    spans = clock.spans()
+    assert {name: span.num_steps for name, span in spans.items() if name != IDLE} == {"wait": 4, "forward": 4, "report": 4}
+    assert clock.spans() == {}

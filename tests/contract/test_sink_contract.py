@@ -10,19 +10,20 @@ from framework.contracts import Report, RunContext
 from framework.sink.console import ConsoleSink
 from framework.sink.jsonl import JsonlSink
 from framework.sink.tensorboard import TensorBoardSink
+from tests.fakes import span
 
 KINDS = {
     "console": lambda run: ConsoleSink(run=run),
     "jsonl": lambda run: JsonlSink(run=run),
     "tensorboard": lambda run: TensorBoardSink(2, run=run),
 }
-SPANS = {"wait": 0.1, "forward": 0.2}
+SPANS = {"wait": span(0.1, 0.2), "forward": span(0.2)}
 SAMPLE = {"index": torch.arange(3), "image": torch.zeros(3, 1, 4, 4, dtype=torch.uint8)}
 
 
 def report(step, split="train", **change):
     return Report(
-        **{"split": split, "step": step, "epoch": 1, "means": {"loss": 0.5}, "records_per_s": 9.0, "spans_s": SPANS, **change}
+        **{"split": split, "step": step, "epoch": 1, "means": {"loss": 0.5}, "records_per_s": 9.0, "spans": SPANS, **change}
     )
 
 
@@ -56,7 +57,7 @@ def test_closing_twice_is_closing_once(make):
 
 def test_a_report_without_a_rate_spans_or_a_loss_of_its_own_is_taken(make):
     sink = make(sample={})
-    sink.write(report(1, learning_rate=None, spans_s={}))
+    sink.write(report(1, learning_rate=None, spans={}))
     sink.write(report(1, "val", means={}))
     sink.close()
 
@@ -64,6 +65,14 @@ def test_a_report_without_a_rate_spans_or_a_loss_of_its_own_is_taken(make):
 def test_numbers_that_are_none_are_taken(make):
     sink = make()
     sink.write(report(1, means={"loss": float("nan")}, records_per_s=float("inf")))
+    sink.close()
+
+
+def test_everything_that_can_be_measured_is_taken(make):
+    sink = make()
+    usage = {"cpu_cores": 1.5, "workers_cpu_cores": 0.5, "peak_rss_bytes": 2e9, "peak_device_bytes": 3e9, "gpu_busy_share": 0.5}
+    more = {"stages_s": {"read": 0.1, "decode": 0.2}, "ready": 1.5, "usage": usage, "epoch_left": 640, "left_s": 3723.0}
+    sink.write(report(1, **more, spans={**SPANS, "idle": span(0.05)}))
     sink.close()
 
 

@@ -3,25 +3,65 @@ from time import perf_counter
 import pytest
 import torch
 
-from framework.measure.clock import CudaClock, HostClock, make_clock
+from framework.measure import clock as module
+from framework.measure.clock import CudaClock, HostClock, NoClock, make_clock
+from tests.fakes import span
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
 
 class Time:
-    """Time that passes when it is told to."""
+    """Time that passes when it is told to, and a device that works through what the host has launched.
+
+    It has what ``torch.cuda.Event`` has; an event is passed once the device has done all that was launched before it.
+    """
 
     def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr("framework.measure.clock.perf_counter", lambda: self.now)
+        self.now, self.done_at, self.made, self.waited = 100.0, 100.0, 0, 0
+        monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "stream")
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(self))
 
     def work(self, seconds):
+        """Of the host."""
         self.now += seconds
+
+    def launch(self, seconds):
+        """Of the device, after what it has to do already."""
+        self.done_at = max(self.done_at, self.now) + seconds
+
+    def read(self):
+        """What ``.cpu()`` does: wait for the device."""
+        self.now = max(self.now, self.done_at)
+
+
+class Event:
+    def __init__(self, time):
+        self.time, self.at = time, None
+        time.made += 1
+
+    def record(self, stream):
+        assert stream == "stream"
+        self.at = self.time.done_at = max(self.time.done_at, self.time.now)
+
+    def query(self):
+        return self.time.now >= self.at
+
+    def elapsed_time(self, end):
+        assert self.query()
+        assert end.query()
+        return 1e3 * (end.at - self.at)
+
+    def synchronize(self):
+        self.time.waited += 1
 
 
 @pytest.fixture
 def time(monkeypatch):
     return Time(monkeypatch)
+
+
+# ------------------------------------------------------------------------------------------------------------------- host
 
 
 def test_the_time_between_two_marks_belongs_to_the_second_one_s_name(time):
@@ -35,11 +75,12 @@ def test_the_time_between_two_marks_belongs_to_the_second_one_s_name(time):
 def test_marks_add_up_to_the_wall_time_between_the_first_and_the_last():
     clock = HostClock()
     clock.skip()
-    first = clock._last
-    for number in range(1000):
+    first = clock._marks[0][1]
+    for number in range(10_000):
         clock.mark(f"span {number % 3}")
-    assert sum(clock.lap().values()) == pytest.approx(clock._last - first, rel=1e-9)
-    assert first < clock._last <= perf_counter()
+    last = clock._marks[-1][1]
+    assert sum(clock.lap().values()) == pytest.approx(last - first, rel=1e-9)
+    assert first < last <= perf_counter()
 
 
 def test_skipped_time_belongs_to_nobody(time):
@@ -72,23 +113,212 @@ def test_a_lap_between_two_marks_loses_no_time(time):
     assert clock.lap() == {"report": 3.0}
 
 
-def test_the_clock_fits_the_device():
-    assert isinstance(make_clock(torch.device("cpu")), HostClock)
+def step(clock, time, *seconds):
+    """One step of (name, seconds) parts."""
+    for name, part_s in seconds:
+        time.work(part_s)
+        clock.mark(name)
+
+
+def test_a_name_counts_once_a_step_however_often_it_was_marked(time):
+    clock = HostClock()
+    for factor in (1.0, 2.0, 4.0):
+        step(clock, time, ("forward", factor), ("backward", factor), ("forward", factor), ("report", factor))
+    assert clock.spans() == {
+        "forward": span(2.0, 4.0, 8.0),
+        "backward": span(1.0, 2.0, 4.0),
+        "report": span(1.0, 2.0, 4.0),
+    }
+
+
+def test_spans_taken_within_a_step_count_every_name_of_it_once(time):
+    clock = HostClock()
+    step(clock, time, ("forward", 1.0), ("optimizer", 2.0))
+    first = clock.spans()
+    step(clock, time, ("report", 4.0), ("forward", 8.0), ("optimizer", 16.0), ("report", 32.0))
+    assert first == {"forward": span(1.0), "optimizer": span(2.0)}
+    assert clock.spans() == {"report": span(4.0, 32.0), "forward": span(8.0), "optimizer": span(16.0)}
+
+
+def test_what_spans_and_laps_hand_out_is_handed_out_once(time):
+    clock = HostClock()
+    step(clock, time, ("forward", 1.0), ("report", 1.0))
+    assert (clock.lap(), clock.spans(), clock.lap()) == ({"forward": 1.0, "report": 1.0}, {}, {})
+
+
+def test_a_clock_that_nobody_asks_keeps_no_more_than_so_many_marks():
+    clock = HostClock()
+    for _ in range(3):
+        for _ in range(module.MOST_MARKS):
+            clock.mark("wait")
+        assert len(clock._marks) <= module.MOST_MARKS
+    assert clock.lap().keys() == {"wait"}
+
+
+# ------------------------------------------------------------------------------------------------------------------- cuda
+
+
+def cuda_step(clock, time, wait=0.0, device=0.0, report=0.0):
+    """One step: the host waits for data and launches at once; the device works, forward and backward alike, for so many seconds."""
+    time.work(wait)
+    clock.mark("wait")
+    for name in ("copy", "forward", "backward", "optimizer"):
+        time.launch(device / 2 if name in ("forward", "backward") else 0.0)
+        clock.mark(name)
+    time.work(report)
+    clock.mark("report")
+
+
+def total_s(clock):
+    return {name: pytest.approx(seconds) for name, seconds in clock.lap().items()}
+
+
+def test_a_host_that_waits_while_the_device_works_leaves_no_device_idle(time):
+    clock = CudaClock(torch.device("cuda"))
+    for _ in range(10):
+        cuda_step(clock, time, wait=1.0, device=3.0)
+    time.read()
+    found = total_s(clock)
+    assert found["wait"] == 10.0
+    assert found["idle"] == 1.0  # before the very first batch
+    assert found["forward"] == found["backward"] == 15.0
+
+
+def test_a_device_that_waits_for_the_host_is_idle_for_what_it_costs(time):
+    clock = CudaClock(torch.device("cuda"))
+    for _ in range(10):
+        cuda_step(clock, time, wait=3.0, device=1.0)
+    time.read()
+    found = total_s(clock)
+    assert found["wait"] == 30.0
+    assert found["idle"] == 3.0 + 9 * 2.0
+    assert found["forward"] == found["backward"] == 5.0
+
+
+@pytest.mark.parametrize(("wait", "device", "report"), [(1.0, 3.0, 0.0), (3.0, 1.0, 0.5), (0.25, 0.25, 4.0), (0.0, 1.0, 0.0)])
+def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, device, report):
+    clock = CudaClock(torch.device("cuda"))
+    for _ in range(7):
+        cuda_step(clock, time, wait, device, report)
+    time.read()
+    began, found = 100.0, clock.lap()
+    assert sum(seconds for name, seconds in found.items() if name != "wait") == pytest.approx(time.done_at - began)
+
+
+def test_a_report_costs_what_the_device_stands_still_for_it(time):
+    clock = CudaClock(torch.device("cuda"))
+    cuda_step(clock, time, device=4.0, report=1.0)
+    time.read()
+    first = clock.lap()
+    cuda_step(clock, time, device=0.0, report=1.0)
+    assert (first["report"], clock.lap()["report"]) == (0.0, pytest.approx(1.0))
+
+
+def test_events_are_read_when_the_device_has_passed_them_and_never_waited_for(time):
+    clock = CudaClock(torch.device("cuda"))
+    cuda_step(clock, time, device=2.0)
+    early = clock.lap()
+    time.work(1.0)
+    middle = clock.lap()
+    time.work(1.0)
+    late = clock.lap()
+    assert (early.keys(), middle.keys(), late.keys()) == (
+        {"wait", "idle", "copy"},
+        {"forward"},
+        {"backward", "optimizer", "report"},
+    )
+    assert (middle["forward"], late["backward"], time.waited) == (1.0, 1.0, 0)
+
+
+def test_events_are_used_again_so_that_a_long_run_makes_no_more_of_them(time):
+    clock = CudaClock(torch.device("cuda"))
+    for _ in range(5000):
+        cuda_step(clock, time, wait=1.0, device=0.5)
+    time.read()
+    assert time.made <= module.MOST_EVENTS + 10
+    assert clock.spans()["forward"].num_steps == 5000
+
+
+def test_no_step_is_lost_where_the_device_is_far_behind(time):
+    clock = CudaClock(torch.device("cuda"))
+    for _ in range(500):
+        cuda_step(clock, time, device=1.0)
+    time.read()
+    assert clock.spans()["backward"] == span(*[0.5] * 500)
+
+
+def test_what_is_skipped_is_nobodys_on_the_device_either(time):
+    clock = CudaClock(torch.device("cuda"))
+    cuda_step(clock, time, wait=1.0, device=1.0)
+    time.launch(50.0)
+    time.read()
+    clock.skip()
+    cuda_step(clock, time, wait=1.0, device=1.0)
+    time.read()
+    assert total_s(clock) == {
+        "wait": 2.0,
+        "idle": 2.0,
+        "copy": 0.0,
+        "forward": 1.0,
+        "backward": 1.0,
+        "optimizer": 0.0,
+        "report": 0.0,
+    }
 
 
 @cuda
 @pytest.mark.gpu
-def test_on_cuda_marks_never_synchronize_and_laps_hand_in_device_time():
-    device = torch.device("cuda")
-    clock = make_clock(device)
+def test_on_cuda_marks_and_laps_never_synchronize_and_hand_in_device_time():
+    clock = make_clock(torch.device("cuda"))
     assert isinstance(clock, CudaClock)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        torch.cuda._sleep(10_000_000)
-        clock.mark("forward")
-        clock.lap()
+        for _ in range(100):
+            clock.mark("wait")
+            torch.cuda._sleep(1_000_000)
+            clock.mark("forward")
+            clock.mark("report")
+            clock.lap()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    torch.cuda._sleep(1_000_000)
+    clock.mark("forward")
     torch.cuda.synchronize()
-    clock.mark("backward")
-    assert clock.lap()["forward"] > 0.0
+    assert clock.lap()["forward"] > 1e-4
+
+
+@cuda
+@pytest.mark.gpu
+def test_on_cuda_idle_is_what_the_host_costs_and_waiting_beside_work_costs_nothing():
+    clock = make_clock(torch.device("cuda"))
+    for cycles in (1_000, 200_000_000):  # a device that has nothing to do, and one that works longer than the host waits
+        clock.lap()
+        for _ in range(5):
+            end = perf_counter() + 0.02
+            while perf_counter() < end:
+                pass
+            clock.mark("wait")
+            torch.cuda._sleep(cycles)
+            clock.mark("forward")
+            clock.mark("report")
+        torch.cuda.synchronize()
+        found = clock.lap()
+        assert found["wait"] >= 0.1
+        assert (found["idle"] > 0.09) == (cycles == 1_000)
+
+
+# ------------------------------------------------------------------------------------------------------------------ choice
+
+
+def test_the_clock_fits_the_device():
+    assert isinstance(make_clock(torch.device("cpu")), HostClock)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_clock_that_is_off_knows_nothing(device):
+    clock = make_clock(torch.device(device), on=False)
+    assert isinstance(clock, NoClock)
+    for name in ("wait", "forward", "report"):
+        clock.mark(name)
+    clock.skip()
+    assert (clock.spans(), clock.lap(), vars(clock)) == ({}, {}, {})

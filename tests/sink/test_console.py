@@ -1,11 +1,17 @@
+import re
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
 import framework.sink.console
 from framework.contracts import Report, RunContext
 from framework.sink.console import ConsoleSink
+from tests.fakes import span
 
-TRAIN = Report("train", 3, 1, {"loss": 0.5}, 1234.0, {"wait": 0.25, "forward": 0.75}, 0.1)
+SPANS = {"wait": span(0.25), "forward": span(0.75)}
+USAGE = {"peak_rss_bytes": 1.5 * 2**30, "peak_device_bytes": 3.25 * 2**30, "gpu_busy_share": 0.5, "workers_cpu_cores": 1.25}
+TRAIN = Report("train", 3, 1, {"loss": 0.5}, 1234.0, SPANS, 0.1, epoch_left=1280, left_s=3723.4)
 VAL = Report("val", 4, 2, {"accuracy": 0.75, "loss": 0.125}, 1000.0, {}, 0.1)
 
 
@@ -35,8 +41,53 @@ def test_without_a_terminal_there_is_no_bar(write):
     assert write(TRAIN, TRAIN).err.strip() == ""
 
 
-def test_on_a_terminal_the_bar_says_where_the_run_is_and_how_long_it_waits(write, monkeypatch):
-    monkeypatch.setattr(framework.sink.console, "Console", lambda **options: Console(**options, force_terminal=True, width=160))
-    drawn = write(TRAIN).err
-    for words in ("epoch 1/2", "3/10 steps", "loss 0.5000", "1,234/s", "wait 25 %"):
-        assert words in drawn
+@pytest.fixture
+def drawn(write, monkeypatch):
+    """Draws one report on a terminal of some width; returns what was drawn."""
+
+    def drawn(report, width=160):
+        kind = lambda **options: Console(**options, force_terminal=True, width=width)  # noqa: E731
+        monkeypatch.setattr(framework.sink.console, "Console", kind)
+        return write(report).err
+
+    return drawn
+
+
+def test_on_a_terminal_the_bar_says_where_the_run_is_and_how_long_it_waits(drawn):
+    for words in ("epoch 1/2", "3/10 steps", "loss 0.5000", "1,234/s", "wait 25 %", "left 1:02:03", "epoch -1,280"):
+        assert words in drawn(TRAIN)
+
+
+def test_where_a_device_works_beside_the_host_its_idle_time_is_what_counts(drawn):
+    found = drawn(replace(TRAIN, spans={**SPANS, "idle": span(0.25)}))
+    assert "idle 25 %" in found
+    assert "wait" not in found
+
+
+def test_what_the_machine_does_is_said_where_there_is_room(drawn):
+    report = replace(TRAIN, usage=USAGE)
+    for words in ("3.2 GiB", "gpu 50 %", "workers 1.2 cores"):
+        assert words in drawn(report)
+        assert words not in drawn(report, width=90)
+    assert "1.5 GiB" in drawn(replace(TRAIN, usage={"peak_rss_bytes": 1.5 * 2**30}))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_the_line_is_one_line_and_its_loss_is_whole(drawn, width):
+    lines = [
+        line
+        for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(replace(TRAIN, usage=USAGE), width)).split("\n")
+        if line.strip()
+    ]
+    assert all("epoch 1/2" in line or not line.strip() for line in lines)
+    assert "loss 0.5000" in lines[-1]
+    assert "…" not in lines[-1]
+
+
+def test_with_the_clock_off_nothing_is_said_of_waiting(drawn):
+    assert "wait" not in drawn(replace(TRAIN, spans={}))
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0:00"), (59.6, "1:00"), (754.0, "12:34"), (90061.0, "25:01:01")])
+def test_durations_are_read_as_a_clock_is(seconds, words):
+    assert framework.sink.console._duration(seconds) == words

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from framework.contracts import Report, RunContext
 from framework.sink.jsonl import JsonlSink
+from tests.fakes import span
 
-SPANS = {"wait": 0.1, "copy": 1e-9, "forward": 1 / 3, "backward": 2.5e-300, "optimizer": 0.25}
+SPANS = {"wait": span(0.1, 0.3), "copy": span(1e-9), "forward": span(1 / 3), "report": span(0.25)}
 plain = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -31,7 +32,16 @@ def lines(folder):
 def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
     write(tmp_path, report(3))
     known = {"step": 3, "epoch": 1, "split": "train", "loss": 1.0, "accuracy": 0.5, "lr": 0.1, "records_per_s": 1000.0}
-    assert lines(tmp_path) == [{**known, **{f"{name}_s": seconds for name, seconds in SPANS.items()}}]
+    known |= {"epoch_left": None, "left_s": None}
+    for name, found in SPANS.items():
+        known |= {f"{name}_s": found.mean_s, f"{name}_p50_s": found.p50_s, f"{name}_p90_s": found.p90_s}
+    assert lines(tmp_path) == [known]
+
+
+def test_what_loader_and_machine_said_stands_in_the_line(tmp_path):
+    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}, "epoch_left": 64, "left_s": 9.5}
+    write(tmp_path, report(3, **more))
+    assert {name: lines(tmp_path)[0][name] for name in more} == more
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
@@ -42,9 +52,11 @@ def test_every_float64_comes_back_as_it_was(tmp_path, loss):
     assert (found["loss"], math.copysign(1, found["loss"])) == (loss, math.copysign(1, loss))
 
 
-def test_spans_that_were_not_measured_are_zero(tmp_path):
-    write(tmp_path, Report("val", 1, 1, {"loss": 1.0}, 10.0, {"wait": 0.5}, 0.1))
-    assert [lines(tmp_path)[0][f"{name}_s"] for name in SPANS] == [0.5, 0.0, 0.0, 0.0, 0.0]
+def test_spans_that_were_not_measured_are_left_out(tmp_path):
+    write(tmp_path, Report("val", 1, 1, {"loss": 1.0}, 10.0, {"wait": span(0.5)}, 0.1))
+    found = lines(tmp_path)[0]
+    assert {name for name in found if name.endswith("_s")} == {"records_per_s", "left_s", "wait_s", "wait_p50_s", "wait_p90_s"}
+    assert not {"stages_s", "usage", "ready"} & found.keys()
 
 
 def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):

@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from framework.contracts import Report, RunContext
 from framework.sink.tensorboard import TensorBoardSink
+from tests.fakes import span
 
-SPANS = {"wait": 0.125, "copy": 0.25, "forward": 0.5, "backward": 1.0, "optimizer": 2.0}
+SPANS = {"wait": span(0.125, 0.25), "copy": span(0.25), "forward": span(0.5), "idle": span(2.0)}
 SAMPLE = {
     "index": torch.arange(4),
     "image": torch.full((4, 3, 8, 8), 200, dtype=torch.uint8),
@@ -21,7 +25,7 @@ def train(step, loss=0.5):
 
 
 def val(step):
-    return Report("val", step, 1, {"loss": 0.25, "accuracy": 1.0}, 2000.0, {"wait": 9.0}, 0.0625)
+    return Report("val", step, 1, {"loss": 0.25, "accuracy": 1.0}, 2000.0, {"wait": span(9.0)}, 0.0625)
 
 
 def write(folder, *reports, num_images=2, start_step=0):
@@ -46,8 +50,27 @@ def test_every_number_of_a_training_report_has_its_tag(tmp_path):
     write(tmp_path, train(3))
     events = read(tmp_path)
     expected = {"loss/train": 0.5, "accuracy/train": 0.75, "lr/train": 0.0625, "records_per_s/train": 1000.0}
-    expected |= {f"span/{name}_s": seconds for name, seconds in SPANS.items()}
-    assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {tag: [(3, v)] for tag, v in expected.items()}
+    for name, found in SPANS.items():
+        expected |= {f"span/{name}_s": found.mean_s, f"span_p50/{name}_s": found.p50_s, f"span_p90/{name}_s": found.p90_s}
+    assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {
+        tag: [(3, pytest.approx(value))] for tag, value in expected.items()
+    }
+
+
+def test_what_loader_and_machine_said_has_its_tags(tmp_path):
+    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}, "epoch_left": 64, "left_s": 9.5}
+    write(tmp_path, replace(train(3), **more))
+    events = read(tmp_path)
+    tags = ("stage/read_s", "loader/ready", "usage/cpu_cores", "left/epoch_records", "left/seconds")
+    assert [scalars(events, tag) for tag in tags] == [[(3, value)] for value in (0.5, 1.5, 2.0, 64.0, 9.5)]
+
+
+def test_a_report_is_one_event_however_many_numbers_it_has(tmp_path):
+    write(tmp_path, train(1), num_images=0)
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    written = [event for event in EventFileLoader(str(path)).Load() if event.step == 1]
+    assert len(written) == 1
+    assert len(written[0].summary.value) > 10
 
 
 def test_a_validation_report_has_its_metrics_and_speed(tmp_path):

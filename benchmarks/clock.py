@@ -1,0 +1,168 @@
+"""What the clock costs, and whether it tells the truth.
+
+    python benchmarks/clock.py [--rounds 40] [--device cpu|cuda] [--width 640]
+
+**Cost**: the same steps of about a millisecond in two Trainers, one with the clock, one with it off, alternating in one process; the median
+of the differences round by round, and beside it what a step's marks cost in a loop that does nothing else.
+
+**Agreement**: the same steps in a Trainer whose clock waits for the device at every mark, so that each span is what ran in it and nothing else; and in ours,
+which never waits. Median steps (p50) of each span that is worth 2 % of the step, alternating rounds, the median ratio. On CUDA the
+synchronized run's ``wait`` is compared with our ``idle``. On the CPU nothing runs beside the host, so this only shows the noise.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from typing import final
+
+import torch
+from overhead import make_trainer
+from torch import nn
+
+from framework.contracts import Clock
+from framework.measure.clock import HostClock, NoClock, make_clock
+from framework.span import IDLE, Span, shares
+
+BATCH, SIDE = 64, 16
+STEPS = {"cpu": 100, "cuda": 200}  # of a round: a tenth of a second and more
+REPORT_EVERY = 50  # as make_trainer has it
+NAMES = ("wait", "copy", "forward", "backward", "optimizer", "report")
+
+
+@final
+class SynchronizedClock:
+    """Waits for the device at every mark: what ran before it is over. What nobody should train with."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._clock = device, HostClock()
+
+    def mark(self, name: str) -> None:
+        self._wait()
+        self._clock.mark(name)
+
+    def skip(self) -> None:
+        self._wait()
+        self._clock.skip()
+
+    def spans(self) -> dict[str, Span]:
+        return self._clock.spans()
+
+    def lap(self) -> dict[str, float]:
+        return self._clock.lap()
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def perceptron(width: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
+
+
+def convolutions() -> nn.Module:
+    """Some milliseconds a step on a GPU, so that a span is longer than it takes to launch it."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Conv2d(3, 128, 3, padding=1), nn.ReLU()]
+    for _ in range(6):
+        layers += [nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def rounds(model: nn.Module, batch: dict[str, torch.Tensor], clock: Clock, device: torch.device) -> Iterator[dict[str, Span]]:
+    """Train a round at each step of this iterator; the spans of that round."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    trainer = make_trainer(model, optimizer, batch, STEPS[device.type], clock, device)
+    for _ in trainer.epochs():
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spans, trainer.spans = trainer.spans, {}
+        yield spans
+
+
+def timed(iterator: Iterator[dict[str, Span]]) -> tuple[float, dict[str, Span]]:
+    start = time.perf_counter()
+    spans = next(iterator)
+    return time.perf_counter() - start, spans
+
+
+def spread(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.2f} (quartiles {low:.2f}, {high:.2f})"
+
+
+def cost(device: torch.device, num_rounds: int, width: int) -> None:
+    batch = {"image": torch.rand(BATCH, 1, SIDE, SIDE), "label": torch.randint(10, (BATCH,))}
+    off = rounds(perceptron(width), batch, NoClock(), device)
+    on = rounds(perceptron(width), batch, make_clock(device), device)
+    for runner in (off, on) * 3:  # burn-in
+        next(runner)
+    pairs: list[tuple[float, float]] = []
+    for number in range(num_rounds):
+        first, second = (off, on) if number % 2 else (on, off)
+        times = {first: timed(first)[0], second: timed(second)[0]}
+        pairs.append((1e6 * times[off] / STEPS[device.type], 1e6 * times[on] / STEPS[device.type]))
+    off_us = statistics.median(one for one, _ in pairs)
+    print(f"step, clock off    {off_us:8.1f} us")
+    print(f"step, clock on     {statistics.median(other for _, other in pairs):8.1f} us")
+    print(f"difference         {spread([100 * (other - one) / one for one, other in pairs])} % of the step")
+    marks_us = bare_cost_us(make_clock(device), device)
+    print(f"marks alone        {marks_us:8.2f} us a step, {100 * marks_us / off_us:.2f} % of it")
+
+
+def bare_cost_us(clock: Clock, device: torch.device) -> float:
+    """Microseconds of the host for a step's marks, and for working them out every so many steps; the least of 20 rounds."""
+    best = float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(REPORT_EVERY):
+            for name in NAMES:
+                clock.mark(name)
+        clock.spans()
+        best = min(best, time.perf_counter() - start)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            clock.spans()
+    return 1e6 * best / REPORT_EVERY
+
+
+def agreement(device: torch.device, num_rounds: int, width: int) -> None:
+    cuda = device.type == "cuda"
+    shape, model = ((256, 3, 32, 32), convolutions) if cuda else ((BATCH, 1, SIDE, SIDE), lambda: perceptron(width))
+    batch = {"image": torch.rand(shape), "label": torch.randint(10, shape[:1])}
+    batch = {name: values.pin_memory() if cuda else values for name, values in batch.items()}
+    ours = rounds(model(), batch, make_clock(device), device)
+    synchronized = rounds(model(), batch, SynchronizedClock(device), device)
+    for runner in (ours, synchronized) * 2:
+        next(runner)
+    ratios: dict[str, list[float]] = {}
+    for _ in range(num_rounds):
+        found, truth = next(ours), next(synchronized)
+        told = {name: found[IDLE] if name == "wait" and IDLE in found else found[name] for name in truth}
+        for name, share in shares(truth).items():
+            if share >= 0.02:
+                ratios.setdefault(name, []).append(told[name].p50_s / truth[name].p50_s)
+    for name in (name for name in NAMES if name in ratios):
+        print(f"{name:18} {spread(ratios[name])} of the synchronized run's")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--width", type=int, default=640)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device(options.device)
+    print(f"cost, {options.rounds} rounds of {STEPS[device.type]} steps each in turn, on {device}")
+    cost(device, options.rounds, options.width)
+    print("agreement with a fully synchronized run of the same steps: the ratio of median steps")
+    agreement(device, options.rounds, options.width)
+
+
+if __name__ == "__main__":
+    main()

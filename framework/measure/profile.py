@@ -1,0 +1,102 @@
+"""``debug=profile``: a trace of a few steps, operator by operator, with our spans drawn beside them. Perfetto and TensorBoard open it."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, final
+
+from torch.profiler import profile, record_function, schedule
+
+from framework.contracts import Clock
+from framework.durable import publish
+from framework.measure.clock import STEP_ENDS
+from framework.span import Span
+
+ENDING = ".pt.trace.json"  # the ending that TensorBoard's profiler plugin looks for
+WAIT, WARM_UP, TRACED = 4, 2, 6  # steps: not looked at, so that caches are warm; with the tracer on, but thrown away; traced
+LEAST_STEPS = WAIT + WARM_UP + TRACED
+ANCHOR = "paceline clock"  # an event whose time is known in both clocks
+TRACK = 1  # the number of the thread that our spans are drawn as
+
+Drawn = tuple[str, float, float]  # name, start and end in host seconds
+
+
+@final
+class ProfiledClock:
+    """``clock``, and beside it a tracer that runs for steps 7 to 12. What the tracer costs between steps is not counted.
+
+    The file ``path`` is there once the steps are over; ``close`` writes what there is of them, where the run ended before.
+    """
+
+    def __init__(self, clock: Clock, path: Path) -> None:
+        self.path = path
+        self._clock = clock
+        self._num_steps, self._last = 0, perf_counter()
+        self._anchor_s: float | None = None
+        self._drawn: list[Drawn] = []
+        plan = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
+        self._tracer: profile | None = profile(schedule=plan, on_trace_ready=self._save, record_shapes=True)
+        self._tracer.start()
+
+    def mark(self, name: str) -> None:
+        self._clock.mark(name)
+        now = perf_counter()
+        if self._anchor_s is not None:
+            self._drawn.append((name, self._last, now))
+        self._last = now
+        if name == STEP_ENDS and self._tracer is not None:
+            self._end_step(self._tracer)
+
+    def skip(self) -> None:
+        self._clock.skip()
+        self._last = perf_counter()
+
+    def spans(self) -> dict[str, Span]:
+        return self._clock.spans()
+
+    def lap(self) -> dict[str, float]:
+        return self._clock.lap()
+
+    def close(self) -> None:
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.stop()
+
+    def _end_step(self, tracer: profile) -> None:
+        self._num_steps += 1
+        tracer.step()
+        if self._num_steps == WAIT + WARM_UP:
+            self._anchor_s = perf_counter()
+            with record_function(ANCHOR):
+                pass
+        elif self._num_steps == LEAST_STEPS:
+            self.close()
+        self.skip()
+
+    def _save(self, tracer: profile) -> None:
+        with publish(self.path) as temporary:
+            tracer.export_chrome_trace(str(temporary))
+            trace = json.loads(temporary.read_text(encoding="utf-8"))
+            trace["traceEvents"] += self._events(trace["traceEvents"])
+            temporary.write_text(json.dumps(trace), encoding="utf-8")
+        self._anchor_s = None
+
+    def _events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Our spans as events of the trace, whose times are microseconds."""
+        anchor_us = next((event["ts"] for event in events if event.get("name") == ANCHOR), None)
+        if anchor_us is None or self._anchor_s is None:
+            return []
+        where = {"pid": os.getpid(), "tid": TRACK}
+        title = {"ph": "M", "name": "thread_name", **where, "args": {"name": "paceline spans, in host time"}}
+        first = {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": -1}}
+        return [
+            title,
+            first,
+            *(
+                {"ph": "X", "cat": "user_annotation", "name": name, **where}
+                | {"ts": anchor_us + 1e6 * (start - self._anchor_s), "dur": 1e6 * (end - start)}
+                for name, start, end in self._drawn
+            ),
+        ]

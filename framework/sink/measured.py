@@ -1,0 +1,62 @@
+"""What the loader and the machine have to say of a report's steps is added to it, on its way to the sinks."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import final
+
+from framework.contracts import LoaderStats, Report, Sink
+
+USAGE_EVERY_S = 1.0  # asking the system costs up to a millisecond, and what it says is of such a time anyway
+
+
+@final
+class MeasuredSink:
+    """Hands training reports on to ``sinks``, with ``stats`` and ``usage`` in them, and sums up for the run's summary.
+
+    ``start_step``: of the run. ``stages_s``: thread-seconds of the whole run; ``ready``: batches that lay ready, on average over its steps.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        stats: Callable[[], LoaderStats],
+        usage: Callable[[], Mapping[str, float]],
+        start_step: int = 0,
+    ) -> None:
+        self._sinks, self._stats, self._usage = sinks, stats, usage
+        self._step, self._asked_at = start_step, time.monotonic()
+        self._used: Mapping[str, float] = {}
+        self._ready, self._ready_steps = 0.0, 0
+        self.stages_s: dict[str, float] = {}
+        self.depth = 0
+
+    @property
+    def ready(self) -> float | None:
+        return self._ready / self._ready_steps if self._ready_steps else None
+
+    def write(self, report: Report) -> None:
+        measured = self._measured(report) if report.split == "train" else report
+        for sink in self._sinks:
+            sink.write(measured)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def _measured(self, report: Report) -> Report:
+        num_steps, self._step = max(1, report.step - self._step), report.step
+        stats = self._stats()
+        self.depth = stats.depth
+        for name, seconds in stats.stages_s.items():
+            self.stages_s[name] = self.stages_s.get(name, 0.0) + seconds
+        if stats.ready is not None:
+            self._ready += stats.ready * num_steps
+            self._ready_steps += num_steps
+        per_step_s = {name: seconds / num_steps for name, seconds in stats.stages_s.items()}
+        return replace(report, stages_s=per_step_s, ready=stats.ready, usage=self._newest_usage())
+
+    def _newest_usage(self) -> Mapping[str, float]:
+        if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
+            self._asked_at, self._used = time.monotonic(), self._usage()
+        return self._used

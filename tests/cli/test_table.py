@@ -1,0 +1,79 @@
+import json
+
+import pytest
+
+from framework.cli.table import print_run, print_sweep
+
+SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
+SUMMARY = {
+    "status": "finished",
+    "run_steps": 100,
+    "wall_s": 9.0,
+    "records_per_s": 1234.0,
+    "val": {},
+    "best": {},
+    "spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN},
+    "stages_s": {"read": 1.5, "decode": 20.25},
+    "queue": {"ready": 1.75, "depth": 2},
+    "usage": {"cpu_cores": 1.5, "workers_cpu_cores": 0.75, "gpu_busy_share": 0.9, "peak_rss_bytes": 2**30},
+}
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    """Prints what a run with such a summary says at its end."""
+
+    def printed(**change):
+        (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, **change}))
+        print_run(tmp_path, 0, short=False)
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_the_table_has_share_quantiles_mean_and_total(printed):
+    (row,) = [line for line in printed().splitlines() if "forward" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("forward", "50.0 %", "35.000 ms", "62.500 ms", "40.000 ms", "4.00 s"),
+    ]
+
+
+def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
+    out = printed()
+    assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
+    assert "this process 1.5 cores  workers 0.8 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
+    assert "idle" not in out
+
+
+def test_what_nobody_measured_is_not_spoken_of(printed):
+    out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
+    assert "reading" not in out
+    assert "cores" not in out
+    assert "ready" not in printed(queue={"ready": None, "depth": 0})
+
+
+def test_a_device_that_works_beside_the_host_is_explained(printed):
+    out = printed(spans={**SUMMARY["spans"], "idle": SPAN})
+    assert "idle, the device's, is what it costs" in out
+
+
+def test_with_the_clock_off_there_is_no_table(printed):
+    out = printed(spans={}, stages_s={}, usage={})
+    assert "where the step time went" not in out
+    assert "100 steps in 9.0 s, 1,234 records/s" in out
+
+
+def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "rank0.pt.trace.json").write_text("{}")
+    assert f"trace: {tmp_path / 'profile' / 'rank0.pt.trace.json'} (open it at https://ui.perfetto.dev" in printed()
+
+
+def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
+    spans = [{"wait": {**SPAN, "share": 0.25}}, {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}}, {}]
+    for number, found in enumerate(spans):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "summary.json").write_text(json.dumps({**SUMMARY, "spans": found}))
+    print_sweep([tmp_path / str(number) for number in range(3)])
+    out = capsys.readouterr().out
+    assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]

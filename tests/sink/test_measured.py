@@ -1,0 +1,65 @@
+import pytest
+
+import framework.sink.measured
+from framework.contracts import LoaderStats, Report
+from framework.sink.measured import MeasuredSink
+from tests.fakes import FakeSink
+
+
+def report(step, split="train"):
+    return Report(split, step, 1, {"loss": 0.5}, 100.0)
+
+
+def measured(sinks, *stats, usage=dict, start_step=0):
+    """A sink whose loader says ``stats``, one after the other."""
+    said = iter(stats)
+    return MeasuredSink(sinks, lambda: next(said), usage, start_step)
+
+
+def test_a_training_report_says_what_reading_took_per_step():
+    inner = FakeSink()
+    sink = measured([inner], LoaderStats({"read": 4.0, "decode": 8.0}, 1.5, 2), start_step=6)
+    sink.write(report(10))
+    assert inner.reports[0].stages_s == {"read": 1.0, "decode": 2.0}
+    assert inner.reports[0].ready == 1.5
+    assert (inner.reports[0].step, inner.reports[0].means) == (10, {"loss": 0.5})
+
+
+def test_stages_are_summed_up_over_the_run():
+    sink = measured([], LoaderStats({"read": 4.0}, 1.0, 2), LoaderStats({"read": 1.0, "collate": 2.0}, 2.0, 2))
+    sink.write(report(3))
+    sink.write(report(4))
+    assert sink.stages_s == {"read": 5.0, "collate": 2.0}
+    assert (sink.ready, sink.depth) == ((3 * 1.0 + 1 * 2.0) / 4, 2)
+
+
+def test_without_a_queue_nothing_was_ready():
+    sink = measured([], LoaderStats({}, None, 0))
+    sink.write(report(3))
+    assert (sink.stages_s, sink.ready, sink.depth) == ({}, None, 0)
+
+
+def test_a_validation_report_goes_by_as_it_is_and_asks_nobody():
+    inner = FakeSink()
+    measured([inner], usage=None).write(report(3, "val"))
+    assert inner.reports == [report(3, "val")]
+
+
+def test_the_machine_is_asked_once_a_second_at_most(monkeypatch):
+    now, said, inner = [100.0], iter(range(100)), FakeSink()
+    monkeypatch.setattr(framework.sink.measured.time, "monotonic", lambda: now[0])
+    stats = [LoaderStats({}, None, 0)] * 4
+    sink = measured([inner], *stats, usage=lambda: {"cpu_cores": next(said)})
+    for step, at in enumerate((100.1, 100.9, 101.2, 103.0), 1):
+        now[0] = at
+        sink.write(report(step))
+    assert [found.usage["cpu_cores"] for found in inner.reports] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_every_sink_is_written_to_and_closed(count):
+    sinks = [FakeSink() for _ in range(count)]
+    sink = measured(sinks, LoaderStats({}, None, 0))
+    sink.write(report(1))
+    sink.close()
+    assert all(len(inner.reports) == 1 and inner.closed for inner in sinks)
