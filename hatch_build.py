@@ -1,4 +1,4 @@
-"""Compiles framework/data/gather.c while the package is built; where there is no compiler the package works without it, only slower."""
+"""Compiles framework/native/ while the package is built; where there is no compiler the package works without it, only slower."""
 
 import os
 import shlex
@@ -9,17 +9,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ("-O3", "-fPIC")
+FLAGS = ("-O3", "-fPIC", "-ffp-contract=off")
 OPENMP = (["-fopenmp"], [])  # Apple's compiler has none
 
 
-class CompileGather(BuildHookInterface):
+class CompileNative(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        source = Path(self.root, "framework", "data", "gather.c")
-        library = source.with_name("_gather.so")
-        if any(_compiled(source, library, openmp) for openmp in OPENMP):
+        folder = Path(self.root, "framework", "native")
+        library = folder / "_native.so"
+        if any(_compiled(sorted(folder.glob("*.c")), library, openmp) for openmp in OPENMP):
             build_data["artifacts"].append(str(library.relative_to(self.root)))
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
@@ -27,15 +27,17 @@ class CompileGather(BuildHookInterface):
             self.app.display_warning("no C compiler: raw records will be gathered by torch, at half the speed")
 
 
-def _compiled(source: Path, library: Path, openmp: list[str]) -> bool:
+def _compiled(sources: list[Path], library: Path, openmp: list[str]) -> bool:
     """OpenMP is compiled for but not linked: torch brings its own, and two of them would fight for the cores."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    middle = library.with_suffix(".o")
+    middles = [library.with_name(f"{source.stem}.o") for source in sources]
     try:
-        subprocess.run([*compiler, *FLAGS, *openmp, "-c", str(source), "-o", str(middle)], check=True, capture_output=True)
-        subprocess.run([*compiler, "-shared", str(middle), "-o", str(library)], check=True, capture_output=True)
+        for source, middle in zip(sources, middles, strict=True):
+            subprocess.run([*compiler, *FLAGS, *openmp, "-c", str(source), "-o", str(middle)], check=True, capture_output=True)
+        subprocess.run([*compiler, "-shared", *map(str, middles), "-o", str(library)], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         return False
     finally:
-        middle.unlink(missing_ok=True)
+        for middle in middles:
+            middle.unlink(missing_ok=True)
     return True

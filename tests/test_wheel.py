@@ -19,12 +19,13 @@ def test_an_installed_wheel_trains_from_an_empty_directory(tmp_path):
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("the tests run from an installed package, not from a checkout")
     source = tmp_path / "source"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv*", "outputs", "*cache*"))
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv*", "outputs", "*cache*", "*.so"))
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", source]
     subprocess.run(build, check=True, capture_output=True, timeout=120)
     wheel = next((tmp_path / "dist").glob("*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
     assert {"framework/conf/train.yaml", "framework/recipes/digits.yaml"} <= set(names)
+    assert ("framework/native/_native.so" in names) == ("-py3-none-any" not in wheel.name)
 
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.augment.flip import chance, words
-from framework.augment.normalize import Fields, check_statistics, fields_of, normalized
+from framework.augment.normalize import Fields, check_statistics, crop_flip, fields_of, normalized, scale_and_shift
 from framework.batch import Batch
 
 
@@ -55,14 +55,14 @@ class CropFlip:
         self.fields, self.padding, self.flip, self.mean, self.std = fields_of(field), padding, chance("flip", flip), mean, std
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        found = dict(batch)
-        for name in self.fields:
-            if draws is not None:
-                found[name] = self._changed(found[name], draws)
-            if self.mean is not None and self.std is not None:
-                found[name] = normalized(found[name], self.mean, self.std)
-        return found
+        return {**batch, **{name: self._finished(batch[name], draws) for name in self.fields}}
 
-    def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
-        offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
-        return shifted(image, offsets, draws[:, 2] < self.flip, self.padding)
+    def _finished(self, image: Tensor, draws: Tensor | None) -> Tensor:
+        if draws is not None:
+            offsets, mirror = (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
+            statistics = scale_and_shift(image, self.mean, self.std)
+            found = crop_flip(image, offsets, mirror, self.padding, *statistics)
+            if found is not None:
+                return found
+            image = shifted(image, offsets, mirror, self.padding)
+        return image if self.mean is None or self.std is None else normalized(image, self.mean, self.std)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
+from framework.native import find, num_threads
 
+SHARED = 1 << 16  # pixels from which threads share a batch
 Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
 
 
@@ -30,15 +32,53 @@ def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], white: int
     return scale, shift
 
 
+def scale_and_shift(
+    image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """What ``image``'s values are multiplied by, and what is then added: float32 [1 or C, 1, 1]."""
+    if mean is None or std is None:
+        return None, None
+    return _scale_and_shift(tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device)
+
+
 def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """[B, C, H, W] uint8, or floats in [0, 1] -> float32 ``(pixel - mean) / std`` per channel, of pixels in [0, 1].
 
     A product, rounded, then a sum, rounded, each a kernel of its own: so the result is the same on every device. One kernel for both
     (``addcmul``, batch norm) may round once, and whether it does depends on the compiler. In place: a second pass over what the
-    first has just left in the cache costs a tenth of the whole.
+    first has just left in the cache costs a tenth of the whole. On the CPU bytes go through ``native/crop_flip.c``, which rounds alike.
     """
-    scale, shift = _scale_and_shift(tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device)
-    return image.to(torch.float32, copy=True).mul_(scale).add_(shift)
+    scale, shift = scale_and_shift(image, mean, std)
+    assert scale is not None
+    assert shift is not None
+    found = crop_flip(image, None, None, 0, scale, shift)
+    return image.to(torch.float32, copy=True).mul_(scale).add_(shift) if found is None else found
+
+
+def crop_flip(
+    image: Tensor, offsets: Tensor | None, mirror: Tensor | None, padding: int, scale: Tensor | None, shift: Tensor | None
+) -> Tensor | None:
+    """One pass for uint8 [B, C, H, W] on the CPU: cut at ``offsets`` (int64 [B, 2]) out of ``padding`` black pixels, mirrored where
+    ``mirror`` (bool [B]) says, then times ``scale`` plus ``shift`` (float32, one or a number per channel) as float32; uint8 without.
+
+    None where the compiled function is not there or not made for it.
+    """
+    compiled = find("paceline_crop_flip")
+    if compiled is None or image.dtype != torch.uint8 or image.device.type != "cpu" or image.dim() != 4:
+        return None
+    image, count = image.contiguous(), image.shape[1]
+    if scale is not None and scale.numel() not in (1, count):
+        return None
+    out = torch.empty(image.shape, dtype=torch.uint8 if scale is None else torch.float32)
+    held = [None if t is None else t.contiguous() for t in (offsets, mirror, _each(scale, count), _each(shift, count))]
+    pointers = [None if t is None else t.data_ptr() for t in held]
+    threads = num_threads() if out.numel() >= SHARED else 1
+    return None if compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads) else out
+
+
+def _each(values: Tensor | None, count: int) -> Tensor | None:
+    """A number per channel."""
+    return None if values is None else values.flatten().expand(count)
 
 
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:

@@ -1,13 +1,12 @@
 """Pieces of memory from anywhere, side by side: what reading a batch of raw records comes to."""
 
-import ctypes
 import math
-from functools import cache
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
+
+from framework.native import find, num_threads
 
 SHARED = 1 << 18  # bytes of a result from which threads share it: waking one costs as much as copying some 100 kB
 
@@ -16,13 +15,13 @@ SHARED = 1 << 18  # bytes of a result from which threads share it: waking one co
 class Gather:
     """``gather(places)``: a copy of the pieces of ``source`` (uint8, flat, on the host) that begin at byte ``stride`` times each of ``places``.
 
-    ``shape`` and ``dtype`` are a piece's. By ``gather.c``, where that could be compiled when the package was installed; else by torch.
+    ``shape`` and ``dtype`` are a piece's. By ``native/gather.c``, where that was compiled; else by torch.
     """
 
     def __init__(self, source: Tensor, stride: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.source, self.stride, self.shape, self.dtype = source, stride, shape, dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
-        self._compiled, self._where = find(), (source.data_ptr(), len(source))
+        self._compiled, self._where = find("paceline_gather"), (source.data_ptr(), len(source))
 
     def __call__(self, places: Tensor) -> Tensor:
         """[B, *shape] for int64 [B]. IndexError where a piece is not all in the source."""
@@ -33,7 +32,7 @@ class Gather:
         if not places.is_contiguous():
             places = places.contiguous()
         out = torch.empty((count, *self.shape), dtype=self.dtype)
-        threads = torch.get_num_threads() if count * self.num_bytes >= SHARED else 1
+        threads = num_threads() if count * self.num_bytes >= SHARED else 1
         if self._compiled(*self._where, places.data_ptr(), self.stride, count, self.num_bytes, out.data_ptr(), threads):
             self._check(places)
         return out
@@ -43,28 +42,6 @@ class Gather:
         last = -1 if room < 0 else room // self.stride if self.stride else room
         if len(places) and not 0 <= int(places.min()) <= int(places.max()) <= last:
             raise IndexError(f"places {int(places.min())}..{int(places.max())}, of which the last is {last}")
-
-
-@cache
-def find() -> Any:
-    """The compiled function, or None."""
-    try:
-        _offer_openmp()
-        function = ctypes.CDLL(str(Path(__file__).with_name("_gather.so"))).paceline_gather
-    except OSError:  # not compiled, or for another machine
-        return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [pointer, number, pointer, number, number, number, pointer, ctypes.c_int]
-    return function
-
-
-def _offer_openmp() -> None:
-    """Lets what is loaded next find the OpenMP library that torch has loaded for itself."""
-    maps = Path("/proc/self/maps")
-    for line in maps.read_text().splitlines() if maps.exists() else []:
-        if "libgomp" in line:
-            ctypes.CDLL(line.split(maxsplit=5)[-1], mode=ctypes.RTLD_GLOBAL)
-            return
 
 
 def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:

@@ -3,13 +3,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.augment import normalize
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
+from framework.native import find
 from framework.order import draws
 
 IMAGE = torch.randint(0, 256, (12, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 BELOW_ONE = 1 - 2**-24
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request, monkeypatch):
+    if request.param == "compiled" and find("paceline_crop_flip") is None:
+        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+    if request.param == "torch":
+        monkeypatch.setattr(normalize, "find", lambda name: None)
 
 
 def _slow(image, padding, flip, numbers):
@@ -96,3 +106,17 @@ def test_every_shift_and_both_mirrors_occur():
 def test_the_result_lies_in_one_piece():
     numbers = draws(torch.arange(12), 1, 2, 3)
     assert _applied(CropFlip("image", 2, 0.5, MEAN, STD), numbers).is_contiguous()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(300, 3, 32, 32), (5, 1, 28, 28), (2, 4, 9, 8193), (7, 3, 224, 224)])
+def test_both_ways_round_alike(shape, threads, monkeypatch):
+    image = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    augment, numbers = CropFlip("image", 4, 0.5, [0.31], [0.23]), draws(torch.arange(shape[0]), 1, 2, 3)
+    torch.set_num_threads(threads)
+    try:
+        found = augment({"image": image}, numbers)["image"]
+        monkeypatch.setattr(normalize, "find", lambda name: None)
+        assert torch.equal(found, augment({"image": image}, numbers)["image"])
+    finally:
+        torch.set_num_threads(1)

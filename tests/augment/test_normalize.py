@@ -1,10 +1,20 @@
 import pytest
 import torch
 
+from framework.augment import normalize
 from framework.augment.normalize import Normalize
+from framework.native import find
 
 IMAGE = torch.randint(0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request, monkeypatch):
+    if request.param == "compiled" and find("paceline_crop_flip") is None:
+        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+    if request.param == "torch":
+        monkeypatch.setattr(normalize, "find", lambda name: None)
 
 
 def _slow(image, mean, std):

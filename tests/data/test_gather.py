@@ -5,15 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.data import gather as module
-from framework.data.gather import Gather, find
+from framework.data.gather import Gather
+from framework.native import find
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def way(request, monkeypatch):
-    if request.param == "compiled" and find() is None:
-        pytest.skip("gather.c is not compiled here: no C compiler when the package was installed")
+    if request.param == "compiled" and find("paceline_gather") is None:
+        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
     if request.param == "torch":
-        monkeypatch.setattr(module, "find", lambda: None)
+        monkeypatch.setattr(module, "find", lambda name: None)
     return request.param
 
 

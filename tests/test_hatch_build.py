@@ -1,0 +1,47 @@
+"""The compiled part of the package, with a compiler and without one."""
+
+import ctypes
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from framework.cli.paths import ROOT
+from framework.native import SIGNATURES
+
+SOURCES = sorted((ROOT / "framework" / "native").glob("*.c"))
+
+
+@pytest.fixture
+def hook():
+    path = ROOT / "hatch_build.py"
+    if not path.exists():
+        pytest.skip("the tests run from an installed package, not from a checkout")
+    spec = importlib.util.spec_from_file_location("hatch_build", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.parametrize("openmp", [["-fopenmp"], []])
+def test_it_is_compiled_with_threads_and_without(hook, tmp_path, openmp):
+    library = tmp_path / "x.so"
+    assert hook._compiled(SOURCES, library, openmp)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.so"]
+    if not openmp:
+        assert all(hasattr(ctypes.CDLL(str(library)), name) for name in SIGNATURES)
+
+
+def test_without_a_compiler_nothing_is_left_and_nothing_fails(hook, tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
+    assert not hook._compiled(SOURCES, tmp_path / "x.so", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_does_not_compile_leaves_nothing(hook, tmp_path):
+    source = Path(tmp_path, "bad.c")
+    source.write_text("int x = ;")
+    assert not hook._compiled([source], tmp_path / "x.so", [])
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.c"]
