@@ -1,0 +1,178 @@
+"""Is what ``paceline tune`` finds never slower than the defaults, and within 5 % of the best of an exhaustive grid?
+
+    python benchmarks/tune.py [--only digits,small,photos] [--budget 60] [--tunes 2] [--laps 3] [--visit 1.0] [--pairs 10]
+                              [--small FOLDER] [--photos STORE] [--work DIR]
+
+Three runs: the digits; small images from a folder of JPEGs (``train/`` and ``test/``, a subfolder per class) packed raw, as the recipe
+cifar10 does; photographs stored as JPEGs, cut by random_resized_crop. Without ``--small`` and ``--photos`` images are made (smooth noise).
+
+For each: the real command tunes, ``--tunes`` times, in processes of its own. Then every candidate with every depth is measured ``--laps``
+times in random order, each time for ``--visit`` seconds of whole training steps. The fastest of them by its median, what was tuned, and
+the defaults at last take turns ``--pairs`` times: the fastest of many is so partly by luck, and only a measurement anew is fair to it.
+Prints a table, and writes all of it to DIR/tune.json.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from framework.assemble import prepare
+from framework.cli.allowed import Grant
+from framework.cli.progress import pack_with_progress
+from framework.cli.variant import composed
+from framework.measure.host import machine, num_cores
+from framework.tune.candidate import Candidate, whole_grid
+from framework.tune.search import Search
+
+NOBODY = Grant(typed=False, exported="")
+LOADERS = ("plain", "prefetch", "stream")
+
+
+def make_images(folder: Path, count: int, size: int, seed: int) -> None:
+    """JPEGs of smooth noise in ten classes."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        pixels = cv2.resize(rng.integers(0, 256, (8, 8, 3), np.uint8), (size, size), interpolation=cv2.INTER_CUBIC)
+        path = folder / str(number % 10) / f"{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), pixels)
+
+
+def small_words(given: str | None, work: Path) -> list[str]:
+    folder = Path(given) if given else work / "small"
+    if not folder.exists():
+        make_images(folder / "train", 8000, 32, 0)
+        make_images(folder / "test", 500, 32, 1)
+    return ["recipes=cifar10", f"source={folder}", f"dataset={work / 'small-packed'}"]
+
+
+def photo_words(given: str | None, work: Path) -> list[str]:
+    store = Path(given) if given else work / "photos.h5"
+    if not store.exists():
+        make_images(work / "photos", 400, 500, 2)
+        run("pack", f"input.path={work / 'photos'}", f"output.path={store}")
+    crop = ["transform=random_resized_crop", "transform.size=[64,64]", "model=resnet9", "model.width=4", "model.num_classes=1000"]
+    return [*crop, f"data.train={store}", "data.val=null", "prepare=null", "batch_size=32", "optim.lr=0.01"]
+
+
+def run(*words: str) -> str:
+    """A command of ours; its output."""
+    done = subprocess.run([sys.executable, "-m", "framework", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def tuned(words: list[str], budget: float, number: int, work: Path) -> dict:
+    """What the real command found."""
+    output = work / f"found-{number}.json"
+    text = run("tune", *words, f"budget={budget}", f"name=n{number}", "force=true", f"output={output}", "--config-dir", str(work))
+    print("\n".join(f"    {line}" for line in text.splitlines() if line.startswith("final")), flush=True)
+    return json.loads(output.read_text())
+
+
+def open_search(words: list[str]) -> Search:
+    config, allowed = composed(words, NOBODY)
+    prepare(config, allowed, pack_with_progress)
+    loaders = {name: composed([*words, f"loader={name}"], NOBODY)[0]["loader"] for name in LOADERS}
+    return Search(config, allowed, loaders, "prefetch")
+
+
+def lap_all(search: Search, grid: list[Candidate], laps: int, visit_s: float) -> dict[Candidate, list[float]]:
+    """The rate of every candidate, once a lap."""
+    rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
+    for lap in range(laps):
+        for candidate in random.Random(lap).sample(grid, len(grid)):
+            rates[candidate].append(statistics.median(search.measure(candidate, visit_s)))
+    return rates
+
+
+def take_turns(search: Search, some: list[Candidate], count: int, visit_s: float) -> dict[Candidate, list[float]]:
+    """The rates of ``some``, in turn, the order turned every time."""
+    rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
+    for number in range(count):
+        for candidate in some if number % 2 else some[::-1]:
+            rates[candidate].append(statistics.median(search.measure(candidate, visit_s)))
+    return rates
+
+
+def ratio(rates: dict[Candidate, list[float]], one: Candidate, other: Candidate) -> list[float]:
+    """Quartiles of one's rate over the other's, pair by pair."""
+    ratios = [mine / its for mine, its in zip(rates[one], rates[other], strict=True)]
+    return statistics.quantiles(ratios, n=4, method="inclusive") if one != other else [1.0] * 3
+
+
+def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
+    """One run's row."""
+    found = [tuned(words, options.budget, number, work) for number in range(options.tunes)]
+    winners = [Candidate(**one["final"]["winner"]) for one in found]
+    search = open_search(words)
+    default = search.candidates[0]
+    grid = whole_grid(search.candidates)
+    start = time.monotonic()
+    rates = lap_all(search, grid, options.laps, options.visit)
+    grid_s = time.monotonic() - start
+    best = max(grid, key=lambda one: statistics.median(rates[one]))
+    again = take_turns(search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit)
+    return {
+        "words": words,
+        "default": str(default),
+        "winners": [str(winner) for winner in winners],
+        "grid_best": str(best),
+        "grid_size": len(grid),
+        "grid_s": grid_s,
+        "grid": {str(one): some for one, some in rates.items()},
+        "again": {str(one): some for one, some in again.items()},
+        "over_default": [ratio(again, winner, default) for winner in winners],
+        "over_best": [ratio(again, winner, best) for winner in winners],
+        "tunes": found,
+    }
+
+
+def told(quartiles: list[float]) -> str:
+    low, middle, high = quartiles
+    return f"{middle:.3f} ({low:.3f}, {high:.3f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="digits,small,photos")
+    parser.add_argument("--budget", type=float, default=60)
+    parser.add_argument("--tunes", type=int, default=2)
+    parser.add_argument("--laps", type=int, default=3)
+    parser.add_argument("--visit", type=float, default=1.0)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--small")
+    parser.add_argument("--photos")
+    parser.add_argument("--work")
+    options = parser.parse_args()
+    torch.set_num_threads(num_cores())
+    work = Path(options.work or tempfile.mkdtemp(prefix="paceline-tune-"))
+    work.mkdir(parents=True, exist_ok=True)
+    runs = {
+        "digits": lambda: [f"dataset={work / 'digits'}"],
+        "small": lambda: small_words(options.small, work),
+        "photos": lambda: photo_words(options.photos, work),
+    }
+    rows: dict[str, dict] = {}
+    print("| run | tuned | over the defaults | grid's best | over the grid's best |\n| --- | --- | --- | --- | --- |", flush=True)
+    for name in options.only.split(","):
+        rows[name] = row = prove(runs[name](), options, work)
+        for winner, default, best in zip(row["winners"], row["over_default"], row["over_best"], strict=True):
+            of = f"{row['grid_best']} of {row['grid_size']}"
+            print(f"| {name} | {winner} | {told(default)} | {of} | {told(best)} |", flush=True)
+        (work / "tune.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

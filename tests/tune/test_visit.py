@@ -1,0 +1,61 @@
+import pytest
+
+from framework.cli.allowed import Grant
+from framework.cli.variant import composed
+from framework.order import Order
+from framework.probe import Probe
+from framework.trainer import Progress
+from framework.tune import visit as module
+from framework.tune.visit import quiet, visit
+from tests.conftest import make_records, write_store
+
+NOBODY = Grant(typed=False, exported="")
+
+
+@pytest.fixture(scope="module")
+def config():
+    return composed(["data=synthetic", "batch_size=8"], NOBODY)[0]
+
+
+def test_a_visit_has_rates_by_windows(config):
+    found = visit(config, (), 0, 0.08, 0.01)
+    assert len(found.rates) == module.NUM_WINDOWS
+    assert all(rate > 0 for rate in found.rates)
+    assert found.step_s > 0
+
+
+def test_where_steps_are_slow_fewer_windows_will_do(config):
+    found = visit({**config, "batch_size": 1437}, (), 0, 1e-4, 0.0)
+    assert 1 <= len(found.rates) < module.NUM_WINDOWS
+
+
+def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
+    epochs = []
+    shares = Order.shares
+    monkeypatch.setattr(Order, "shares", lambda self, epoch, start=0: epochs.append(epoch) or shares(self, epoch, start))
+    store = write_store("a.h5", make_records(60))
+    words = [f"data.train={store}", "batch_size=60", "model.in_channels=3", "model.num_classes=3", "prepare=null"]
+    config = composed(words, NOBODY)[0]
+    visit(config, (), 7, 0.01, 0.0)
+    assert min(epochs) == 7
+    assert len(set(epochs)) > 1
+
+
+def test_records_are_counted_with_short_last_batches(config):
+    probe = Probe(config, ())
+    counted = module._Counted(Order(num_records=10, batch_size=4), probe, 1.0, 0.0)
+    progress = Progress()
+    counted.follow(progress, 3)
+    seen = []
+    for step in (1, 2, 3):
+        progress.epoch_step = step
+        seen.append(counted._records())
+    progress.epoch, progress.epoch_step = 4, 1
+    assert [*seen, counted._records()] == [4, 8, 10, 14]
+    probe.close()
+
+
+def test_checksums_of_the_first_epoch_are_not_counted_at_every_visit(config):
+    assert config["verify"] == "first_epoch"
+    assert quiet(config)["verify"] == "off"
+    assert quiet({**config, "verify": "always"})["verify"] == "always"
