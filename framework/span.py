@@ -1,37 +1,52 @@
 """How long one part of a step takes, over many steps: total, mean, quantiles. A month of steps takes kilobytes.
 
-Steps are counted in buckets, each 1 % wider than the one before, from a nanosecond on: a quantile is off by half a bucket at most.
+The newest steps are kept as they are; older ones are counted in buckets, each 1 % wider than the one before, from a nanosecond on: of
+those a quantile is off by half a bucket at most.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log
+
+import numpy as np
 
 SPANS = ("wait", "copy", "forward", "backward", "optimizer", "report")
 IDLE = "idle"  # of a device that works beside the host: between its last work and the next batch's first
 WIDTH = 1.01
 LEAST_S = 1e-9
-_PER_BUCKET = 1 / log(WIDTH)
+MOST_RECENT = 512  # steps kept as they are; counting so many at once costs 0.03 us each
 
 
-def bucket(seconds: float) -> int:
-    """The number, 0 or more, of the bucket that ``seconds`` fall into."""
-    return int(log(seconds / LEAST_S) * _PER_BUCKET) if seconds > LEAST_S else 0
+def buckets(seconds: Sequence[float]) -> dict[int, int]:
+    """How many of ``seconds`` fall into which bucket: counts by its number, 0 or more."""
+    numbers = np.log(np.maximum(seconds, LEAST_S) / LEAST_S) / log(WIDTH)
+    return Counter(numbers.astype(np.int64).tolist())
 
 
 @dataclass(frozen=True)
 class Span:
-    """``total_s``: over ``num_steps`` steps; ``counts``: of them by bucket. A step that never came to it is not counted."""
+    """``total_s``: over ``num_steps`` steps. ``recent``: what each of the newest took; ``counts``: of the others, by bucket. A step that never came
+    to it is not counted.
+    """
 
     total_s: float = 0.0
     num_steps: int = 0
+    recent: tuple[float, ...] = ()
     counts: Mapping[int, int] = field(default_factory=dict[int, int])
 
+    @staticmethod
+    def of(seconds: Sequence[float]) -> "Span":
+        """Of one step after the other, which took ``seconds``."""
+        return Span(sum(seconds), len(seconds), tuple(seconds))
+
     def __add__(self, other: "Span") -> "Span":
-        counts = dict(self.counts)
-        for number, count in other.counts.items():
-            counts[number] = counts.get(number, 0) + count
-        return Span(self.total_s + other.total_s, self.num_steps + other.num_steps, counts)
+        recent, counts = self.recent + other.recent, self.counts
+        if other.counts:
+            counts = _added(counts, other.counts)
+        if len(recent) > MOST_RECENT:
+            recent, counts = (), _added(counts, buckets(recent))
+        return Span(self.total_s + other.total_s, self.num_steps + other.num_steps, recent, counts)
 
     @property
     def mean_s(self) -> float:
@@ -49,13 +64,22 @@ class Span:
         return self.quantile_s(0.9)
 
     def quantile_s(self, share: float) -> float:
-        """The least seconds that ``share`` (0 to 1) of the steps did not exceed: the nearest rank, the middle of its bucket."""
+        """The least seconds that ``share`` (0 to 1) of the steps did not exceed: the nearest rank; of a bucket, its middle."""
+        if not self.num_steps:
+            return 0.0
         rank = max(1, ceil(share * self.num_steps))
-        for number, count in sorted(self.counts.items()):
+        if not self.counts:
+            return sorted(self.recent)[rank - 1]
+        counts = _added(self.counts, buckets(self.recent)) if self.recent else self.counts
+        for number, count in sorted(counts.items()):
             rank -= count
             if rank <= 0:
                 return LEAST_S * WIDTH ** (number + 0.5)
-        return 0.0
+        raise AssertionError
+
+
+def _added(counts: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
+    return {number: counts.get(number, 0) + more.get(number, 0) for number in {*counts, *more}}
 
 
 Spans = Mapping[str, Span]
@@ -63,10 +87,12 @@ Spans = Mapping[str, Span]
 
 def merged(spans: Spans, more: Spans) -> dict[str, Span]:
     """Both, name by name, in the order of a step."""
-    names = [*SPANS, IDLE, *spans, *more]
-    return {
-        name: spans.get(name, Span()) + more.get(name, Span()) for name in dict.fromkeys(names) if name in spans or name in more
-    }
+    found: dict[str, Span] = {}
+    for name in dict.fromkeys((*SPANS, IDLE, *spans, *more)):
+        one, other = spans.get(name), more.get(name)
+        if one is not None or other is not None:
+            found[name] = one + other if one and other else one or other or Span()
+    return found
 
 
 def step_s(spans: Spans) -> float:

@@ -72,7 +72,7 @@ class Trainer:
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._pending: list[Outcome] = []
         self._reported_at = time.perf_counter()
-        self._began_at, self._first_step = self._reported_at, 0
+        self._began_at, self._first_step, self._last_step = self._reported_at, 0, 0
 
     @property
     def total_steps(self) -> int:
@@ -99,6 +99,7 @@ class Trainer:
         self._lap()  # the last report's own time
 
     def _epoch(self) -> None:
+        self._last_step = self.total_steps  # known here, not asked at every step
         self.model.train()
         self.clock.skip()
         self._reported_at = time.perf_counter()
@@ -133,28 +134,28 @@ class Trainer:
         progress.step += 1
         progress.epoch_step += 1
         ends_epoch = progress.epoch_step == self.train.num_steps
-        finished = progress.step == self.total_steps
+        finished = progress.step == self._last_step
         self.stopped = self.parallel.agree(self.stop()) and not finished
         if progress.step % plan.report_every == 0 or ends_epoch or finished or self.stopped:
             self._report()
         self.clock.mark("report")
         if ends_epoch:
             progress.epoch, progress.epoch_step = progress.epoch + 1, 0
-        due = ends_epoch if plan.validate_every is None else progress.step % plan.validate_every == 0
-        paused_at = time.perf_counter()
-        if due or finished:
-            self._validate()
-        elif ends_epoch or self.stopped:
-            self._save(best=False)
-        else:
+        due = finished or (ends_epoch if plan.validate_every is None else progress.step % plan.validate_every == 0)
+        if not (due or ends_epoch or self.stopped):
             return False
+        paused_at = time.perf_counter()
+        if due:
+            self._validate()
+        else:
+            self._save(best=False)
         self._reported_at += time.perf_counter() - paused_at  # neither validating nor saving is training
         self.clock.skip()
         return ends_epoch or finished or self.stopped
 
     def _set_rate(self) -> None:
         """The rate of the step about to be taken; a skipped step takes no place in the schedule."""
-        factor = self.schedule(self.progress.scheduled, self.total_steps)
+        factor = self.schedule(self.progress.scheduled, self._last_step)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
 
@@ -179,7 +180,7 @@ class Trainer:
         step, rate = self.progress.step, self.optimizer.param_groups[0]["lr"]
         epoch = -(-step // self.train.num_steps)  # counted from 1
         left = max(0, self.train.identity["records"] - self.progress.epoch_step * self.train.identity["batch_size"])
-        left_s = (time.perf_counter() - self._began_at) / max(1, step - self._first_step) * (self.total_steps - step)
+        left_s = (time.perf_counter() - self._began_at) / max(1, step - self._first_step) * (self._last_step - step)
         report = Report(split, step, epoch, found, records_per_s, spans, rate, left, left_s)
         for sink in self.sinks:
             sink.write(report)

@@ -14,7 +14,7 @@ from framework.order import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.span import Span, bucket
+from framework.span import Span
 from framework.trainer import Plan, Trainer
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ class FakeLoader:
 
 def span(*seconds):
     """Of steps that took so many seconds each."""
-    return Span(sum(seconds), len(seconds), Counter(map(bucket, seconds)))
+    return Span.of(seconds)
 
 
 class FakeClock:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.span import IDLE, SPANS, Span, bucket, merged, shares, step_s
+import framework.span
+from framework.span import IDLE, MOST_RECENT, SPANS, Span, buckets, merged, shares, step_s
 from tests.fakes import span
 
 seconds = st.floats(1e-9, 1e5)
@@ -17,55 +18,81 @@ def nearest_rank(values, share):
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 
-@given(steps, st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1))
-def test_a_quantile_is_the_exact_one_within_half_a_percent(values, share):
-    assert span(*values).quantile_s(share) == pytest.approx(nearest_rank(values, share), rel=0.00505)
+def counted(*values):
+    """A span that keeps no step as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framework.span, "MOST_RECENT", 0)
+        return Span() + span(*values)
+
+
+shares_of_steps = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1)
+
+
+@given(steps, shares_of_steps)
+def test_a_quantile_of_the_newest_steps_is_exact(values, share):
+    assert span(*values).quantile_s(share) == nearest_rank(values, share)
+
+
+@given(steps, shares_of_steps)
+def test_a_quantile_of_counted_steps_is_the_exact_one_within_half_a_percent(values, share):
+    assert counted(*values).recent == ()
+    assert counted(*values).quantile_s(share) == pytest.approx(nearest_rank(values, share), rel=0.00505)
+
+
+@given(steps, steps, shares_of_steps)
+def test_counted_and_newest_steps_have_one_quantile(some, others, share):
+    both = counted(*some) + span(*others)
+    assert both.quantile_s(share) == pytest.approx(nearest_rank([*some, *others], share), rel=0.00505)
 
 
 @given(steps)
 def test_the_total_the_mean_and_the_number_of_steps_are_exact(values):
-    found = span(*values)
-    assert (found.total_s, found.num_steps) == (sum(values), len(values))
-    assert found.mean_s == sum(values) / len(values)
+    for found in (span(*values), counted(*values)):
+        assert (found.total_s, found.num_steps) == (sum(values), len(values))
+        assert found.mean_s == sum(values) / len(values)
 
 
 @given(steps, steps)
 def test_spans_that_are_added_are_those_of_all_steps(some, others):
-    added, whole = span(*some) + span(*others), span(*some, *others)
+    added, whole = counted(*some) + counted(*others), counted(*some, *others)
     assert (added.counts, added.num_steps) == (whole.counts, whole.num_steps)
     assert added.total_s == pytest.approx(whole.total_s)
 
 
 def test_adding_changes_neither():
-    some, others = span(1.0), span(1.0, 2.0)
+    some, others = counted(1.0), counted(1.0, 2.0)
     assert (some + others).num_steps == 3
-    assert (some, others) == (span(1.0), span(1.0, 2.0))
+    assert (some, others) == (counted(1.0), counted(1.0, 2.0))
 
 
 @given(seconds, seconds)
 def test_longer_is_never_in_an_earlier_bucket(some, others):
-    assert (bucket(some) <= bucket(others)) or some > others
+    (one,), (other,) = buckets([some]), buckets([others])
+    assert (one <= other) or some > others
 
 
 @pytest.mark.parametrize("nothing", [0.0, 1e-300, 1e-9, -1e-6])
-def test_what_is_too_short_to_be_seen_is_a_nanosecond(nothing):
-    assert span(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
+def test_what_is_too_short_to_be_seen_is_counted_as_a_nanosecond(nothing):
+    assert counted(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
 
 
 def test_no_steps_have_no_mean_and_no_quantiles():
     assert (Span().mean_s, Span().p50_s, Span().p90_s) == (0.0, 0.0, 0.0)
 
 
+def test_a_month_of_steps_takes_kilobytes():
+    found = Span()
+    for start in range(0, 200_000, 1000):  # from a microsecond to eight minutes
+        found += span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
+    assert found.num_steps == 200_000
+    assert len(found.recent) <= MOST_RECENT
+    assert sys.getsizeof(found.counts) < 200_000
+
+
 def test_half_and_nine_of_ten():
     found = span(*[1.0] * 5, *[2.0] * 4, 50.0)
     assert found.p50_s == pytest.approx(1.0, rel=0.01)
     assert found.p90_s == pytest.approx(2.0, rel=0.01)
-
-
-def test_a_month_of_steps_takes_kilobytes():
-    counts = {bucket(1e-6 * 1.0001**number): 1 for number in range(200_000)}  # from a microsecond to eight minutes
-    assert sys.getsizeof(counts) < 200_000
-    assert len(counts) < 2100
 
 
 def test_merging_keeps_the_order_of_a_step_and_every_name():

@@ -3,13 +3,14 @@
 A mark is a name and a time, noted; what the marks mean is worked out when somebody asks.
 """
 
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Iterable
 from time import perf_counter
 from typing import NamedTuple, final
 
 import torch
 
-from framework.span import IDLE, Span, bucket
+from framework.span import IDLE, Span, merged
 
 STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""
@@ -19,36 +20,57 @@ MOST_EVENTS = 512  # on their way through the device before those that it has pa
 
 @final
 class _Steps:
-    """Seconds by name of the step under way, and of those before it. What a name took in one step is counted once."""
+    """Seconds by name, step by step. What a name took in one step counts once, however often it was marked."""
 
     def __init__(self) -> None:
-        self.present_s: dict[str, float] = {}
-        self._total_s: defaultdict[str, float] = defaultdict(float)
-        self._counts: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._seconds: dict[str, list[float]] = {}
+        self._seen: set[str] = set()  # in the step under way
+        self._spans: dict[str, Span] = {}
 
     def add(self, name: str, seconds: float) -> None:
-        self.present_s[name] = self.present_s.get(name, 0.0) + seconds
+        if name in self._seen:
+            self._seconds[name][-1] += seconds
+        else:
+            self._seen.add(name)
+            self._seconds.setdefault(name, []).append(seconds)
+
+    def add_marks(self, marks: Iterable[tuple[str, float]], last: float) -> float:
+        """The same for marks of the host's time, the one before them at ``last``; returns the newest's. Written out: it is paid at every step."""
+        seconds, seen = self._seconds, self._seen
+        for name, now in marks:
+            if name in seen:
+                seconds[name][-1] += now - last
+            elif name:
+                seen.add(name)
+                if name in seconds:
+                    seconds[name].append(now - last)
+                else:
+                    seconds[name] = [now - last]
+            if name == STEP_ENDS:
+                seen.clear()
+            last = now
+        return last
 
     def end(self) -> None:
-        for name, seconds in self.present_s.items():
-            self._total_s[name] += seconds
-            self._counts[name][bucket(seconds)] += 1
-        self.present_s = {}
+        self._seen.clear()
+
+    def fold(self) -> None:
+        """Keep of the steps that are over no more than their spans."""
+        present = {name: [self._seconds[name].pop()] for name in self._seen}
+        self._spans = merged(self._spans, {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds})
+        self._seconds = present
 
     def take(self) -> dict[str, Span]:
         """Every second since the last call; what there is of the step under way counts as a step."""
         self.end()
-        spans = {
-            name: Span(total_s, sum(self._counts[name].values()), self._counts[name]) for name, total_s in self._total_s.items()
-        }
-        self._total_s.clear()
-        self._counts.clear()
+        self.fold()
+        spans, self._spans = self._spans, {}
         return spans
 
 
 @final
 class HostClock:
-    """Seconds of host time. 0.15 us a mark, and as much again when it is worked out."""
+    """Seconds of host time. 0.11 us a mark, and as much again when it is worked out."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, float]] = []
@@ -60,6 +82,7 @@ class HostClock:
         marks.append((name, perf_counter()))
         if len(marks) > MOST_MARKS:
             self._work_out()
+            self._steps.fold()
 
     def skip(self) -> None:
         self.mark(SKIPPED)
@@ -72,14 +95,7 @@ class HostClock:
         return {name: span.total_s for name, span in self.spans().items()}
 
     def _work_out(self) -> None:
-        steps, last = self._steps, self._last
-        for name, now in self._marks:
-            if name:
-                steps.add(name, now - last)
-                if name == STEP_ENDS:
-                    steps.end()
-            last = now
-        self._last = last
+        self._last = self._steps.add_marks(self._marks, self._last)
         self._marks.clear()
 
 
@@ -116,6 +132,7 @@ class CudaClock:
             self._stream = torch.cuda.current_stream(self._device)
             if len(self._marks) > MOST_EVENTS:
                 self._work_out()
+                self._steps.fold()
 
     def skip(self) -> None:
         self._stream = torch.cuda.current_stream(self._device)
