@@ -41,10 +41,8 @@ class Told:
             self._say("not tried: loader=stream; without CUDA it does what prefetch does")
         for name, why in self.refused.items():
             self._say(f"not tried: loader={name}; {why}")
-        if (load := os.getloadavg()[0]) > BUSY * facts.num_cores:
-            self._say(
-                f"note: other programs use this machine (load {load:.1f}): what is measured now may not be so when they have gone"
-            )
+        if note := busy_note(facts.num_cores):
+            self._say(note)
 
     def climb(self, budget_s: float) -> Final:
         """Run the search, printing each rung when it is done."""
@@ -119,6 +117,14 @@ class Told:
             "gain": pairs and pairs.gain,
             "chance": pairs and pairs.chance,
         }
+
+
+def busy_note(num_cores: int) -> str:
+    """That others use this machine, where they do."""
+    load = os.getloadavg()[0]
+    if load <= BUSY * num_cores:
+        return ""
+    return f"note: other programs use this machine (load {load:.1f}): what is measured now may not be so when they have gone"
 
 
 def verdict(final: Final) -> str:

@@ -25,10 +25,11 @@ def tell_trial(trial: Trial) -> None:
 def tell_curve(curve: Curve, words: Sequence[str], config: Config, cuda: bool) -> Config:
     """The table and the recommendation. The same as plain values."""
     console = Console(highlight=False)
+    console.width = max(console.width, 96)
     key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
     console.print(_table(curve, key, cuda))
-    largest, best = curve.largest, curve.recommended
-    console.print(f"largest that fits: {largest.batch_size} ({_bound(curve)})", soft_wrap=True, markup=False)
+    best = curve.recommended
+    console.print(_largest(curve), soft_wrap=True, markup=False)
     near = f"the smallest within {100 - 100 * NEAR:.0f} % of the best rate"
     console.print(
         f"recommended: {key}={best.batch_size}: {near}, {best.records_per_s:,.0f} records/s", soft_wrap=True, markup=False
@@ -41,20 +42,22 @@ def tell_curve(curve: Curve, words: Sequence[str], config: Config, cuda: bool) -
         )
     return {
         "key": key,
-        "largest": largest.batch_size,
+        "largest": curve.largest.batch_size,
         "bound": curve.bound,
         "recommended": best.batch_size,
         "curve": [_plain(trial) for trial in curve.trials],
     }
 
 
-def _bound(curve: Curve) -> str:
-    tried = [trial for trial in curve.trials if not trial.fits and trial.batch_size > curve.largest.batch_size]
+def _largest(curve: Curve) -> str:
+    """How large a batch may be, and what bounds it."""
+    size = curve.largest.batch_size
+    failed = [trial for trial in curve.trials if not trial.fits and trial.batch_size > size]
     return {
-        "records": "all records of an epoch in one batch",
-        "time": "larger ones were not tried: their steps take too long for the budget; budget= more",
-        "memory": f"{tried[0].batch_size if tried else 'more'} does not",
-        "error": f"larger ones fail otherwise: {tried[0].why if tried else 'see above'}",
+        "records": f"the largest there can be: {size}, all records of an epoch in one batch; it fits",
+        "time": f"the largest that was tried: {size}; it fits. Steps of larger ones take too long for the budget: budget= more",
+        "memory": f"the largest that fits: {size}{f'; {failed[0].batch_size} does not' if failed else ''}",
+        "error": f"the largest that runs: {size}; larger ones fail: {failed[0].why if failed else ''}",
     }[curve.bound]
 
 

@@ -275,10 +275,14 @@ def _loader_name(config: Config, loaders: Mapping[str, Config]) -> str:
 
 
 def _tune_batch_size(wish: Wish, config: Config, allowed: tuple[str, ...]) -> Outcome:
+    from framework.cli.ladder import busy_note  # noqa: PLC0415
     from framework.cli.sizes import tell_curve, tell_trial  # noqa: PLC0415
+    from framework.measure.host import num_cores  # noqa: PLC0415
     from framework.tune.guarded import Guarded, raised  # noqa: PLC0415
     from framework.tune.sizes import Sizes  # noqa: PLC0415
 
+    if note := busy_note(num_cores()):
+        print(note)
     with closing(Guarded(config, allowed, wish.memory)) as guarded:
         sizes = Sizes(guarded.attempt, guarded.num_records, config["accumulate"], wish.budget)
         try:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from framework.measure.host import cores_per_rank
 from framework.probe import Probe
@@ -13,19 +13,6 @@ from framework.tune.visit import visit
 
 Config = dict[str, Any]
 BURN_IN_S = 0.15  # queues are full after that, whatever was chosen
-NOTHING_TO_WIN = 1.02
-
-
-class Headroom(NamedTuple):
-    """Records per second of the present settings, and of computing alone, on one batch for ever: no choice can be faster than that."""
-
-    default: float
-    compute: float
-
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing can be won."""
-        return self.compute <= NOTHING_TO_WIN * self.default
 
 
 @final

@@ -12,6 +12,10 @@ NUM_TRIALS = 14  # about so many sizes are tried
 SECOND_LOOK = 0.4  # of the budget is for measuring the rates once more, the largest first
 NEAR = 0.97  # of the best rate is good enough
 LONGEST = 0.25  # of the budget for one size
+PATIENCE_S, FIRST_S = (
+    20.0,
+    600.0,
+)  # before a size is given up: what was foreseen may come late on a busy machine; the smallest has to run
 MOST_OTHERS = 2
 
 
@@ -150,5 +154,6 @@ class Sizes:
         return max(0.0, self.start + self.budget_s - self.clock())
 
     def _try(self, size: int, seconds: float) -> Trial:
-        self.trials[size] = self.attempt(size, seconds, max(seconds, LONGEST * self.budget_s) + seconds)
+        limit_s = max(PATIENCE_S, LONGEST * self.budget_s) + seconds if self.curve.fitting else FIRST_S
+        self.trials[size] = self.attempt(size, seconds, limit_s)
         return self.trials[size]
