@@ -4,6 +4,7 @@ Every rate is told by windows of equal time after a burn-in, so that its spread 
 validation. One Probe holds one Assembly; make a new one for another configuration.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from torch import nn
 
 from framework.assemble import Assembly
 from framework.batch import Batch
-from framework.contracts import Loader, MicroBatch, MicroBatches
+from framework.contracts import Loader, LoaderStats, MicroBatch, MicroBatches
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
@@ -24,10 +26,13 @@ ENDLESS = 1 << 40  # epochs
 
 @dataclass(frozen=True)
 class Rate:
-    """``windows``: records per second in each window of time; ``spans_s``: seconds per step and span over all of them."""
+    """``windows``: records per second in each window of time; ``spans_s``: seconds per step and span over all of them; ``busy_cores``:
+    CPU seconds of this process (worker processes apart) per second of the windows.
+    """
 
     windows: tuple[float, ...]
     spans_s: dict[str, float]
+    busy_cores: float = 0.0
 
     @property
     def records_per_s(self) -> float:
@@ -45,15 +50,26 @@ class Rate:
 
 @final
 class Windows:
-    """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted."""
+    """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted.
 
-    def __init__(self, seconds: float, burn_in_s: float, device: torch.device, num_windows: int = NUM_WINDOWS) -> None:
+    ``limit_s``: where steps are longer than windows, the windows that are there so long after the start, one at least, will do.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        burn_in_s: float,
+        device: torch.device,
+        num_windows: int = NUM_WINDOWS,
+        limit_s: float = math.inf,
+    ) -> None:
         self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
         self.rates: list[float] = []
+        self.busy_cores = 0.0
         self._count = 0
         self._start = time.perf_counter()
-        self._end = self._start + burn_in_s
-        self._warm = False
+        self._end, self._limit = self._start + burn_in_s, self._start + limit_s
+        self._warm, self._warm_at, self._cpu_s = False, 0.0, 0.0
 
     def count(self, num_records: int) -> bool:
         """After each batch or step. True: all windows are full."""
@@ -65,22 +81,41 @@ class Windows:
         now = time.perf_counter()
         if self._warm:
             self.rates.append(self._count / (now - self._start))
+            self.busy_cores = (time.process_time() - self._cpu_s) / (now - self._warm_at)
+        else:
+            self._cpu_s, self._warm_at = time.process_time(), now
         self._warm, self._count, self._start, self._end = True, 0, now, now + self.length_s
-        return len(self.rates) == self.num_windows
+        return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
+
+    def rate(self, spans_s: dict[str, float]) -> Rate:
+        """What was counted."""
+        return Rate(tuple(self.rates), spans_s, self.busy_cores)
 
 
 @final
 class Probe:
-    """The parts of ``config`` (plain values, resolved), ready to be measured. ``allowed``: the user's packages."""
+    """The parts of ``config`` (plain values, resolved), ready to be measured. ``allowed``: the user's packages.
 
-    def __init__(self, config: Config, allowed: Sequence[str]) -> None:
+    ``num_windows``: of every measurement; ``grace_s``: how long one may take beyond its time, where steps are slow. ``adapt``: what is done to the model before its first step.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        allowed: Sequence[str],
+        num_windows: int = NUM_WINDOWS,
+        grace_s: float = math.inf,
+        adapt: Callable[[nn.Module], nn.Module] | None = None,
+    ) -> None:
+        self.num_windows, self.grace_s, self.adapt = num_windows, grace_s, adapt
         quiet = {"sink": {}, "resume": None, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
-        self.config = {**config, **quiet, "data": {**config["data"], "val": None}}
+        verify = "always" if config["verify"] == "always" else "off"  # as in all epochs but the first
+        self.config: Config = {**config, **quiet, "verify": verify, "data": {**config["data"], "val": None}}
         self.assembly = Assembly(self.config, allowed)
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Device batches taken as fast as they come."""
-        windows = Windows(seconds, burn_in_s, self.assembly.device)
+        windows = self._windows(seconds, burn_in_s, self.assembly.device)
         clock, num_batches = self.assembly.clock, 0
         clock.skip()
         clock.lap()
@@ -89,36 +124,45 @@ class Probe:
                 for batch, _, _ in batches:
                     num_batches += 1
                     if windows.count(len(batch["index"])):
-                        return Rate(tuple(windows.rates), _per_step(clock.lap(), num_batches))
+                        return windows.rate(_per_step(clock.lap(), num_batches))
         raise AssertionError
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Host batches of the source alone: no loader, no copy, no augment."""
-        windows = Windows(seconds, burn_in_s, torch.device("cpu"))
+        windows = self._windows(seconds, burn_in_s, torch.device("cpu"))
         for epoch in range(ENDLESS):
             with closing(self.assembly.train_source.batches(epoch)) as batches:
                 for batch, _, _ in batches:
                     if windows.count(len(batch["index"])):
-                        return Rate(tuple(windows.rates), {})
+                        return windows.rate({})
         raise AssertionError
 
     def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
         """Whole training steps."""
         return self._steps(self.assembly.train, seconds, burn_in_s)
 
-    def compute(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
-        """Training steps on one batch for ever: what is left when no step waits for data."""
+    def compute(self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None) -> Rate:
+        """Training steps on one batch for ever: what is left when no step waits for data. ``num_records``: on so many of it only."""
+        batch = {name: tensor[:num_records] for name, tensor in self.batch().items()}
+        return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
+
+    def batch(self) -> Batch:
+        """The first device batch."""
         with closing(self.assembly.train.epoch(0)) as batches:
-            micro = next(batches)
-        return self._steps(_OneBatch(micro.batch, self.assembly), seconds, burn_in_s)
+            return next(batches).batch
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
-        windows = Windows(seconds, burn_in_s, self.assembly.device)
+        windows = self._windows(seconds, burn_in_s, self.assembly.device)
         counted = _Counted(loader)
         trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
         trainer.train, trainer.val = counted, None
+        if self.adapt is not None:
+            trainer.model = self.adapt(trainer.model)
         trainer.fit()
-        return Rate(tuple(windows.rates), _per_step(trainer.spans_s, trainer.progress.step))
+        return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
+
+    def _windows(self, seconds: float, burn_in_s: float, device: torch.device) -> Windows:
+        return Windows(seconds, burn_in_s, device, self.num_windows, seconds + burn_in_s + self.grace_s)
 
     def close(self) -> None:
         self.assembly.close()
@@ -156,6 +200,9 @@ class _Counted:
                 self._count += len(micro.batch["index"])
                 yield micro
 
+    def stats(self) -> LoaderStats:
+        return self._loader.stats()
+
     def close(self) -> None:
         self._loader.close()
 
@@ -175,6 +222,9 @@ class _OneBatch:
                 self._clock.mark("wait")
                 self._clock.mark("copy")
                 yield MicroBatch(self._batch, 1 / self._passes, number == self._passes - 1)
+
+    def stats(self) -> LoaderStats:
+        return LoaderStats({}, None, 0)
 
     def close(self) -> None:
         pass

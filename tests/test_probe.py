@@ -51,6 +51,35 @@ def test_windows_count_records_after_the_burn_in():
     assert calls > sum(windows.rates) * 0.02
 
 
+def test_slow_steps_are_given_up_on_after_a_while():
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), limit_s=0.0)
+    windows.length_s = 0.0
+    assert not windows.count(1)  # the burn-in's end
+    assert windows.count(1)
+    assert len(windows.rates) == 1
+
+
+def test_a_part_of_the_batch_can_be_computed(config):
+    probe = Probe(config, (), num_windows=2)
+    rate = probe.compute(0.05, 0.0, num_records=3)
+    assert len(rate.windows) == 2
+    assert len(probe.batch()["index"]) == 8
+    probe.close()
+
+
+def test_the_model_is_adapted_before_its_first_step(config):
+    seen = []
+    probe = Probe(config, (), adapt=lambda model: seen.append(model) or model)
+    probe.train(0.05, 0.0)
+    probe.close()
+    assert len(seen) == 1
+
+
+def test_busy_cores_are_counted_over_the_windows(config):
+    rate = measured(config, (), lambda probe: probe.train(0.2, 0.0))
+    assert 0 < rate.busy_cores < 1000
+
+
 def test_the_median_and_the_spread():
     rate = Rate((1.0, 2.0, 3.0, 4.0, 5.0), {})
     assert rate.records_per_s == 3.0

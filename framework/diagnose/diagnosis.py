@@ -1,0 +1,176 @@
+"""The diagnosis: facts, the verdicts of all rules, the most promising ones tried, ranked by what they bring."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from framework.diagnose import computing, loading, storing
+from framework.diagnose.facts import Facts
+from framework.diagnose.parts import Setting, gather
+from framework.diagnose.sample import pack_all, write_sample
+from framework.diagnose.syncs import Sync, find_syncs
+from framework.diagnose.trials import Comparison, adapt_of, alternate, beside
+from framework.diagnose.verdict import Verdict
+from framework.errors import PacelineError
+
+RULES = (*loading.RULES, *storing.RULES, *computing.RULES)
+WORTH = 1.03  # a gain below it is none: the least difference that measuring calls one
+NUM_TRIALS = 4
+LONGER = 1.3  # times as long is the best one tried, three times over
+PARTS_SHARE, SAMPLE_SHARE, TRIAL_SHARE, BURN_SHARE = 0.7, 0.08, 0.035, 0.02  # of the seconds given
+SAMPLE_BATCHES = 16
+APPLY_SHARE = 0.08
+LONGEST_PACKING_S, SAMPLE_PACKING_S = 120.0, 20.0
+UNTRIED = {
+    "stage_ram",
+    "compile_model",
+}  # trying the first would warm the cache for all that follows; the second compiles for a minute
+PAIRS = 4
+
+Compose = Callable[[Sequence[str]], Setting]  # overrides -> what training with them too would run
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The best advice run beside the present settings. ``note``: on what, where that is not the whole set."""
+
+    verdict: Verdict
+    comparison: Comparison
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """``verdicts``: worth following, the best first; ``rejected``: tried, and no gain, or not possible here (``failed``)."""
+
+    facts: Facts
+    limit: str
+    verdicts: tuple[Verdict, ...]
+    rejected: tuple[Verdict, ...]
+    syncs: tuple[Sync, ...]
+    seconds: float
+    applied: Applied | None = None
+
+    @property
+    def best(self) -> Verdict | None:
+        """The advice that promises most; None where there is none."""
+        return next((verdict for verdict in self.verdicts if verdict.words or verdict.edit), None)
+
+
+def verdicts_of(facts: Facts) -> list[Verdict]:
+    """What every rule says, by predicted gain."""
+    found = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
+    return sorted(found, key=lambda verdict: -verdict.gain)
+
+
+def limit_of(facts: Facts, verdicts: Sequence[Verdict]) -> str:
+    """What limits, in one sentence; ``verdicts``: those that hold, the best first."""
+    if not facts.data_limits:
+        fine = computing.data_is_fine(facts)
+        return f"{fine.says}." if fine is not None else ""
+    about_data = {rule.__name__ for rule in (*loading.RULES, *storing.RULES)}
+    cause = next((verdict.says for verdict in verdicts if verdict.rule in about_data), loading.waiting(facts))
+    most = f"at most {100 * (facts.headroom - 1):.0f} % to win, up to {facts.rates.whole * facts.headroom:,.0f} records/s"
+    return f"Data limits ({most}): {cause}."
+
+
+def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """Measure, judge, try. ``seconds``: for measuring, half a minute say; slow steps may take longer."""
+    start = time.perf_counter()
+    setting = compose(())
+    facts = gather(setting, PARTS_SHARE * seconds, say)
+    say("calls that wait for the device")
+    syncs = _syncs(setting)
+    verdicts = _tried(verdicts_of(facts), facts, compose, seconds, say)
+    good = sorted((verdict for verdict in verdicts if _holds(verdict)), key=_rank)
+    rejected = tuple(v for v in verdicts if v not in good)
+    return Diagnosis(facts, limit_of(facts, good), tuple(good), rejected, tuple(syncs), time.perf_counter() - start)
+
+
+def _holds(verdict: Verdict) -> bool:
+    """Whether it is worth saying. What could have been tried, but was not among the most promising, is not."""
+    if verdict.rule == "data_is_fine":
+        return True
+    sure = verdict.tried or verdict.rule in UNTRIED or not (verdict.words or verdict.adapt)
+    return sure and not verdict.failed and verdict.gain - verdict.spread >= WORTH
+
+
+def _rank(verdict: Verdict) -> tuple[bool, float]:
+    """That data is fine is said first; then by gain, what is as it was learned before what is not, where it is about as good."""
+    return verdict.rule != "data_is_fine", -verdict.gain * (0.95 if verdict.learns else 1.0)
+
+
+def _syncs(setting: Setting) -> list[Sync]:
+    probe = setting.probe()
+    try:
+        return find_syncs(probe)
+    finally:
+        probe.close()
+
+
+def _tried(verdicts: list[Verdict], facts: Facts, compose: Compose, seconds: float, say: Say) -> list[Verdict]:
+    """The same, the most promising ones with the gain that a short trial found; the best of those after a longer one."""
+    can = [v for v in verdicts if (v.words or v.adapt) and v.rule not in UNTRIED][:NUM_TRIALS]
+    found = {verdict.rule: verdict for verdict in verdicts}
+    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
+        settings: dict[str, Setting] = {}
+        for verdict in can:
+            place = Path(folder) / verdict.rule
+            place.mkdir()
+            say(f"making ready to try {verdict.rule}")
+            try:
+                settings[verdict.rule], pack_s = _setting(verdict, facts, compose, str(place), SAMPLE_SHARE * seconds)
+                found[verdict.rule] = replace(verdict, pack_s=pack_s)
+            except PacelineError as error:
+                found[verdict.rule] = replace(verdict, failed=str(error))
+        if not settings:
+            return verdicts
+        say(f"trying {', '.join(settings)}")
+        before, short, burn = compose(()), TRIAL_SHARE * seconds, BURN_SHARE * seconds
+        for rule, comparison in zip(settings, beside(before, list(settings.values()), short, burn), strict=True):
+            found[rule] = replace(found[rule], gain=comparison.gain, spread=comparison.spread, tried=True)
+        best = min((found[rule] for rule in settings), key=_rank)
+        say(f"trying {best.rule} for longer")
+        longer = alternate(before, settings[best.rule], 3, LONGER * short, burn)
+        found[best.rule] = replace(best, gain=longer.gain, spread=longer.spread)
+    return list(found.values())
+
+
+def _setting(verdict: Verdict, facts: Facts, compose: Compose, folder: str, seconds: float) -> tuple[Setting, float]:
+    """(What trying the advice would run: on a sample, where a store has to be packed first; seconds that packing all would take)."""
+    words, repack, pack_s = list(verdict.overrides), verdict.repack, 0.0
+    if repack is not None:
+        sample = write_sample(repack, folder, SAMPLE_BATCHES * facts.settings.batch_size, seconds)
+        words = [f"data={repack.output}", f"data.train={sample.path}", f"data.val={sample.path}", *words]
+        num_records = facts.storage.num_records if facts.storage is not None else 0
+        pack_s = sample.record_s * num_records / facts.machine.num_cores
+    return compose(words)._replace(adapt=adapt_of(verdict.adapt)), pack_s
+
+
+def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """The best advice beside the present settings, in turn. A store that it wants is packed, all of it, to where the advice says; where
+    that would take more than two minutes, a sample of it in a temporary place.
+    """
+    verdict = found.best
+    if verdict is None or not (verdict.words or verdict.adapt):
+        return found
+    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
+        after, note = _ready(verdict, found.facts, compose, folder, say)
+        say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
+        comparison = alternate(compose(()), after, PAIRS, APPLY_SHARE * seconds, BURN_SHARE * seconds)
+    return replace(found, applied=Applied(verdict, comparison, note))
+
+
+def _ready(verdict: Verdict, facts: Facts, compose: Compose, folder: str, say: Say) -> tuple[Setting, str]:
+    """(What following the advice runs, what there is to say about it)."""
+    if verdict.repack is None:
+        return compose(verdict.words)._replace(adapt=adapt_of(verdict.adapt)), ""
+    say("packing")
+    if verdict.pack_s > LONGEST_PACKING_S:
+        setting, _ = _setting(verdict, facts, compose, folder, SAMPLE_PACKING_S)
+        return setting, f"on a sample: packing all takes about {verdict.pack_s / 60:.0f} minutes"
+    pack_all(verdict.repack)
+    return compose(verdict.words), "packed: " + ", ".join(target for _, target in verdict.repack.paths.values())

@@ -1,0 +1,346 @@
+"""Each part of a configured run measured, alone and together, and what it is made of: the facts of a diagnosis."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from framework.batch import Batch, pin
+from framework.contracts import RecordStore
+from framework.data.decode import image_size
+from framework.data.image import BadImage
+from framework.data.reader import BatchReader, Request
+from framework.diagnose.disk import cached_share, disk_kind
+from framework.diagnose.facts import Facts, Machine, Rates, Settings, Storage
+from framework.measure.host import num_cores
+from framework.order import spread
+from framework.probe import Config, Probe, Rate
+
+NUM_SAMPLES = 64  # records looked at for their size
+SLICE = 16  # records at a time in this thread: small enough for a second to hold several
+GRACE_S = 2.0  # beyond its time, where a step takes seconds
+NUM_WINDOWS = 5
+TURNS = 2
+BURN_IN = 0.03  # of the seconds given
+FORMS = {"FolderStore": "folder", "HDF5Store": "hdf5", "LMDBStore": "lmdb"}
+SHARES = {"read": 0.05, "prepare": 0.06, "two": 0.05, "plain": 0.04, "loader": 0.12, "compute": 0.18, "half": 0.08, "whole": 0.18}
+
+
+class Setting(NamedTuple):
+    """A configuration that can be run, its own packages allowed; ``adapt``: what is done to its model first."""
+
+    config: Config
+    allowed: tuple[str, ...]
+    adapt: Callable[[nn.Module], nn.Module] | None = None
+
+    def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
+        """A fresh one, whose measurements end also where a step takes seconds."""
+        return Probe(self.config, self.allowed, num_windows, GRACE_S, self.adapt)
+
+
+def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Facts:
+    """All facts, in about ``seconds``. ``say`` is told what is being measured."""
+    probe = setting.probe()
+    try:
+        source = probe.assembly.train_source
+        store, reader = getattr(source, "store", None), getattr(source, "read", None)
+        storage = None if store is None else storage_of(store, probe.config)  # first: reading would warm the cache
+        alone = _alone(setting, probe, store, reader if isinstance(reader, BatchReader) else None, seconds, say)
+        together = _together(probe, seconds, say)
+        compute, whole = together["compute"], together["whole"]
+        rates = Rates(
+            compute.records_per_s,
+            whole.records_per_s,
+            together["loader"].records_per_s,
+            compute.busy_cores,
+            together["half"].records_per_s if "half" in together else None,
+            copy=_copy_rate(probe),
+            wait=whole.spans_s.get("wait", 0.0) / (sum(whole.spans_s.values()) or 1.0),
+            spread=whole.spread,
+            **alone,
+        )
+        device = probe.assembly.device
+        settings = settings_of(probe)
+        model: nn.Module = probe.assembly.build("model")
+        convolutional = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        return Facts(machine_of(device), settings, rates, storage, convolutional)
+    finally:
+        probe.close()
+
+
+def _together(probe: Probe, seconds: float, say: Callable[[str], None]) -> dict[str, Rate]:
+    """Loader, computation, and whole steps: the source's workers and the device are in it. The last two in turn, since each is judged by
+    the other.
+    """
+    say("workers and loader")
+    found = {"loader": probe.loader(SHARES["loader"] * seconds, BURN_IN * seconds)}
+    num_records = len(probe.batch()["index"])
+    turns: dict[str, list[Rate]] = {"compute": [], "whole": []}
+    for _ in range(TURNS):
+        say("computing alone")
+        turns["compute"].append(probe.compute(SHARES["compute"] * seconds / TURNS, BURN_IN * seconds))
+        say("the whole")
+        turns["whole"].append(probe.train(SHARES["whole"] * seconds / TURNS, BURN_IN * seconds))
+    if num_records > 1:
+        found["half"] = probe.compute(SHARES["half"] * seconds, BURN_IN * seconds, num_records // 2)
+    return {**found, **{part: _pooled(rates) for part, rates in turns.items()}}
+
+
+def _pooled(rates: list[Rate]) -> Rate:
+    """All windows of several measurements of the same."""
+    windows = tuple(window for rate in rates for window in rate.windows)
+    names = {name for rate in rates for name in rate.spans_s}
+    spans_s = {name: fmean(rate.spans_s.get(name, 0.0) for rate in rates) for name in names}
+    return Rate(windows, spans_s, fmean(rate.busy_cores for rate in rates))
+
+
+def _alone(
+    setting: Setting,
+    probe: Probe,
+    store: RecordStore | None,
+    reader: BatchReader | None,
+    seconds: float,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Reading, decoding and transforming in this thread: fields of ``Rates``. {} where the source is not one of stores."""
+    if store is None:
+        return {}
+    order, views = probe.assembly.train_source.order, () if reader is None else tuple(reader.views)
+    say("reading")
+    encoded = any(field.encoding == "image" for field in store.manifest.fields.values())
+    indices = _indices(order, SLICE if encoded else order.batch_size)
+    read, read_cores = _rate(lambda part: touch(store.read(part, views)), indices, SHARES["read"] * seconds)
+    found: dict[str, Any] = {"read": read, "read_cores": read_cores}
+    if reader is None:
+        return found
+
+    def prepare(part: Tensor) -> Batch:
+        return reader(Request(0, part, training=True))
+
+    say("decoding and transforming")
+    found["prepare"], _ = _rate(prepare, indices, SHARES["prepare"] * seconds)
+    if num_cores() > 1:
+        found["prepare_two"] = _two(prepare, indices, SHARES["two"] * seconds)
+        found["two_cores"] = _two_cores(SHARES["two"] * seconds / 2)
+    if reader.transform.function is not None and "geometry" in setting.config["transform"]:
+        found["prepare_plain"] = _plain_rate(setting, seconds)
+    return found
+
+
+def _plain_rate(setting: Setting, seconds: float) -> float | None:
+    """Preparing without the transform's function: with its geometry alone."""
+    config = {**setting.config, "transform": setting.config["transform"]["geometry"]}
+    probe = setting._replace(config=config).probe()
+    try:
+        reader: Any = probe.assembly.train_source.read  # type: ignore[attr-defined]
+        order = probe.assembly.train_source.order
+        return _rate(lambda part: reader(Request(0, part, training=True)), _indices(order, SLICE), SHARES["plain"] * seconds)[0]
+    finally:
+        probe.close()
+
+
+def _indices(order: Any, size: int) -> Iterator[Tensor]:
+    """The order's records, at most ``size`` at a time, epoch after epoch."""
+    epoch = 0
+    while True:
+        for share in order.shares(epoch):
+            yield from share.indices.split(size)
+        epoch += 1
+
+
+def _rate(action: Callable[[Tensor], object], indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
+    """(records per second, CPU seconds per second) of ``action``; its first call, which opens files, is not counted."""
+    action(next(indices))
+    start, cpu_s, count = time.perf_counter(), time.process_time(), 0
+    while (now := time.perf_counter()) - start < seconds or not count:
+        part = next(indices)
+        action(part)
+        count += len(part)
+    now = time.perf_counter()
+    return count / (now - start), (time.process_time() - cpu_s) / (now - start)
+
+
+def _two(action: Callable[[Tensor], object], indices: Iterator[Tensor], seconds: float) -> float:
+    """Records per second of ``action`` in two threads together."""
+    lock, rates = threading.Lock(), list[float]()
+
+    def taken() -> Iterator[Tensor]:
+        while True:
+            with lock:
+                part = next(indices)
+            yield part
+
+    def run() -> None:
+        rates.append(_rate(action, taken(), seconds)[0])
+
+    pair = [threading.Thread(target=run, name="paceline-diagnose") for _ in range(2)]
+    for thread in pair:
+        thread.start()
+    for thread in pair:
+        thread.join()
+    return sum(rates)
+
+
+def _two_cores(seconds: float) -> float:
+    """How many times as much two threads do as one, of work that gives Python's lock away: what these cores have to give just now."""
+    data, part = bytes(1 << 20), torch.zeros(1)
+
+    def hash_some(_: Tensor) -> None:
+        hashlib.sha256(data)
+
+    return _two(hash_some, repeat(part), seconds) / _rate(hash_some, repeat(part), seconds)[0]
+
+
+def touch(records: dict[str, Any]) -> int:
+    """Bytes of the records, each of which is copied: a view of mapped memory is not read before somebody looks."""
+    total = 0
+    for values in records.values():
+        if isinstance(values, Tensor):
+            total += values.numel() * values.element_size()
+            continue
+        total += sum(len(np.ascontiguousarray(v).tobytes()) if isinstance(v, np.ndarray) else len(bytes(v)) for v in values)
+    return total
+
+
+def _copy_rate(probe: Probe) -> float | None:
+    """Records per second from page-locked memory to the device. None where the device is the host."""
+    device = probe.assembly.device
+    if device.type != "cuda":
+        return None
+    host: Batch = pin({name: tensor.cpu() for name, tensor in next(probe.assembly.train_source.batches(0)).batch.items()})
+    for _ in range(3):
+        _copied(host, device)
+    times_s = sorted(_copied(host, device) for _ in range(10))
+    return len(host["index"]) / median(times_s)
+
+
+def _copied(host: Batch, device: torch.device) -> float:
+    """Seconds of one copy."""
+    torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    there = [tensor.to(device, non_blocking=True) for tensor in host.values()]
+    torch.cuda.synchronize(device)
+    del there
+    return time.perf_counter() - start
+
+
+def machine_of(device: torch.device) -> Machine:
+    if device.type == "cuda":
+        return Machine(num_cores(), free_memory_bytes(), torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported())
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    return Machine(num_cores(), free_memory_bytes(), None, "amx_bf16" in flags or "avx512_bf16" in flags)
+
+
+def free_memory_bytes() -> int:
+    """Memory that is free, or can be freed."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 0
+
+
+def settings_of(probe: Probe) -> Settings:
+    """What was chosen, with the number of workers that came of it."""
+    config, source = probe.config, probe.assembly.train_source
+    transform = probe.assembly.build("transform")
+    workers = getattr(source, "workers", None)
+    return Settings(
+        len(next(iter(source.order.shares(0))).indices),
+        int(getattr(workers, "num", config["workers"]["num"] or 0)),
+        config["workers"]["kind"],
+        _module(config["loader"]),
+        _module(config["precision"]),
+        _module(config["transform"]),
+        None if transform.size is None else (int(transform.size[0]), int(transform.size[1])),
+        transform.function is not None,
+        _module(config["augment"]),
+        config["shuffle"],
+        config["order"]["block_records"],
+        config["data"].get("stage", "none") != "none",
+    )
+
+
+def _module(block: Config) -> str:
+    return str(block["_target_"]).split(".")[-2]
+
+
+def storage_of(store: RecordStore, config: Config) -> Storage:
+    """What the store holds, by a sample of its records. Before anything was read: its share in the page cache is told as it is."""
+    path, manifest, form = str(config["data"]["train"]), store.manifest, _form(store)
+    indices = spread(manifest.num_records, min(NUM_SAMPLES, manifest.num_records))
+    files = [store.name(index) for index in indices.tolist()] if form == "folder" else _files(path)
+    cached = cached_share(files) if files else None
+    disk = disk_kind(path) if Path(path).exists() else "unknown (no such path)"
+    records = store.read(indices)
+    encoded = next((name for name, field in manifest.fields.items() if field.encoding == "image"), None)
+    raw = next((field for field in manifest.fields.values() if field.encoding == "raw" and field.channels), None)
+    sizes = _sizes(records[encoded]) if encoded is not None else []
+    channels = (manifest.fields[encoded] if encoded else raw).channels if encoded or raw else None  # type: ignore[union-attr]
+    val = config["data"].get("val")
+    return Storage(
+        path,
+        form,
+        manifest.num_records,
+        touch(records) / len(indices),
+        "image" if encoded is not None else "raw",
+        disk,
+        cached,
+        (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes))) if sizes else None,
+        channels or 3,
+        len(set(sizes)) == 1,
+        _chunk_records(store) if form == "hdf5" else None,
+        free_target(path),
+        None if val is None else str(val),
+        "" if val is None else free_target(str(val)),
+    )
+
+
+def _form(store: Any) -> str:
+    """By the store, or by the first file of one that is a directory."""
+    name = type(store).__name__
+    if name == "ShardedStore":
+        return _form(store._store(0))  # noqa: SLF001
+    return FORMS.get(name, "other") if type(store).__module__.startswith("framework.") else "other"
+
+
+def _chunk_records(store: Any) -> int | None:
+    """Records per chunk, where a field lies in chunks."""
+    one = store if hasattr(store, "_open") else store._store(0)  # noqa: SLF001
+    return next((gather.rows for gather in one._open().gathers.values() if hasattr(gather, "rows")), None)  # noqa: SLF001
+
+
+def _files(path: str) -> list[str]:
+    place = Path(path)
+    if not place.exists():
+        return []
+    return [str(file) for file in sorted(place.iterdir()) if file.is_file()] if place.is_dir() else [path]
+
+
+def _sizes(images: list[Any]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for data in images:
+        try:
+            found.append(image_size(data))
+        except BadImage:
+            continue
+    return found
+
+
+def free_target(path: str) -> str:
+    """``path`` without its ending, and with ``-packed``, ``-packed2``, ... so that no store of that name is there."""
+    place = Path(path)
+    stem = str(place.with_suffix("")) if place.suffix in (".h5", ".lmdb") else str(place)
+    for number in range(1, 1000):
+        found = f"{stem}-packed{number if number > 1 else ''}"
+        if not any(Path(found + ending).exists() for ending in ("", ".h5", ".lmdb")):
+            return found
+    return ""
