@@ -19,7 +19,21 @@ LAYERS = {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
         "average",
     },
-    0: {"contracts", "batch", "errors", "heap", "native", "order", "durable", "tally", "signature", "targets", "settings", "span", "__init__"},
+    0: {
+        "contracts",
+        "batch",
+        "errors",
+        "heap",
+        "native",
+        "order",
+        "durable",
+        "tally",
+        "signature",
+        "targets",
+        "settings",
+        "span",
+        "__init__",
+    },
 }
 LEVEL = {name: level for level, names in LAYERS.items() for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -36,6 +50,8 @@ HOMES = {
     "tfrecord": {"pack/tfrecord.py"},
     "crc32c": {"pack/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
+    "matplotlib": {"report/chart.py"},
+    "jinja2": {"report/page.py"},
     "rich": {"sink/console.py", "cli"},
 }
 

@@ -18,6 +18,7 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, quoted
 from framework.cli.outcome import conclude, outcome_of
+from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
@@ -42,13 +43,15 @@ def main(arguments: list[str]) -> int:
     """The command. Returns the exit code: of the run, or of the first job of a sweep that failed."""
     if "RANK" in os.environ and arguments[:1] != ["-sc"]:
         return _main_of_rank(arguments)
-    typed = _typed(arguments)
+    typed, stopped = _typed(arguments), False
     try:
         code = run_app("train", _resumed(arguments), partial(_job, typed))
-    except SweepStopped as stopped:
-        code = int(str(stopped))
+    except SweepStopped as stop:
+        code, stopped = int(str(stop)), True
     if len(typed.run_dirs) > 1:
         print_sweep(typed.run_dirs)
+        if not stopped:
+            sweep_report(typed.run_dirs)
     return code
 
 

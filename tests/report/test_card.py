@@ -1,0 +1,36 @@
+from framework.report.card import cards
+from framework.report.compare import relative
+from framework.report.rundir import read_run
+from tests.report.runs import make_run
+
+
+def of(paths):
+    runs = [read_run(path) for path in paths]
+    names = [path.name for path in paths]
+    return {card.title: card for card in cards(runs, names, relative(runs, "first"))}
+
+
+def test_a_run_is_told_by_its_own_figures(tmp_path):
+    found = of([make_run(tmp_path / "a")])
+    assert found["Status"].value == "finished"
+    assert found["Waiting for data"].value == "4.9 %"
+    assert found["Memory"].value == "1.25 GiB"
+
+
+def test_runs_are_told_by_what_sets_them_apart(tmp_path):
+    found = of([make_run(tmp_path / "slow", slow=2.0), make_run(tmp_path / "fast"), make_run(tmp_path / "bad", code=1)])
+    assert found["Runs"].detail == "2 finished, 1 failed"
+    assert found["Fastest"].value == "fast"
+    assert "2.00 times the slowest" in found["Fastest"].detail
+    assert found["Learned"].value == "the same"
+
+
+def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
+    lines = [{"step": 1, "split": "train", "loss": 9.0, "lr": 1}]
+    assert of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines)])["Learned"].value == "2 ways"
+
+
+def test_a_failed_run_says_why(tmp_path):
+    found = of([make_run(tmp_path / "a", code=6, reason="error[N101]: the loss is nan", lines=[])])
+    assert (found["Status"].value, found["Speed"].value) == ("failed", "\N{EN DASH}")
+    assert "N101" in found["Status"].detail
