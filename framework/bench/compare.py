@@ -49,6 +49,11 @@ class Verdict:
     p: float | None = None
 
     @property
+    def noise(self) -> float:
+        """The wider spread of the two, as a share of the median."""
+        return max((side.spread for side in (self.before, self.after) if side is not None and side.rates), default=0.0)
+
+    @property
     def regressed(self) -> bool:
         return self.word in (SLOWER, BROKEN)
 
@@ -100,8 +105,13 @@ def _word(change: float, p: float, least: float, rule: Rule) -> str:
 
 
 def notes(before: Sequence[Bench], after: Sequence[Bench], rule: Rule) -> list[str]:
-    """What a reader must know before the verdicts: another machine, other versions, other settings, a machine that was slower."""
+    """What a reader must know beside the verdicts: another machine, other versions, other settings, a machine that was slower."""
     return [*_differences(before[0].header, after[0].header), *_drift(before, after, rule)]
+
+
+def blind(verdicts: Sequence[Verdict], rule: Rule) -> list[Verdict]:
+    """Those within the noise whose noise is so wide that a difference of the threshold would not have been seen."""
+    return [verdict for verdict in verdicts if verdict.word == NOISE and verdict.noise > rule.threshold]
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
@@ -135,6 +145,6 @@ def _yardsticks(benches: Sequence[Bench]) -> list[float]:
     found: dict[tuple[int, int], list[float]] = {}
     for number, bench in enumerate(benches):
         for line in bench.lines:
-            if "yardstick_per_s" in line:
+            if isinstance(line.get("yardstick_per_s"), float):
                 found.setdefault((number, line["repeat"]), []).append(line["yardstick_per_s"])
     return [median(speeds) for speeds in found.values()]

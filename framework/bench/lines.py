@@ -62,11 +62,17 @@ class Measured:
 
 def collected(benches: Sequence[Bench]) -> list[Measured]:
     """The cells of files taken together, in the order of the first file's grid."""
-    lines: dict[str, list[tuple[int, Line]]] = {json.dumps(choice): [] for choice in benches[0].header["cells"]}
+    choices = [*(benches[0].header["cells"]), *(line["cell"] for bench in benches for line in bench.lines)]
+    found: dict[str, tuple[Choice, list[tuple[int, Line]]]] = {_key(choice): (choice, []) for choice in reversed(choices)}
     for number, bench in enumerate(benches):
         for line in bench.lines:
-            lines.setdefault(json.dumps(line["cell"]), []).append((number, line))
-    return [_measured(json.loads(key), found) for key, found in lines.items() if found]
+            found[_key(line["cell"])][1].append((number, line))
+    order = dict.fromkeys(map(_key, choices))
+    return [_measured(*found[key]) for key in order if found[key][1]]
+
+
+def _key(choice: Choice) -> str:
+    return json.dumps(choice, sort_keys=True)
 
 
 def _measured(choice: Choice, found: Iterable[tuple[int, Line]]) -> Measured:
@@ -111,9 +117,21 @@ def _parsed(line: str) -> Any:
 
 
 def _is_sound(line: Any, first: bool) -> bool:
+    """Whether a line has what is read of it."""
     if not isinstance(line, dict):
         return False
     if first:
-        return line.get("bench") == SCHEMA and all(key in line for key in ("cells", "machine", "versions", "overrides", "what"))
-    measured = {"repeat", "windows", "records_per_s", "spans_s"} <= line.keys() and line["records_per_s"] > 0
-    return "cell" in line and ("illegal" in line or measured)
+        wanted = {"cells": list, "machine": dict, "versions": dict, "overrides": list, "what": str}
+        return line.get("bench") == SCHEMA and _has(line, wanted) and all(map(_is_choice, line["cells"]))
+    if not _is_choice(line.get("cell")):
+        return False
+    wanted = {"repeat": int, "records_per_s": float, "spans_s": dict}
+    return _has(line, {"illegal": str}) or (_has(line, wanted) and line["records_per_s"] > 0)
+
+
+def _has(line: Line, wanted: Mapping[str, type]) -> bool:
+    return all(isinstance(line.get(key), kind) for key, kind in wanted.items())
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())

@@ -267,7 +267,7 @@ def _exit_code(bench: Bench) -> int:
 
 def _compare(own: Own, rest: list[str]) -> int:
     """Prints verdicts. 1: something is slower, or runs no more."""
-    from framework.bench.compare import UNDECIDED, Rule, judged, notes, repeats_needed  # noqa: PLC0415  # scipy is slow to import
+    from framework.bench.compare import UNDECIDED, Rule, blind, judged, notes, repeats_needed  # noqa: PLC0415  # scipy is slow to import
 
     rule = Rule(own.threshold, own.level)
     before, after = (_side(pattern) for pattern in two_sides(own.compare or "", rest))
@@ -281,6 +281,12 @@ def _compare(own: Own, rest: list[str]) -> int:
     console.print(verdict_table(verdicts, whats.pop()))
     for note in notes(before, after, rule):
         console.print(f"note: {note}", soft_wrap=True, markup=False)
+    if noisy := blind(verdicts, rule):
+        widest = max(verdict.noise for verdict in noisy)
+        fix = "a smaller change could not be seen; measure where nothing else runs, or more repeats="
+        console.print(
+            f"note: within the noise, but {len(noisy)} of {len(verdicts)} spread up to {widest:.0%}: {fix}", soft_wrap=True
+        )
     console.print(rule_in_words(rule), soft_wrap=True)
     if any(verdict.regressed for verdict in verdicts):
         return 1

@@ -1,6 +1,7 @@
 """What ``paceline bench`` shows: how far it is, what it measured, and how two files differ."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, final
 
 from rich.console import Console
@@ -23,9 +24,9 @@ class MeasuringProgress:
     def __init__(self, cells: list[Cell], plan: Plan) -> None:
         self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
         self._console = Console(stderr=True, highlight=False)
-        count, minutes = sum(self._left.values()), length_s(cells, plan) / 60
-        text = f"{len(self._left)} combinations, {plan.repeats} times each: {count} measurements, about {minutes:.0f} min"
-        self._console.print(text, soft_wrap=True)
+        count = sum(self._left.values())
+        many = f"{len(self._left)} combinations" if len(self._left) > 1 else "one combination"
+        self._console.print(f"{many}, {plan.repeats} x: about {timedelta(seconds=round(length_s(cells, plan)))}", soft_wrap=True)
         columns = (
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
@@ -43,15 +44,16 @@ class MeasuringProgress:
         self._bar.stop()
 
     def tell(self, line: Line) -> None:
+        """A measurement more; a combination that cannot run is done with."""
         name = label(line["cell"])
-        text = line.get("illegal") or f"{line['records_per_s']:,.0f} records/s"
-        before = self._left.pop(name, 0)
-        if "illegal" not in line:
-            self._left[name] = before - 1
-        done = self._bar.tasks[0].completed + ("illegal" not in line)
-        self._bar.update(self._task, completed=done, total=done + sum(self._left.values()), description=escape(f"{name}  {text}"))
+        done = self._left.get(name, 0) if "illegal" in line else 1
+        self._left[name] = self._left.get(name, 0) - done
+        text = line["illegal"] if "illegal" in line else f"{line['records_per_s']:,.0f} records/s"
+        text = text if name in text else f"{name}  {text}"
+        self._bar.update(self._task, advance=done, description=escape(text))
         if not self._console.is_terminal:
-            self._console.print(f"{name}  {text}", soft_wrap=True, markup=False)
+            at = self._bar.tasks[0]
+            self._console.print(f"{at.completed:.0f}/{at.total:.0f}  {text}", soft_wrap=True, markup=False)
 
 
 def print_bench(cells: list[Measured], what: str) -> None:
@@ -67,14 +69,20 @@ def print_bench(cells: list[Measured], what: str) -> None:
     console.print(table)
     for cell in cells:
         if cell.illegal:
-            console.print(f"{label(cell.choice)}: {cell.illegal}", soft_wrap=True, markup=False)
+            name = label(cell.choice)
+            text = cell.illegal if name in cell.illegal else f"{name}: {cell.illegal}"
+            console.print(text, soft_wrap=True, markup=False)
 
 
 def _figures(cell: Measured, first: Measured | None, what: str) -> list[str]:
     if not cell.rates or first is None:
         return ["illegal"]
     relative = cell.relative_to(first)
-    shown = [f"{cell.records_per_s:,.0f}", f"{cell.spread:.1%}", "" if relative is None else f"{relative:.2f}x"]
+    shown = [
+        f"{cell.records_per_s:,.0f}",
+        f"{cell.spread:.1%}" if len(cell.rates) > 1 else "",
+        "" if relative is None else f"{relative:#.3g}x",
+    ]
     return [*shown, f"{cell.waiting:.0%}"] if what == "train" else shown
 
 

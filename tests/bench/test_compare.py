@@ -12,6 +12,7 @@ from framework.bench.compare import (
     SLOWER,
     UNDECIDED,
     Rule,
+    blind,
     judged,
     least_p,
     notes,
@@ -77,6 +78,14 @@ def test_chance_alone_passes_at_most_once_in_a_hundred(kind):
     }[kind]
     words = [word(list(draw()), list(draw())) for _ in range(1000)]
     assert sum(found != NOISE for found in words) <= 20  # 8 are expected
+
+
+def test_noise_that_hides_the_threshold_is_told():
+    noisy = [100.0, 80.0, 120.0, 90.0, 110.0]
+    before, after = [measured(STEADY, "a"), measured(noisy, "b")], [measured(STEADY, "a"), measured(STEADY, "b")]
+    verdicts = judged(before, after, DEFAULT)
+    assert [verdict.choice["data"] for verdict in blind(verdicts, DEFAULT)] == ["b"]
+    assert verdicts[1].noise == pytest.approx(0.1)
 
 
 def test_cells_of_one_side_and_cells_that_do_not_run_are_told():

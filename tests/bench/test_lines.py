@@ -48,6 +48,15 @@ def test_files_taken_together_keep_their_repeats_apart():
     assert collected([one, other])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
 
 
+def test_a_cell_is_the_same_in_whatever_order_its_keys_were_typed():
+    one = Bench(
+        {**HEADER, "cells": [{"data": "hdf5", "loader": "plain"}]},
+        [{**line("", 0, 1.0), "cell": {"loader": "plain", "data": "hdf5"}}],
+    )
+    (cell,) = collected([one])
+    assert list(cell.choice) == ["data", "loader"]
+
+
 def test_a_cell_that_failed_after_a_repeat_does_not_run():
     failed = Bench(HEADER, [line("hdf5", 0, 1.0), {"cell": {"data": "hdf5"}, "illegal": "why"}])
     assert collected([failed])[0].illegal == "why"
@@ -69,6 +78,9 @@ def test_what_is_written_is_read():
         "[]",
         json.dumps(HEADER) + "\n{",
         json.dumps(HEADER) + "\n" + json.dumps({"cell": {}, "repeat": 0}),
+        json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "records_per_s": "fast"}),
+        json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "cell": ["hdf5"]}),
+        json.dumps({**HEADER, "cells": [5]}),
         "\xff",
     ],
 )
