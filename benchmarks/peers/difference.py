@@ -17,7 +17,7 @@ from PIL import Image
 
 from framework.contracts import SourceContext
 from framework.data.folder import folder_source
-from framework.order import Order, draws
+from framework.order import ON_HOST, Order, draws
 
 
 def by_pillow(path: str, window: list[int]) -> np.ndarray:
@@ -40,7 +40,7 @@ def differences(folder: str, antialias: bool) -> list[tuple[bool, np.ndarray]]:
     for batch, _, _ in source.batches(0):
         paths = [files[number] for number in batch["index"].tolist()]
         sizes = [Image.open(path).size[::-1] for path in paths]
-        windows = transform.windows(torch.tensor(sizes), draws(batch["index"], SEED, 0, transform.num_draws)).tolist()
+        windows = transform.windows(torch.tensor(sizes), draws(batch["index"], SEED, 0, transform.num_draws, ON_HOST)).tolist()
         for path, window, ours in zip(paths, windows, batch["image"].numpy(), strict=True):
             gap = np.abs(by_pillow(path, window).astype(int) - ours)
             found.append((window[2] >= SIZE and window[3] >= SIZE, np.bincount(gap.ravel(), minlength=256)))
@@ -61,7 +61,7 @@ def summary(filter_: str, windows: str, counts: list[np.ndarray]) -> dict[str, A
 
 def main(data: str) -> None:
     rows, count = list[dict[str, Any]](), 0
-    for filter_, antialias in (("antialiased (area)", True), ("linear", False)):
+    for filter_, antialias in (("antialiased", True), ("linear", False)):
         found = differences(os.path.join(data, "files"), antialias)
         count = len(found)
         rows.append(summary(filter_, "all", [counts for _, counts in found]))
