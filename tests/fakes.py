@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from framework.average import Average
 from framework.contracts import MicroBatch, Outcome
@@ -143,6 +144,18 @@ class MeanValue:
 
     def better(self, new, old):
         return new["loss"] < old["loss"]
+
+
+class Reads(TorchDispatchMode):
+    """Counts the reads of a device's numbers by the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
 
 
 def stop_after(steps):

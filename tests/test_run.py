@@ -20,6 +20,7 @@ from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.run import choices, facts, run
 from framework.span import SPANS
+from tests.fakes import Reads
 
 SUMMARY = {
     "status": str,
@@ -250,6 +251,15 @@ def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(dat
     assert summary["spans"] == {}
     assert summary["records_per_s"] > 0
     assert not [name for name in lines(tmp_path, "train")[0] if name.startswith("wait")]
+
+
+@pytest.mark.parametrize("loader", ["plain", "prefetch", "stream"])
+def test_with_the_clock_on_no_number_is_read_between_two_reports(dataset, tmp_path, loader):
+    counts, reads = [], Reads()
+    with reads:
+        trained(dataset, tmp_path, f"loader={loader}", "report_every=100", stop=lambda: counts.append(reads.count) or False)
+    assert counts[:3] == [counts[0]] * 3  # the first epoch's steps; its report comes after
+    assert counts[3:] == [counts[3]] * 3
 
 
 def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):

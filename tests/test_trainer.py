@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import framework.trainer
 from framework.contracts import MicroBatch
@@ -25,6 +24,7 @@ from tests.fakes import (
     FakeLoader,
     FakeSink,
     MeanValue,
+    Reads,
     SkippingPrecision,
     make_data,
     make_model,
@@ -499,18 +499,6 @@ def test_an_average_switched_on_when_resuming_starts_from_the_saved_weights():
 
 
 # ------------------------------------------------------------------------------------------------------- synchronizations
-
-
-class Reads(TorchDispatchMode):
-    """Counts the reads of a device's numbers by the host."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(

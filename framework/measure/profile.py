@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, final
 
+import torch
 from torch.profiler import profile, record_function, schedule
 
 from framework.contracts import Clock
@@ -18,6 +19,7 @@ ENDING = ".pt.trace.json"  # the ending that TensorBoard's profiler plugin looks
 WAIT, WARM_UP, TRACED = 4, 2, 6  # steps: not looked at, so that caches are warm; with the tracer on, but thrown away; traced
 LEAST_STEPS = WAIT + WARM_UP + TRACED
 ANCHOR = "paceline clock"  # an event whose time is known in both clocks
+QUIET = "6"  # of KINETO_LOG_LEVEL: not even that it starts and stops
 TRACK = 1  # the number of the thread that our spans are drawn as
 
 Drawn = tuple[str, float, float]  # name, start and end in host seconds
@@ -36,6 +38,8 @@ class ProfiledClock:
         self._num_steps, self._last = 0, perf_counter()
         self._anchor_s: float | None = None
         self._drawn: list[Drawn] = []
+        if not torch.cuda.is_available():  # where there is, CUPTI may have something to say
+            os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
         plan = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
         self._tracer: profile | None = profile(schedule=plan, on_trace_ready=self._save, record_shapes=True)
         self._tracer.start()
@@ -79,6 +83,7 @@ class ProfiledClock:
         with publish(self.path) as temporary:
             tracer.export_chrome_trace(str(temporary))
             trace = json.loads(temporary.read_text(encoding="utf-8"))
+            trace["traceName"] = self.path.name
             trace["traceEvents"] += self._events(trace["traceEvents"])
             temporary.write_text(json.dumps(trace), encoding="utf-8")
         self._anchor_s = None

@@ -65,7 +65,7 @@ def _where(report: Report) -> list[str]:
 
 def _left(report: Report) -> list[str]:
     found = [] if report.left_s is None else [f"left {_duration(report.left_s)}"]
-    return found if report.epoch_left is None else [*found, f"epoch -{report.epoch_left:,}"]
+    return found if report.epoch_left is None else [*found, f"{report.epoch_left:,} left of epoch"]
 
 
 def _used(report: Report) -> list[str]:
