@@ -27,6 +27,7 @@ NO_YAML = {
     "scale",
     "shards",
     "stage",
+    "stages",
     "window",
     "reader",
     "workers",

@@ -57,6 +57,10 @@ class DALISource:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
         return next(iter(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False))).batch
 
+    def stages(self) -> dict[str, float]:
+        """{}: DALI's own threads read ahead, decode and scale in one graph, and say nothing of how long each takes."""
+        return {}
+
     def close(self) -> None:
         self._pipeline = None
         self.store.close()

@@ -3,6 +3,7 @@
 import math
 import sys
 from functools import cached_property
+from time import perf_counter
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -14,6 +15,7 @@ from framework.contracts import Field, Records, RecordStore, SourceContext, Tran
 from framework.data.decode import accepted_header
 from framework.data.image import BadImage, Header
 from framework.data.scale import scale_into
+from framework.data.stages import Stopwatch
 from framework.data.window import window_pixels
 from framework.errors import DataError, PacelineError
 from framework.order import ON_HOST, draws, record_seeds
@@ -40,11 +42,22 @@ def is_cut(field: Field, transform: Transform) -> bool:
 
 @final
 class Work:
-    """A batch that is being read. Slices of it may be filled by different threads; ``images`` is where they write, where it is known."""
+    """A batch that is being read. Slices of it may be filled by different threads; ``images`` is where they write, where it is known.
+
+    ``slices_s``: the seconds per stage of each slice that is filled, and of finishing.
+    """
 
     def __init__(self, request: Request, images: dict[str, Tensor]) -> None:
         self.request, self.images = request, images
         self.parts: dict[int, Batch] = {}
+        self.slices_s: list[dict[str, float]] = []
+
+
+class Timed(NamedTuple):
+    """A batch, and the seconds per stage it took, slice by slice."""
+
+    batch: Batch
+    slices_s: list[dict[str, float]]
 
 
 @final
@@ -97,9 +110,19 @@ class BatchReader:
     def __call__(self, request: Request) -> Batch:
         if not self.cut and not request.verify:  # the shortest way: small records take less time than the rest of this class
             return {"index": request.indices, **self.store.read(request.indices)}
+        return self._done(request)[0]
+
+    def timed(self, request: Request) -> Timed:
+        """The batch, all of it read in this thread, and where the time went."""
+        if self.cut:
+            return self._done(request)
+        start = perf_counter()
+        return Timed(self(request), [{"read": perf_counter() - start}])
+
+    def _done(self, request: Request) -> Timed:
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
-        return self.finish(work)
+        return Timed(self.finish(work), work.slices_s)
 
     def begin(self, request: Request) -> Work:
         """The memory of a batch: that of images whose size is known."""
@@ -111,23 +134,29 @@ class BatchReader:
 
     def fill(self, work: Work, start: int, stop: int) -> None:
         """Records ``start``..``stop`` of the batch. Slices may be filled at the same time."""
+        watch = Stopwatch()
         indices = work.request.indices[start:stop]
         records = self.store.read(indices, self.views)
         if work.request.verify:
             check_crcs(self.store, indices, records)
+        watch.mark("read")
         whole = start == 0 and stop == len(work.request.indices)
         outs = {name: (image if whole else image[start:stop]) for name, image in work.images.items()}
-        images = self._images(indices, records, work.request, outs)
+        images = self._images(indices, records, work.request, outs, watch)
         fields = self.store.manifest.fields
         work.parts[start] = {name: images[name] if name in images else records[name] for name in fields}
+        work.slices_s.append(watch.stages_s)
 
     def finish(self, work: Work) -> Batch:
         """The batch, once all its slices are filled."""
+        watch = Stopwatch()
         indices = work.request.indices
         parts = [work.parts[start] for start in sorted(work.parts)]
         batch: Batch = {"index": indices}
         for name in self.store.manifest.fields:
             batch[name] = work.images[name] if name in work.images else self._joined([part[name] for part in parts], indices)
+        watch.mark("collate")
+        work.slices_s.append(watch.stages_s)
         return batch
 
     def _joined(self, parts: list[Tensor], indices: Tensor) -> Tensor:
@@ -140,43 +169,50 @@ class BatchReader:
             first += len(part)
         return torch.cat(parts)
 
-    def _images(self, indices: Tensor, records: Records, request: Request, outs: dict[str, Tensor]) -> Batch:
+    def _images(self, indices: Tensor, records: Records, request: Request, outs: dict[str, Tensor], watch: Stopwatch) -> Batch:
         """The fields that are ``cut``: uint8 [B, C, h, w], or what the transform's function makes of them."""
         if not self.cut:
             return {}
         numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST) if request.training else None
+        watch.mark("transform")
         if self.transform.function is None:
-            return {name: self._cut(field, records[name], indices, numbers, outs.get(name)) for name, field in self.cut.items()}
-        pixels = {name: self._pixels(field, records[name], indices, numbers) for name, field in self.cut.items()}
-        return self._changed(pixels, indices, request)
+            return {
+                name: self._cut(field, records[name], indices, numbers, outs.get(name), watch) for name, field in self.cut.items()
+            }
+        pixels = {name: self._pixels(field, records[name], indices, numbers, watch) for name, field in self.cut.items()}
+        return self._changed(pixels, indices, request, watch)
 
-    def _cut(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, out: Tensor | None) -> Tensor:
+    def _cut(
+        self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, out: Tensor | None, watch: Stopwatch
+    ) -> Tensor:
         """Each image's window, written to ``out``; without it, to memory made for the first one's size."""
         planes: Any = None if out is None else out.numpy()
         transform, channels = self.transform, field.channels or 3
         interleaved = field.encoding == "image" or field.interleaved
-        for number, (pixels, window) in enumerate(self._windows(field, values, indices, numbers)):
+        for number, (pixels, window) in enumerate(self._windows(field, values, indices, numbers, watch)):
             shape = (channels, *(transform.size or window[2:4]))
             if planes is None:
                 planes = np.empty((len(indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
                 raise self._uneven(int(indices[number]), shape, planes.shape[1:])
             scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], planes[number])
+        watch.mark("transform")
         return torch.from_numpy(planes) if out is None else out
 
     def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
         what = f"the image is {shape}, another of its batch {other}"
         return DataError(107, self.store.name(index), what, "set transform=resize, or pack with one size")
 
-    def _windows(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None) -> Any:
+    def _windows(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, watch: Stopwatch) -> Any:
         """One after the other (pixels, window), unscaled: of encoded images [h, w, C], in memory that holds until the next; of pixels
         stored raw as they lie there.
         """
         raw, size, channels = field.encoding == "raw", self.transform.size, field.channels or 3
-        headers = [] if raw else self._headers(values, indices)
+        headers = [] if raw else self._headers(values, indices, watch)
         stored = field.shape[:2] if field.interleaved else field.shape[1:]
         sizes = [stored] * len(values) if raw else [header.size for header in headers]
         windows: Any = self.transform.windows(torch.tensor(sizes), numbers).tolist()
+        watch.mark("transform")
         for number, window in enumerate(windows):
             if raw:
                 top, left, height, width, _ = window
@@ -187,28 +223,31 @@ class BatchReader:
                 pixels = window_pixels(values[number], headers[number], channels, window, size)
             except BadImage as error:
                 raise self._bad(int(indices[number]), error) from error
+            watch.mark("decode")
             yield pixels, window
+            watch.mark("transform")  # what was done with them meanwhile
 
-    def _headers(self, values: Any, indices: Tensor) -> list[Header]:
+    def _headers(self, values: Any, indices: Tensor, watch: Stopwatch) -> list[Header]:
         headers: list[Header] = []
         for index, data in zip(indices.tolist(), values, strict=True):
             try:
                 headers.append(accepted_header(data))
             except BadImage as error:
                 raise self._bad(index, error) from error
+        watch.mark("decode")
         return headers
 
     def _bad(self, index: int, error: BadImage) -> DataError:
         return DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it")
 
-    def _pixels(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None) -> Any:
+    def _pixels(self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, watch: Stopwatch) -> Any:
         """One after the other: windows for the transform's function, scaled and flipped, [h, w, C], its own."""
         for number, _ in enumerate(indices):
             one = slice(number, number + 1)
-            image = self._cut(field, values[one], indices[one], None if numbers is None else numbers[one], None)
+            image = self._cut(field, values[one], indices[one], None if numbers is None else numbers[one], None, watch)
             yield np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
 
-    def _changed(self, pixels: dict[str, Any], indices: Tensor, request: Request) -> Batch:
+    def _changed(self, pixels: dict[str, Any], indices: Tensor, request: Request, watch: Stopwatch) -> Batch:
         """What the transform's function makes of each record's images, stacked."""
         seeds = record_seeds(indices, self.seed, request.epoch).tolist() if request.training else [None] * len(indices)
         results: dict[str, list[Tensor]] = {name: [] for name in pixels}
@@ -218,7 +257,10 @@ class BatchReader:
                 if tensor.shape != (results[name] or [tensor])[0].shape:
                     raise self._uneven(int(indices[number]), tuple(tensor.shape), tuple(results[name][0].shape))
                 results[name].append(tensor)
-        return {name: torch.stack(tensors) for name, tensors in results.items()}
+            watch.mark("transform")
+        stacked = {name: torch.stack(tensors) for name, tensors in results.items()}
+        watch.mark("collate")
+        return stacked
 
     def _change(self, images: dict[str, np.ndarray], index: int, seed: int | None) -> Batch:
         """The function's result for one record; whatever it raises becomes one line that names the record."""

@@ -52,6 +52,9 @@ class StoreSource:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
         return self.read(Request(0, indices, training=False))
 
+    def stages(self) -> dict[str, float]:
+        return self.workers.stages.take()
+
     def close(self) -> None:
         self.workers.close()
         self.store.close()

@@ -55,5 +55,9 @@ class SyntheticSource:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
         return self._batch(indices, self._seed)
 
+    def stages(self) -> dict[str, float]:
+        """{}: there is nothing to read."""
+        return {}
+
     def close(self) -> None:
         pass

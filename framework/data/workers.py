@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from framework.batch import Batch
-from framework.data.reader import BatchReader, Request, Work, plain
+from framework.data.reader import BatchReader, Request, Timed, Work, plain
+from framework.data.stages import Stages
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
@@ -28,22 +30,36 @@ class Workers:
     """``map`` runs ``read`` over requests with ``num`` workers of a ``kind``: ``thread`` or ``process``; 0: in the caller's thread.
 
     Threads share a batch slice by slice: decoding releases the GIL. Processes read whole batches, for transforms that hold it; they are
-    started at the first ``map`` and live until ``close``. ``timeout_s``: longest wait for a batch; ResourceError R106.
+    started at the first ``map`` and live until ``close``. ``timeout_s``: longest wait for a batch; ResourceError R106. ``stages``: the
+    seconds of what was handed over, which processes send along with each batch.
     """
 
     def __init__(self, read: BatchReader, num: int, kind: str, timeout_s: float = 300.0, start_method: str | None = None) -> None:
         if kind not in ("thread", "process"):
             raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
         self.read, self.num, self.kind, self.timeout_s, self.start_method = read, num, kind, timeout_s, start_method
+        self.stages = Stages()
         self._requests = _Requests()
-        self._loader: DataLoader[Batch] | None = None
+        self._loader: DataLoader[Timed] | None = None
         self._late = False
 
     def map(self, requests: Iterable[Request]) -> Iterator[Batch]:
         """One batch per request, in order. Closing the iterator early is clean."""
         if self.num == 0:
-            return map(self.read, requests)
+            return map(self._here if self.read.decodes else self._gathered, requests)
         return self._threads(requests) if self.kind == "thread" else self._processes(requests)
+
+    def _here(self, request: Request) -> Batch:
+        batch, slices_s = self.read.timed(request)
+        self.stages.add_slices(slices_s)
+        return batch
+
+    def _gathered(self, request: Request) -> Batch:
+        """Nothing but reading: 0.2 us more than the reader alone, where all of it takes 40."""
+        start = perf_counter()
+        batch = self.read(request)
+        self.stages.add("read", perf_counter() - start)
+        return batch
 
     def _threads(self, requests: Iterable[Request]) -> Iterator[Batch]:
         pool = _Pool(self.num)
@@ -74,7 +90,9 @@ class Workers:
                     raise
                 self._late = True
                 raise self._too_late(work.request) from error
-        return self.read.finish(work)
+        batch = self.read.finish(work)
+        self.stages.add_slices(work.slices_s)
+        return batch
 
     def _too_late(self, request: Request | None = None) -> ResourceError:
         which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
@@ -90,7 +108,8 @@ class Workers:
                 for result in watch.over(self._loader):
                     if isinstance(result, Failure):
                         raise result.error()
-                    yield result
+                    self.stages.add_slices(result.slices_s)
+                    yield result.batch
         except (RuntimeError, OSError, EOFError) as error:  # torch's own words for a killed worker, a full /dev/shm
             for _ in range(3):  # torch's handler may raise once more, in here
                 with suppress(RuntimeError):
@@ -104,7 +123,7 @@ class Workers:
                 102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread"
             ) from error
 
-    def _make_loader(self) -> DataLoader[Batch]:
+    def _make_loader(self) -> DataLoader[Timed]:
         return DataLoader(
             _Reads(self.read),
             batch_size=None,
@@ -256,10 +275,10 @@ class _Reads(Dataset[Any]):
     def __init__(self, read: BatchReader) -> None:
         self.read = read
 
-    def __getitem__(self, request: Request) -> Batch | Failure:
+    def __getitem__(self, request: Request) -> Timed | Failure:
         request = request._replace(indices=torch.from_numpy(request.indices))
         try:
-            return self.read(request)
+            return self.read.timed(request)
         except PacelineError as error:
             return Failure(error.args, type(error).__name__)
         except Exception as error:  # noqa: BLE001  # anything a user's code may raise

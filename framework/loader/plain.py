@@ -4,7 +4,7 @@ from contextlib import closing
 from typing import final
 
 from framework.batch import move, pin
-from framework.contracts import LoaderContext, MicroBatch, MicroBatches
+from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
 
 
 @final
@@ -26,6 +26,9 @@ class PlainLoader:
                 device_batch = context.augment(device_batch, epoch)
                 context.clock.mark("copy")
                 yield MicroBatch(device_batch, weight, last)
+
+    def stats(self) -> LoaderStats:
+        return LoaderStats(self.context.source.stages(), None, 0)
 
     def close(self) -> None:
         self.context.source.close()

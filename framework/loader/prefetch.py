@@ -4,8 +4,8 @@ from contextlib import closing
 from typing import final
 
 from framework.batch import move, pin, use
-from framework.contracts import LoaderContext, MicroBatch, MicroBatches
-from framework.loader.queue import Ahead
+from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
+from framework.loader.queue import Ahead, Occupancy
 
 
 @final
@@ -16,11 +16,12 @@ class PrefetchLoader:
         self.context, self.depth = context, depth
         self.pin = pin_memory and context.device.type == "cuda"
         self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
+        self._occupancy = Occupancy()
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         context = self.context
-        with closing(Ahead(self._host(epoch, start), self.depth)) as ahead:
+        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy)) as ahead:
             for batch, weight, last in ahead:
                 context.clock.mark("wait")
                 device_batch = context.augment(move(batch, context.device), epoch)
@@ -32,6 +33,9 @@ class PrefetchLoader:
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro._replace(batch=pin(micro.batch)) if self.pin else micro
+
+    def stats(self) -> LoaderStats:
+        return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
 
     def close(self) -> None:
         self.context.source.close()

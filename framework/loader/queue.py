@@ -17,14 +17,34 @@ class _End:
 
 
 @final
+class Occupancy:
+    """How many items lay ready when the next one was asked for, over all queues of a loader's life. For the thread that asks."""
+
+    def __init__(self) -> None:
+        self._num_ready = self._num_asked = 0
+
+    def count(self, num_ready: int) -> None:
+        self._num_ready += num_ready
+        self._num_asked += 1
+
+    def take(self) -> float | None:
+        """The mean since this was called last; None where nothing was asked for."""
+        mean = self._num_ready / self._num_asked if self._num_asked else None
+        self._num_ready = self._num_asked = 0
+        return mean
+
+
+@final
 class Ahead(Generic[T]):
     """Iterates ``produce`` in a thread, up to ``depth`` items ahead. Order is kept; an error is raised where the item would have come.
 
-    ``close`` (also by ``contextlib.closing``) stops and joins the thread; the producer's own generator is closed in it.
+    ``close`` (also by ``contextlib.closing``) stops and joins the thread; the producer's own generator is closed in it. ``occupancy`` is told
+    at each item taken how many lay ready.
     """
 
-    def __init__(self, produce: Iterator[T], depth: int) -> None:
-        self._produce = produce
+    def __init__(self, produce: Iterator[T], depth: int, occupancy: Occupancy) -> None:
+        self._produce, self._depth, self._occupancy = produce, depth, occupancy
+        self._num_made = self._num_taken = 0  # each written by one thread alone: asking the queue would take its lock
         self._queue: Queue[T | _End] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
@@ -32,11 +52,14 @@ class Ahead(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         while True:
+            num_ready = min(self._num_made - self._num_taken, self._depth)  # one more may be in the producer's hand
             item = self._queue.get()
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error
                 return
+            self._num_taken += 1
+            self._occupancy.count(num_ready)
             yield item
 
     def close(self) -> None:
@@ -51,6 +74,7 @@ class Ahead(Generic[T]):
         error: BaseException | None = None
         try:
             for item in self._produce:
+                self._num_made += 1
                 if not self._put(item):
                     break
         except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is

@@ -14,8 +14,8 @@ from typing import NamedTuple, final
 import torch
 
 from framework.batch import Batch, move, pin, use
-from framework.contracts import LoaderContext, MicroBatch, MicroBatches
-from framework.loader.queue import Ahead
+from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
+from framework.loader.queue import Ahead, Occupancy
 
 
 class _Copy(NamedTuple):
@@ -31,12 +31,13 @@ class StreamLoader:
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
         self.context, self.depth, self.copies = context, depth, copies
         self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
+        self._occupancy = Occupancy()
         cuda = context.device.type == "cuda"
         self.stream = torch.cuda.Stream(context.device) if cuda else None
         self.notes: tuple[str, ...] = () if cuda else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(Ahead(self._host(epoch, start), self.depth)) as ahead:
+        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy)) as ahead:
             yield from self._in_line(iter(ahead), epoch) if self.stream is None else self._overlapped(iter(ahead), epoch)
 
     def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
@@ -88,6 +89,9 @@ class StreamLoader:
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))
+
+    def stats(self) -> LoaderStats:
+        return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
 
     def close(self) -> None:
         self.context.source.close()

@@ -3,7 +3,7 @@ import threading
 import pytest
 import torch
 
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts import LoaderContext, LoaderStats, MicroBatch
 from framework.data.folder import folder_source
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader
@@ -153,6 +153,19 @@ def test_an_epoch_that_was_never_started_leaves_nothing(make):
     loader, before = make(), threading.active_count()
     loader.epoch(0).close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+def test_stats_are_of_the_time_since_they_were_asked_for(make, options):
+    loader = make(make_source("folder", 20, **options))
+    before = loader.stats()
+    assert before == LoaderStats({}, None, before.depth)
+    _epoch(loader)
+    stages_s, ready, depth = loader.stats()
+    assert set(stages_s) == {"read", "decode", "transform", "collate"}
+    assert depth == before.depth
+    assert ready is None if depth == 0 else 0.0 <= ready <= depth
+    assert loader.stats() == before
 
 
 def test_closing_twice_does_nothing_more(make):

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 import torch
@@ -142,6 +143,35 @@ def test_a_sample_starts_no_worker(make, kind, num_workers, how):
     threads, children = threading.active_count(), children_of_this_process()
     make(kind, num_workers=num_workers, worker_kind=how).sample(3)
     assert (threading.active_count(), children_of_this_process()) == (threads, children)
+
+
+STAGES = {
+    "hdf5": {"read"},
+    "lmdb": {"read"},
+    "folder": {"read", "decode", "transform", "collate"},
+    "dali": set(),  # its own threads
+    "synthetic": set(),  # nothing is read
+}
+
+
+@pytest.mark.parametrize(("kind", "num_workers", "how"), KINDS_AND_WAYS)
+def test_stages_are_thread_seconds_since_they_were_asked_for(make, kind, num_workers, how):
+    source = make(kind, 40, num_workers=num_workers, worker_kind=how)
+    assert source.stages() == {}
+    start = time.perf_counter()
+    micros(source)
+    wall_s, stages_s = time.perf_counter() - start, source.stages()
+    assert STAGES[kind] <= set(stages_s) <= {"read", "decode", "transform", "collate"}
+    assert all(seconds >= 0 for seconds in stages_s.values())
+    assert sum(stages_s.values()) <= (num_workers + 1) * wall_s
+    assert source.stages() == {}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_sample_is_in_no_stage(make, kind):
+    source = make(kind)
+    source.sample(5)
+    assert source.stages() == {}
 
 
 @pytest.mark.parametrize("kind", SOURCES)

@@ -6,12 +6,14 @@ from framework.contracts import Field
 from framework.data.folder import FolderStore
 from framework.data.hdf5 import HDF5Store
 from framework.data.reader import BatchReader, Request
+from framework.data.stages import Stages
 from framework.errors import DataError
 from framework.order import draws
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_store, plain, write_folder
+from tests.data.pace import SlowStore, SlowTransform, slow_reading
 
 CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
@@ -95,3 +97,63 @@ def test_images_of_different_sizes_are_named_by_the_odd_one():
 def test_images_of_different_sizes_fit_once_they_are_scaled():
     store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
     assert _reader(store, Resize([5, 5], True, True))(_ask(0, 1, 2))["image"].shape == (3, 3, 5, 5)
+
+
+# -------------------------------------------------------------------------------------------------------------- stages
+
+
+def _seconds(store, transform, request):
+    """Stage seconds of a batch that is read in this thread."""
+    stages = Stages()
+    stages.add_slices(BatchReader(store, make_context(transform=transform)).timed(request).slices_s)
+    return stages.take()
+
+
+@pytest.mark.parametrize("function", [None, lambda images, _: images])
+def test_each_stage_of_image_files_has_the_time_of_its_own_work(monkeypatch, function):
+    pace = slow_reading(monkeypatch)
+    store = SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace)
+    found = _seconds(store, SlowTransform(Resize([5, 5], True, True), pace, function), _ask(0, 3, 1))
+    expected = {"read": 1.0, "decode": 3 * (2.0 + 100.0), "transform": 10.0 + 3 * 1000.0}
+    with_function = {"transform": 3 * (10.0 + 1000.0 + 10_000.0), "collate": 7.0}
+    assert found == (expected if function is None else {**expected, **with_function})
+
+
+@pytest.mark.parametrize("function", [None, lambda images, _: images])
+def test_pixels_stored_raw_are_not_decoded(monkeypatch, function):
+    pace = slow_reading(monkeypatch)
+    store = SlowStore(make_store("hdf5")[0], pace)
+    found = _seconds(store, SlowTransform(Resize([2, 6], True, True), pace, function), _ask(3, 0))
+    expected = {"read": 1.0, "transform": 10.0 + 2 * 1000.0}
+    assert found == (expected if function is None else {**expected, "transform": 2 * 11_010.0, "collate": 7.0})
+
+
+def test_records_that_are_only_gathered_are_only_read(monkeypatch):
+    pace = slow_reading(monkeypatch)
+    store = SlowStore(make_store("hdf5")[0], pace)
+    assert _seconds(store, None, _ask(3, 0)) == {"read": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_comparing_checksums_is_reading(monkeypatch, kind):
+    pace = slow_reading(monkeypatch)
+    store = SlowStore(make_store(kind)[0], pace)
+    assert _seconds(store, None, _ask(3, 0)._replace(verify=True))["read"] == 21.0
+
+
+def test_slices_and_joining_them_are_counted(monkeypatch):
+    pace = slow_reading(monkeypatch)
+    read = BatchReader(SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace), make_context())
+    work = read.begin(_ask(0, 3, 1))
+    read.fill(work, 0, 2)
+    read.fill(work, 2, 3)
+    read.finish(work)
+    assert [slice_s["read"] for slice_s in work.slices_s[:2]] == [1.0, 1.0]
+    assert [slice_s["decode"] for slice_s in work.slices_s[:2]] == [204.0, 102.0]
+    assert work.slices_s[2] == {"collate": 2 * 7.0}  # images and labels
+
+
+def test_a_batch_with_its_seconds_is_the_batch_without():
+    read = _reader(make_store("folder")[0], CROP)
+    request = _ask(1, 2, training=True)
+    assert plain(read.timed(request).batch) == plain(read(request))

@@ -13,8 +13,10 @@ from framework.data.lmdb import LMDBStore, lmdb_source
 from framework.data.source import StoreSource, make_order
 from framework.errors import DataError
 from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import make_source, make_store, micros, plain
+from tests.data.pace import SlowStore, SlowTransform, slow_reading
 
 CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 
@@ -150,3 +152,17 @@ def test_a_file_replaced_before_a_worker_opens_it_is_told(name, store):
     with pytest.raises(DataError, match=rf"D117.*{name}"):
         copy.read(torch.tensor([0]))
     old.close()
+
+
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")])
+def test_each_stage_has_its_seconds_whoever_does_it(monkeypatch, num, kind):
+    pace = slow_reading(monkeypatch)
+    store = SlowStore(make_store("folder", 10)[0], pace)
+    transform = SlowTransform(Resize([5, 5], True, True), pace)
+    context = make_context(4, num, kind, transform, start_method="fork" if kind == "process" else None)
+    source = StoreSource(store, context)
+    source.sample(5)  # is not counted
+    assert len(micros(source)) == 3
+    seconds = {"read": 3.0, "decode": 10 * 102.0, "transform": 3 * 10.0 + 10 * 1000.0}
+    assert (source.stages(), source.stages()) == (seconds, {})
+    source.close()

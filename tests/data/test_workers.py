@@ -16,7 +16,7 @@ import torch
 from framework.contracts import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.reader import Request, Work
+from framework.data.reader import Request, Timed, Work
 from framework.data.source import StoreSource
 from framework.data.workers import AHEAD, Workers
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError  # noqa: F401  # for SCRIPT
@@ -32,7 +32,7 @@ HERE = os.getpid()
 
 
 class Reading:
-    """A reader whose every slice is read by ``read``. Picklable, as the real one is."""
+    """A reader whose every slice is read by ``read``, in a second. Picklable, as the real one is."""
 
     decodes = True
     store = SimpleNamespace(check=lambda: None)
@@ -40,14 +40,15 @@ class Reading:
     def __init__(self, read):
         self.read = read
 
-    def __call__(self, request):
-        return self.read(request)
+    def timed(self, request):
+        return Timed(self.read(request), [{"read": 1.0}])
 
     def begin(self, request):
         return Work(request, {})
 
     def fill(self, work, start, stop):
         work.parts[start] = self.read(work.request._replace(indices=work.request.indices[start:stop]))
+        work.slices_s.append({"read": 1.0})
 
     def finish(self, work):
         parts = [work.parts[start] for start in sorted(work.parts)]
@@ -103,6 +104,17 @@ def test_results_come_in_the_order_of_the_requests(make, num, kind):
     workers = make(_read, num, kind)
     for count in (25, 0, 1, 7):
         assert [int(batch["index"]) for batch in workers.map(_requests(count))] == list(range(0, 10 * count, 10))
+
+
+@pytest.mark.parametrize(("num", "kind"), KINDS)
+def test_the_seconds_of_what_was_handed_over_come_with_it(make, num, kind):
+    workers = make(_read, num, kind)
+    batches = workers.map(_requests(7))
+    for _ in range(3):
+        next(batches)
+    assert workers.stages.take() == {"read": 3.0}
+    assert len(list(batches)) == 4
+    assert (workers.stages.take(), workers.stages.take()) == ({"read": 4.0}, {})
 
 
 @pytest.mark.parametrize(("num", "kind"), KINDS)

@@ -44,3 +44,10 @@ def test_closing_the_loader_closes_the_source():
     list(loader.epoch(0))
     loader.close()
     assert loader.context.source.store._opened is None
+
+
+def test_there_is_no_queue_to_have_batches_ready_in():
+    loader = _loader(lambda batch, _: batch)
+    list(loader.epoch(0))
+    assert loader.stats()[1:] == (None, 0)
+    loader.close()

@@ -14,7 +14,7 @@ class Watched:
 
     def __init__(self, source):
         self.source, self.order, self.manifest, self.sample, self.close = source, source.order, None, None, source.close
-        self.made, self.second = [], threading.Event()
+        self.made, self.second, self.stages = [], threading.Event(), source.stages
 
     def batches(self, epoch, start=0):
         for micro in self.source.batches(epoch, start):
@@ -62,3 +62,24 @@ def test_nothing_is_made_before_an_epoch_is_asked_for(watched):
 
 def test_nothing_is_pinned_where_the_device_is_the_host(watched):
     assert not any(tensor.is_pinned() for micro in _loader(watched).epoch(0) for tensor in micro.batch.values())
+
+
+def test_stats_tell_how_many_batches_lay_ready(watched):
+    loader = _loader(watched, depth=3)
+    batches = loader.epoch(0)
+    next(batches)  # starts the thread
+    loader.stats()
+    for taken in range(1, 5):
+        while len(watched.made) < taken + 4:  # three in the queue, one in the thread's hand
+            threading.Event().wait(0.001)
+        next(batches)
+    assert loader.stats().ready == 3.0
+    assert loader.stats().ready is None
+    batches.close()
+
+
+def test_stats_have_the_sources_stages(watched):
+    loader = _loader(watched)
+    list(loader.epoch(0))
+    assert set(loader.stats().stages_s) == {"read"}
+    assert loader.stats().depth == 2

@@ -1,0 +1,56 @@
+"""Time that passes only when work says so: what each stage of reading is to be told, to the last digit."""
+
+import threading
+
+import torch
+
+from framework.data import reader, stages, workers
+
+
+class Pace(threading.local):
+    """A time of its own for every thread, and for every forked process, in place of the clock that reading looks at."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def slowed(self, function, seconds):
+        """``function``, which now takes ``seconds``, whatever is done in it."""
+
+        def slow(*arguments, **options):
+            start = self.now
+            result = function(*arguments, **options)
+            self.now = start + seconds
+            return result
+
+        return slow
+
+
+class SlowStore:
+    """A real store whose every ``read`` takes a second and every ``damaged`` 20."""
+
+    def __init__(self, store, pace):
+        self.store, self.manifest, self.check, self.name, self.close = store, store.manifest, store.check, store.name, store.close
+        self.read, self.damaged = pace.slowed(store.read, 1.0), pace.slowed(store.damaged, 20.0)
+
+
+class SlowTransform:
+    """As ``transform``, but each call of ``windows`` takes 10 seconds, and of its ``function`` 10,000."""
+
+    def __init__(self, transform, pace, function=None):
+        self.size, self.antialias, self.num_draws = transform.size, transform.antialias, transform.num_draws
+        self.windows = pace.slowed(transform.windows, 10.0)
+        self.function = None if function is None else pace.slowed(function, 10_000.0)
+
+
+def slow_reading(monkeypatch):
+    """A Pace by which a header takes 2 seconds, decoding 100, scaling 1,000, stacking and joining 7."""
+    pace = Pace()
+    for module in (stages, reader, workers):
+        monkeypatch.setattr(module, "perf_counter", pace)
+    for name, seconds in {"accepted_header": 2.0, "window_pixels": 100.0, "scale_into": 1000.0}.items():
+        monkeypatch.setattr(reader, name, pace.slowed(getattr(reader, name), seconds))
+    for name in ("stack", "cat"):
+        monkeypatch.setattr(torch, name, pace.slowed(getattr(torch, name), 7.0))
+    return pace
