@@ -1,0 +1,171 @@
+import multiprocessing
+import os
+import time
+
+import pytest
+import torch
+
+from framework.measure import usage
+from framework.measure.usage import Usage
+
+CPU = torch.device("cpu")
+MEGABYTE = 1 << 20
+
+
+def _spin(seconds):
+    """Computes for so many seconds of this process's CPU time."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def _work(pipe):
+    """In a worker process: computes for as long, and holds as much, as it is told; then says so."""
+    held = []
+    for seconds, num_bytes in iter(pipe.recv, None):
+        held.append(b"x" * num_bytes)
+        _spin(seconds)
+        pipe.send("done")
+
+
+@pytest.fixture
+def worker():
+    """A worker process: ``worker(seconds, num_bytes)`` returns when it has done it."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(there,))
+    process.start()
+
+    def order(seconds, num_bytes=0):
+        here.send((seconds, num_bytes))
+        assert here.recv() == "done"
+        return process.pid
+
+    order.process = process
+    yield order
+    if process.is_alive():
+        here.send(None)
+    process.join()
+    here.close()
+    there.close()
+
+
+def test_cores_are_cpu_time_by_wall_time():
+    before = time.perf_counter(), time.process_time()
+    meter = Usage(CPU)
+    inside = time.perf_counter()
+    _spin(0.1)
+    inside = time.perf_counter() - inside
+    cpu_cores = meter.lap()["cpu_cores"]
+    wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+    assert 0.1 / wall_s <= cpu_cores <= cpu_s / inside
+
+
+def test_a_lap_counts_what_was_since_the_last():
+    meter = Usage(CPU)
+    _spin(0.2)
+    before = time.process_time()
+    meter.lap()
+    start = time.perf_counter()
+    _spin(0.01)
+    wall_s = time.perf_counter() - start
+    assert meter.lap()["cpu_cores"] <= (time.process_time() - before) / wall_s
+
+
+def test_the_cores_of_worker_processes_are_told_apart(worker):
+    start = time.perf_counter()
+    meter = Usage(CPU)
+    worker(0.1)
+    busy = meter.lap()["workers_cpu_cores"] * (time.perf_counter() - start)
+    assert busy >= 0.1
+    time.sleep(0.05)
+    assert meter.lap()["workers_cpu_cores"] * 0.05 < 0.1 <= busy  # it waits to be told
+
+
+def test_without_worker_processes_nothing_is_said_of_them():
+    assert "workers_cpu_cores" not in Usage(CPU).lap()
+
+
+def test_a_worker_that_ended_is_left_out(worker):
+    meter = Usage(CPU)
+    worker(0.0)
+    assert "workers_cpu_cores" in meter.lap()
+    worker.process.kill()
+    worker.process.join()
+    assert "workers_cpu_cores" not in meter.lap()
+
+
+def test_memory_of_the_tree_is_that_of_the_process_and_its_workers(worker):
+    meter = Usage(CPU)
+    before = meter.lap()
+    pid = worker(0.0, 64 * MEGABYTE)
+    found = meter.lap()
+    assert found["peak_rss_bytes"] >= before["peak_rss_bytes"] > 0
+    assert usage._rss_bytes(pid) >= 64 * MEGABYTE
+    assert found["peak_tree_rss_bytes"] >= usage._rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
+
+
+def test_the_peak_of_the_tree_never_falls(worker):
+    meter = Usage(CPU)
+    worker(0.0, 64 * MEGABYTE)
+    peak = meter.lap()["peak_tree_rss_bytes"]
+    worker.process.kill()
+    worker.process.join()
+    assert meter.lap()["peak_tree_rss_bytes"] >= peak
+
+
+def test_the_tree_is_no_smaller_than_the_process():
+    found = Usage(CPU).lap()
+    assert found["peak_tree_rss_bytes"] >= found["peak_rss_bytes"]
+
+
+def test_all_are_numbers_under_known_names(worker):
+    meter = Usage(CPU)
+    worker(0.0)
+    found = meter.lap()
+    assert set(found) == {"cpu_cores", "workers_cpu_cores", "peak_rss_bytes", "peak_tree_rss_bytes"}
+    assert all(isinstance(value, float) and value >= 0.0 for value in found.values())
+
+
+def test_two_laps_at_once_divide_by_nothing(monkeypatch):
+    meter = Usage(CPU)
+    monkeypatch.setattr(time, "perf_counter", lambda: meter._at)
+    assert meter.lap()["cpu_cores"] >= 0.0
+
+
+def test_a_process_that_is_gone_has_no_figures(worker):
+    pid = worker(0.0)
+    assert usage._process_cpu_s(pid) > 0.0
+    worker.process.kill()
+    worker.process.join()
+    assert usage._process_cpu_s(pid) is None
+    assert usage._rss_bytes(pid) is None
+
+
+def test_a_process_s_clock_is_its_cpu_time():
+    before = time.process_time()
+    found = usage._process_cpu_s(os.getpid())
+    assert before <= found <= time.process_time()
+
+
+def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
+    worker(0.0)
+    monkeypatch.setattr(usage, "_process_cpu_s", lambda pid: None)
+    monkeypatch.setattr(usage, "_rss_bytes", lambda pid: None)
+    assert set(Usage(CPU).lap()) == {"cpu_cores", "peak_rss_bytes"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
+    meter = Usage(torch.device("cuda"))
+    assert all("gpu_busy_share" not in meter.lap() for _ in range(3))
+    assert not meter._gpu._there
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_memory_of_tensors_on_the_device_is_counted():
+    device = torch.device("cuda")
+    held = torch.empty(64 * MEGABYTE, dtype=torch.uint8, device=device)
+    found = Usage(device).lap()
+    assert found["peak_device_bytes"] >= held.numel()
+    assert 0.0 <= found.get("gpu_busy_share", 0.0) <= 1.0
