@@ -50,7 +50,7 @@ HOMES = {
     "tfrecord": {"pack/tfrecord.py"},
     "crc32c": {"pack/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
-    "matplotlib": {"report/chart.py"},
+    "matplotlib": {"report/chart.py", "report/bars.py", "report/curves.py"},
     "jinja2": {"report/page.py"},
     "rich": {"sink/console.py", "cli"},
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.report.run import Run, Span, stacked
-from framework.report.value import command_of, facts_of, mapping, numbers, positive, shown
+from framework.report.value import command_of, duration, facts_of, mapping, positive, shown
 from framework.report.value import number as number_of
 
 Line = dict[str, Any]
@@ -61,7 +61,7 @@ def _cell(path: Path, header: Line, cell: Line, lines: list[Line], notes: list[s
     windows = [rate for line in lines for rate in _positives(line.get("windows"))]
     status, reason = _status(lines, len(rates))
     what = [f"bench what={shown(header['what'])}"] if header.get("what") else []
-    spans, beside = stacked(_spans([numbers(line.get("spans_s")) for line in lines]))
+    spans, beside = stacked(_spans([_durations(line.get("spans_s")) for line in lines]))
     return Run(
         name=shown(path.name),
         place=shown(str(path)),
@@ -110,6 +110,11 @@ def _rate(line: Line) -> float | None:
 def _positives(values: Any) -> list[float]:
     found = [positive(value) for value in values] if isinstance(values, list) else []
     return [value for value in found if value is not None]
+
+
+def _durations(value: Any) -> dict[str, float]:
+    found = {name: duration(seconds) for name, seconds in mapping(value).items()}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
 
 
 def _spans(repeats: Iterable[Mapping[str, float]]) -> dict[str, Span]:

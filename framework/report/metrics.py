@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.report.run import Curve, Span
-from framework.report.value import number, positive
+from framework.report.value import duration, number, positive
 from framework.span import IDLE, SPANS
 
 NO_METRIC = {"step", "epoch", "split", "lr", "records_per_s"}
@@ -66,7 +66,7 @@ class _Reader:
 
     def take(self, line: dict[str, Any]) -> None:
         step, split = number(line.get("step")), line.get("split")
-        if step is None or not math.isfinite(step) or not isinstance(split, str):
+        if step is None or not 0 <= step < 1 << 53 or not isinstance(split, str):
             self.num_bad += 1
             return
         if split == "train":
@@ -86,8 +86,8 @@ class _Reader:
         rate = positive(line.get("records_per_s"))
         if rate is not None:
             self.rates.append(rate)
-        spans_s = {name: number(line.get(f"{name}_s")) for name in (*SPANS, IDLE)}
-        known_s = {name: seconds for name, seconds in spans_s.items() if seconds is not None and math.isfinite(seconds)}
+        spans_s = {name: duration(line.get(f"{name}_s")) for name in (*SPANS, IDLE)}
+        known_s = {name: seconds for name, seconds in spans_s.items() if seconds is not None}
         if steps <= 0:  # the file goes back: these steps were counted
             return
         self.num_steps += steps

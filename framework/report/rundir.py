@@ -8,7 +8,7 @@ from typing import Any
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED
 from framework.report.metrics import Metrics, read_metrics
 from framework.report.run import Run, Span, stacked
-from framework.report.value import command_of, facts_of, flat, load, mapping, number, numbers, positive, shown
+from framework.report.value import command_of, duration, facts_of, flat, load, mapping, number, numbers, positive, shown
 from framework.settings import FACTS
 
 OF_A_RUN = (FACTS, "metrics.jsonl", "summary.json", "exit.json")
@@ -79,13 +79,15 @@ def _status(ended: Mapping[str, Any], summary: Mapping[str, Any], last_step: int
 def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, Span]:
     """From the summary, with quantiles; from an older one's sums; or from the log."""
     spans: dict[str, Span] = {}
-    for name, block in mapping(summary.get("spans")).items():
-        found = numbers(block)
-        if "mean_s" in found:
-            spans[shown(name)] = Span(found["mean_s"], found.get("p50_s"), found.get("p90_s"))
+    for name, told in mapping(summary.get("spans")).items():
+        block = mapping(told)
+        mean_s = duration(block.get("mean_s"))
+        if mean_s is not None:
+            spans[shown(name)] = Span(mean_s, duration(block.get("p50_s")), duration(block.get("p90_s")))
     steps = positive(summary.get("run_steps"))
     if not spans and steps:
-        spans = {shown(name): Span(total_s / steps) for name, total_s in numbers(summary.get("spans_s")).items()}
+        totals = {name: duration(total_s) for name, total_s in mapping(summary.get("spans_s")).items()}
+        spans = {shown(name): Span(total_s / steps) for name, total_s in totals.items() if total_s is not None}
     return spans or metrics.spans
 
 

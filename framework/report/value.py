@@ -1,7 +1,6 @@
 """JSON that others wrote, taken where it is of the kind that is wanted and left alone where it is not."""
 
 import json
-import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from framework.errors import printable
 
+GREATEST = 1e15  # of a rate or a time: what is more was not measured
 LONGEST = 500  # letters of a text that is shown; a configuration may hold a whole file
 
 
@@ -36,9 +36,15 @@ def number(value: Any) -> float | None:
 
 
 def positive(value: Any) -> float | None:
-    """``value`` where it is a finite number above 0."""
+    """``value`` where it is a number above 0 that something can have been counted or measured as."""
     found = number(value)
-    return found if found is not None and 0 < found < math.inf else None
+    return found if found is not None and 0 < found < GREATEST else None
+
+
+def duration(value: Any) -> float | None:
+    """``value`` where it can be seconds: 0 or more, and no age of the universe."""
+    found = number(value)
+    return found if found is not None and 0 <= found < GREATEST else None
 
 
 def numbers(value: Any) -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from framework.durable import open_durable, write_text
 from framework.errors import ConfigError
-from framework.report.chart import charts
 from framework.report.compare import labels, relative
+from framework.report.draw import charts
 from framework.report.find import find
 from framework.report.page import page
 from framework.report.run import Run

@@ -4,6 +4,11 @@ import json
 import math
 from pathlib import Path
 
+from framework.report.chart import Chart
+from framework.report.compare import labels, relative
+from framework.report.draw import charts
+from framework.report.rundir import read_run
+
 SPANS_S = {"wait": 0.4e-3, "copy": 0.2e-3, "forward": 2.5e-3, "backward": 4.4e-3, "optimizer": 0.5e-3, "report": 0.1e-3}
 MACHINE = {"platform": "Linux", "processor": "a processor", "num_cores": 2, "memory_bytes": 2**34, "gpus": []}
 
@@ -106,3 +111,14 @@ def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
     """One repeat of one cell."""
     windows = [rate * (1 + 0.01 * number) for number in range(-3, 5)]
     return {"cell": choice, "repeat": repeat, "windows": windows, "records_per_s": rate, "spans_s": SPANS_S}
+
+
+def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
+    """The charts of these runs by name."""
+    runs = [read_run(path) for path in paths]
+    return {chart.name: chart for chart in charts(runs, labels(runs), relative(runs, "first"), png)}
+
+
+def make_sweep(folder: Path, count: int = 3) -> list[Path]:
+    """Runs that differ in their seeds and their speed, not in what they learned."""
+    return [make_run(folder / str(number), (f"seed={number}",), slow=1 + number) for number in range(count)]

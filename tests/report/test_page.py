@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from framework.report.chart import charts
 from framework.report.compare import labels, relative
+from framework.report.draw import charts
 from framework.report.page import page, remarks
 from framework.report.rundir import read_run
 from tests.report.runs import MACHINE, make_run
