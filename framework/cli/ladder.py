@@ -132,8 +132,10 @@ def verdict(final: Final) -> str:
     if final.challenger is None:
         return f"nothing else is possible here; as configured: {final.default}"
     if final.pairs is None:
-        what = f"no time was left for {LEAST_PAIRS} pairs against {final.challenger}"
-        return f"{what}, so the settings stay as configured ({final.default}); give a larger budget="
+        return f"as configured ({final.default}); no time was left to compare it with {final.challenger}: budget= more"
+    if len(final.pairs.rates) < LEAST_PAIRS and final.pairs.gain >= LEAST_GAIN:
+        why = f"{final.challenger} is {_beside(final.pairs)}, which fewer than {LEAST_PAIRS} pairs cannot prove: budget= more"
+        return f"as configured ({final.default}); {why}"
     if not final.pairs.is_won:
         why = f"{final.challenger} is {_beside(final.pairs)}: less than {100 * LEAST_GAIN - 100:.0f} %, or no more than chance"
         return f"as configured ({final.default}); {why}"

@@ -6,12 +6,13 @@ Knows nothing of training: ``measure(candidate, seconds)`` gives rates, so that 
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, final
 
 from framework.errors import PacelineError
 from framework.tune.candidate import Candidate, preference, with_depths
-from framework.tune.pairs import LEAST_PAIRS, Pairs
+from framework.tune.pairs import Pairs
 
 Measure = Callable[[Candidate, float], Sequence[float]]
 
@@ -21,6 +22,7 @@ EQUAL = 0.02  # rates that differ by less are the same: the simpler one is taken
 FINAL = 0.4  # of the budget is for the pairs
 NUM_PAIRS = 10
 LEAST_S, GOOD_S = 0.1, 0.3  # of a visit
+RECENT = 9  # visits
 MOST_PASSES = 4  # over the candidates of a rung
 
 
@@ -55,7 +57,7 @@ class Rung(NamedTuple):
 
 
 class Final(NamedTuple):
-    """``challenger`` against the present settings; ``pairs`` None where there was no time for enough of them, or nobody to compare."""
+    """``challenger`` against the present settings; ``pairs`` None where there was no time for any, or nobody to compare."""
 
     default: Candidate
     challenger: Candidate | None
@@ -76,15 +78,13 @@ class Climb:
     ) -> None:
         self.default, self.candidates, self.measure, self.clock = candidates[0], list(candidates), measure, clock
         self.end, self.final_s = clock() + budget_s, FINAL * budget_s
-        self.overhead_s = 0.0  # of a visit: parts are made and closed, and steps may be longer than the time given
+        self._overheads_s: deque[float] = deque(maxlen=RECENT)
         self.rates: dict[Candidate, list[float]] = {}  # of this rung
         self.before: dict[Candidate, list[float]] = {}  # of the last one
 
     def rungs(self) -> Iterator[Rung | Final]:
         """Rung by rung, then the final. What the first measurement of all finds cold is not counted."""
-        start = self.clock()
-        self.measure(self.default, LEAST_S)
-        self.overhead_s = max(0.0, self.clock() - start - LEAST_S)
+        self._visit(self.default, LEAST_S)
         alive, title = self.candidates, "all"
         for left in range(_num_rungs(len(alive)), 1, -1):
             rung = self._rung(title, alive, left)
@@ -109,9 +109,8 @@ class Climb:
         share_s = max(0.0, self.end - self.final_s - self.clock()) / left
         until = self.clock() + share_s
         each_s = share_s / len(alive)
-        passes = max(
-            1, min(MOST_PASSES, int(each_s / (self.overhead_s + GOOD_S)))
-        )  # several short visits see more of what comes and goes
+        # several short visits see more of what comes and goes
+        passes = max(1, min(MOST_PASSES, int(each_s / (self.overhead_s + GOOD_S))))
         seconds = max(LEAST_S, each_s / passes - self.overhead_s)
         self.before, self.rates = self.rates, {}
         refused: dict[Candidate, str] = {}
@@ -138,8 +137,13 @@ class Climb:
     def _visit(self, candidate: Candidate, seconds: float) -> Sequence[float]:
         start = self.clock()
         rates = self.measure(candidate, seconds)
-        self.overhead_s += 0.2 * (max(0.0, self.clock() - start - seconds) - self.overhead_s)
+        self._overheads_s.append(max(0.0, self.clock() - start - seconds))
         return rates
+
+    @property
+    def overhead_s(self) -> float:
+        """Of a visit, of late: parts are made and closed, and steps may be longer than the time given."""
+        return statistics.median(self._overheads_s)
 
     def _ranked(self, kept: Collection[Candidate | None]) -> list[Entry]:
         order = sorted(self.rates, key=lambda one: -statistics.median(self.rates[one]))
@@ -159,20 +163,14 @@ class Climb:
         return min((one for one in medians if medians[one] >= least), key=lambda one: preference(one, self.default))
 
     def _final(self, challenger: Candidate | None) -> Final:
-        """Pairs of visits, the order turned from pair to pair."""
-        left_s = self.end - self.clock()
-        num_pairs = min(NUM_PAIRS, int(left_s / 2 / (LEAST_S + self.overhead_s)))
-        if challenger is None or num_pairs < LEAST_PAIRS:
-            return Final(self.default, challenger, None)
-        seconds = max(LEAST_S, left_s / 2 / num_pairs - self.overhead_s)
+        """Pairs of visits, the order turned from pair to pair, until the budget is used up."""
         rates: list[tuple[float, float]] = []
-        for number in range(num_pairs):
-            if number >= LEAST_PAIRS and self.clock() > self.end:
-                break
-            order = (self.default, challenger) if number % 2 == 0 else (challenger, self.default)
+        while challenger is not None and len(rates) < NUM_PAIRS and (left_s := self.end - self.clock()) > 0:
+            seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - len(rates)) - self.overhead_s)
+            order = (self.default, challenger) if len(rates) % 2 == 0 else (challenger, self.default)
             found = {candidate: statistics.median(self._visit(candidate, seconds)) for candidate in order}
             rates.append((found[self.default], found[challenger]))
-        return Final(self.default, challenger, Pairs(tuple(rates)))
+        return Final(self.default, challenger, Pairs(tuple(rates)) if rates else None)
 
 
 def _num_rungs(count: int) -> int:

@@ -5,6 +5,7 @@ import pytest
 from framework.errors import ResourceError
 from framework.tune.candidate import Candidate, Facts, candidates, whole_grid
 from framework.tune.ladder import Climb, Final, Rung
+from framework.tune.pairs import LEAST_PAIRS
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
@@ -107,7 +108,14 @@ def test_the_pairs_take_turns():
 
 
 def test_without_time_for_enough_pairs_the_settings_stay_unproved():
-    _, final = Machine(planted, step_s=3.0).climb(SMALL, 30.0)
+    _, final = Machine(planted, step_s=1.0).climb(SMALL, 60.0)
+    assert len(final.pairs.rates) < LEAST_PAIRS
+    assert final.pairs.gain > 1.2
+    assert final.winner == DEFAULT
+
+
+def test_without_time_for_any_pair_the_settings_stay():
+    _, final = Machine(planted, step_s=30.0).climb(SMALL, 30.0)
     assert final.pairs is None
     assert final.winner == DEFAULT
 
