@@ -20,7 +20,9 @@ from framework.durable import write_json
 from framework.errors import ConfigError
 from framework.measure.host import machine, num_cores, peak_rss_bytes
 from framework.measure.profile import LEAST_STEPS, TRACED
+from framework.measure.usage import Usage
 from framework.settings import FACTS, NEXT_FACTS, PROFILE
+from framework.sink.measured import MeasuredSink
 from framework.span import Span, shares
 from framework.trainer import Trainer
 
@@ -50,12 +52,14 @@ def run(
             for note in notes:
                 say(f"note: {note}")
         start_step = trainer.progress.step
+        measured = MeasuredSink(trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, start_step)
+        trainer.sinks = [measured] if leads else []
         trainer.fit()
         summary = {
             **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
-            "stages_s": {},
-            "queue": {"ready": None, "depth": 0},
-            "usage": {},
+            "stages_s": measured.stages_s,
+            "queue": {"ready": measured.ready, "depth": measured.depth},
+            "usage": measured.usage(),
         }
         if leads:
             write_json(run_dir / "summary.json", summary)

@@ -158,6 +158,18 @@ def test_a_training_line_has_every_key(run_dir):
     assert all(line.keys() == keys | shorter for line in lines(run_dir, "val"))
 
 
+def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
+    summary, logged = read(run_dir / "summary.json"), lines(run_dir, "train")
+    assert "read" in summary["stages_s"]
+    steps = [2, 1, 1, 2]  # of each line
+    told_s = sum(line.get("stages_s", {}).get("read", 0.0) * count for line, count in zip(logged, steps, strict=True))
+    assert summary["stages_s"]["read"] == pytest.approx(told_s)
+    assert all(0 <= line["ready"] <= summary["queue"]["depth"] for line in logged)
+    assert 0 <= summary["queue"]["ready"] <= summary["queue"]["depth"] == 2
+    assert summary["usage"].keys() >= {"cpu_cores", "peak_rss_bytes"}
+    assert all(line["usage"]["peak_rss_bytes"] > 1 << 26 for line in logged)
+
+
 def test_the_log_says_what_is_left(run_dir):
     assert [line["epoch_left"] for line in lines(run_dir, "train")] == [32, 0, 64, 0]
     assert [line["left_s"] > 0 for line in lines(run_dir, "train")] == [True, True, True, False]

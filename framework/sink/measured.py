@@ -15,6 +15,7 @@ class MeasuredSink:
     """Hands training reports on to ``sinks``, with ``stats`` and ``usage`` in them, and sums up for the run's summary.
 
     ``start_step``: of the run. ``stages_s``: thread-seconds of the whole run; ``ready``: batches that lay ready, on average over its steps.
+    What of ``usage`` is called ``peak_`` is a peak so far; all else is a mean since it was asked last.
     """
 
     def __init__(
@@ -27,6 +28,8 @@ class MeasuredSink:
         self._sinks, self._stats, self._usage = sinks, stats, usage
         self._step, self._asked_at = start_step, time.monotonic()
         self._used: Mapping[str, float] = {}
+        self._peaks: dict[str, float] = {}
+        self._sums: dict[str, tuple[float, float]] = {}  # value times seconds, and seconds
         self._ready, self._ready_steps = 0.0, 0
         self.stages_s: dict[str, float] = {}
         self.depth = 0
@@ -34,6 +37,11 @@ class MeasuredSink:
     @property
     def ready(self) -> float | None:
         return self._ready / self._ready_steps if self._ready_steps else None
+
+    def usage(self) -> dict[str, float]:
+        """Of the whole run, up to now: means over time, and peaks."""
+        self._ask()
+        return {name: total / seconds for name, (total, seconds) in self._sums.items() if seconds} | self._peaks
 
     def write(self, report: Report) -> None:
         measured = self._measured(report) if report.split == "train" else report
@@ -58,5 +66,15 @@ class MeasuredSink:
 
     def _newest_usage(self) -> Mapping[str, float]:
         if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
-            self._asked_at, self._used = time.monotonic(), self._usage()
+            self._ask()
         return self._used
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        seconds, self._asked_at, self._used = now - self._asked_at, now, self._usage()
+        for name, value in self._used.items():
+            if name.startswith("peak_"):
+                self._peaks[name] = max(value, self._peaks.get(name, 0.0))
+            else:
+                before, before_s = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = before + value * seconds, before_s + seconds

@@ -56,6 +56,17 @@ def test_the_machine_is_asked_once_a_second_at_most(monkeypatch):
     assert [found.usage["cpu_cores"] for found in inner.reports] == [0, 0, 1, 2]
 
 
+def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(framework.sink.measured.time, "monotonic", lambda: now[0])
+    said = iter([{"cpu_cores": 4.0, "peak_rss_bytes": 7.0}, {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5}])
+    sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(said))
+    now[0] = 101.0
+    sink.write(report(1))
+    now[0] = 104.0
+    assert sink.usage() == {"cpu_cores": (1 * 4.0 + 3 * 1.0) / 4, "gpu_busy_share": 0.5, "peak_rss_bytes": 9.0}
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_every_sink_is_written_to_and_closed(count):
     sinks = [FakeSink() for _ in range(count)]
