@@ -14,6 +14,7 @@ from typing import Any
 
 from framework.bench.grid import Choice
 from framework.errors import ConfigError
+from framework.span import IDLE
 
 Line = dict[str, Any]
 SCHEMA = 1
@@ -33,7 +34,7 @@ class Measured:
 
     choice: Choice
     rates: Mapping[tuple[int, int], float]
-    waiting: float = 0.0  # the share of a step's time in which no batch was ready
+    waiting: float | None = None  # the share of a step's time in which what computes had no batch; None: no clock ran
     illegal: str = ""
 
     @property
@@ -86,8 +87,14 @@ def _measured(choice: Choice, found: Iterable[tuple[int, Line]]) -> Measured:
         rates[number, line["repeat"]] = line["records_per_s"]
         for name, seconds in line["spans_s"].items():
             spans[name] = spans.get(name, 0.0) + seconds
-    total_s = sum(seconds for name, seconds in spans.items() if name != "idle")  # the device's, beside the others
-    return Measured(choice, rates, spans.get("wait", 0.0) / total_s if total_s else 0.0, illegal)
+    return Measured(choice, rates, _waiting(spans), illegal)
+
+
+def _waiting(spans: Mapping[str, float]) -> float | None:
+    """The host's wait; of a device that works beside it, the idle time: a host that waits meanwhile costs nothing."""
+    beside, lost = ("wait", IDLE) if IDLE in spans else (IDLE, "wait")
+    total_s = sum(seconds for name, seconds in spans.items() if name != beside)
+    return spans.get(lost, 0.0) / total_s if total_s else None
 
 
 def read(path: Path) -> Bench:

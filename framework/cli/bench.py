@@ -283,9 +283,9 @@ def _compare(own: Own, rest: list[str]) -> int:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     if noisy := blind(verdicts, rule):
         widest = max(verdict.noise for verdict in noisy)
-        fix = "a smaller change could not be seen; measure where nothing else runs, or more repeats="
+        fix = "a change smaller than that could not be seen; measure where nothing else runs, or more repeats="
         console.print(
-            f"note: within the noise, but {len(noisy)} of {len(verdicts)} spread up to {widest:.0%}: {fix}", soft_wrap=True
+            f"note: within the noise, but {len(noisy)} of {len(verdicts)} spread by up to {widest:.0%}: {fix}", soft_wrap=True
         )
     console.print(rule_in_words(rule), soft_wrap=True)
     if any(verdict.regressed for verdict in verdicts):

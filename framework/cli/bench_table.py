@@ -48,7 +48,7 @@ class MeasuringProgress:
         name = label(line["cell"])
         done = self._left.get(name, 0) if "illegal" in line else 1
         self._left[name] = self._left.get(name, 0) - done
-        text = line["illegal"] if "illegal" in line else f"{line['records_per_s']:,.0f} records/s"
+        text = line["illegal"] if "illegal" in line else f"{_speed(line['records_per_s'])} records/s"
         text = text if name in text else f"{name}  {text}"
         self._bar.update(self._task, advance=done, description=escape(text))
         if not self._console.is_terminal:
@@ -79,11 +79,15 @@ def _figures(cell: Measured, first: Measured | None, what: str) -> list[str]:
         return ["illegal"]
     relative = cell.relative_to(first)
     shown = [
-        f"{cell.records_per_s:,.0f}",
+        _speed(cell.records_per_s),
         f"{cell.spread:.1%}" if len(cell.rates) > 1 else "",
         "" if relative is None else f"{relative:#.3g}x",
     ]
-    return [*shown, f"{cell.waiting:.0%}"] if what == "train" else shown
+    return [*shown, "" if cell.waiting is None else f"{cell.waiting:.0%}"] if what == "train" else shown
+
+
+def _speed(records_per_s: float) -> str:
+    return f"{records_per_s:,.0f}" if records_per_s >= 100 else f"{records_per_s:#.3g}"
 
 
 def wide_console() -> Console:
@@ -109,7 +113,7 @@ def verdict_table(verdicts: Sequence["Verdict"], what: str) -> Table:
 def _rate(cell: Measured | None) -> str:
     if cell is None:
         return ""
-    return f"{cell.records_per_s:,.0f} ± {cell.spread:.1%} ({len(cell.rates)})" if cell.runs else "does not run"
+    return f"{_speed(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})" if cell.runs else "does not run"
 
 
 def rule_in_words(rule: "Rule") -> str:

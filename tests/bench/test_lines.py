@@ -48,6 +48,12 @@ def test_files_taken_together_keep_their_repeats_apart():
     assert collected([one, other])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
 
 
+def test_on_a_device_only_its_idle_time_is_lost():
+    spans = {"wait": 6.0, "idle": 1.0, "forward": 3.0}
+    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": spans}])])[0].waiting == pytest.approx(0.25)
+    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": {}}])])[0].waiting is None
+
+
 def test_a_cell_is_the_same_in_whatever_order_its_keys_were_typed():
     one = Bench(
         {**HEADER, "cells": [{"data": "hdf5", "loader": "plain"}]},
