@@ -47,8 +47,8 @@ Stores that are missing are packed first, as 'paceline train' would. A combinati
   --config-dir DIR   your own folder, as for 'paceline train'
 
 compare=[A.jsonl,B.jsonl], or compare=A.jsonl,B.jsonl, or compare=A.jsonl B.jsonl: is B faster or slower than A, combination by combination?
-Either side may be a pattern, ['base-*.jsonl','new-*.jsonl'], whose files count as one: measure both sides in turn, A B A B, where the
-machine is not quite yours.
+Either side may be the directory of a bench, or a pattern, ['base-*.jsonl','new-*.jsonl'], whose files count as one: measure both sides in
+turn, A B A B, where the machine is not quite yours.
 
   threshold=0.03     a difference of medians up to this share is no difference
   level=0.01         how often chance alone may pass the test (exact Mann-Whitney U over repeats, two-sided; 0.01 needs 5 repeats each)
@@ -316,8 +316,8 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
 
 
 def _side(pattern: str) -> list[Bench]:
-    """The file of that name, or all files that the pattern matches."""
+    """The file of that name, or in the directory of that name, or all files that the pattern matches."""
     paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
     if not paths:
         raise ConfigError(187, f"compare = {pattern}", "no such file", "give files that 'paceline bench' has written")
-    return [read(Path(path)) for path in paths]
+    return [read(Path(path, "bench.jsonl") if os.path.isdir(path) else Path(path)) for path in paths]
