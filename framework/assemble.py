@@ -298,12 +298,12 @@ class Assembly:
 
     def close(self) -> None:
         """Give back threads, processes, handles and the process group, and write the trace of what was traced."""
-        if self.profiled is not None:
-            self.profiled.close()
         for loader in (self.train, self.val):
             if loader is not None:
                 loader.close()
         self.parallel.close()
+        if self.profiled is not None:
+            self.profiled.close()
 
 
 def _device(name: str) -> torch.device:

@@ -12,6 +12,7 @@ from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.settings import PROFILE
 from framework.span import IDLE
 
+STAGES = ("read", "decode", "transform", "collate")
 USAGE = (  # key of the summary's usage, what it is called, its unit
     ("cpu_cores", "this process", "cores"),
     ("workers_cpu_cores", "workers", "cores"),
@@ -31,8 +32,8 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
     elif summary:
         if summary.get("spans"):
             console.print(_spans(summary))
-            for line in _lines(summary):
-                console.print(line, soft_wrap=True)
+        for line in _lines(summary):
+            console.print(line, soft_wrap=True)
         console.print(
             f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
         )
@@ -58,20 +59,21 @@ def _spans(summary: dict[str, Any]) -> Table:
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     """What the table has no room for: how reading's time went, and what the machine did."""
-    if IDLE in summary["spans"]:
+    if IDLE in summary.get("spans", {}):
         yield "wait is the host's, beside which the device may work; idle, the device's, is what it costs"
-    if stages_s := summary["stages_s"]:
-        queue = summary["queue"]
-        ready = "" if queue["ready"] is None else f", {queue['ready']:.1f} of {queue['depth']} batches ready"
-        yield f"reading, thread-seconds: {'  '.join(f'{name} {seconds:.2f}' for name, seconds in stages_s.items())}{ready}"
-    if used := [f"{label} {_scaled(summary['usage'][key], unit)}" for key, label, unit in USAGE if key in summary["usage"]]:
+    stages_s, queue, usage = (summary.get(key, {}) for key in ("stages_s", "queue", "usage"))
+    if stages_s:
+        names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
+        ready = f", {queue['ready']:.1f} of {queue['depth']} batches ready" if queue.get("ready") is not None else ""
+        yield f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}{ready}"
+    if used := [f"{label} {_scaled(usage[key], unit)}" for key, label, unit in USAGE if key in usage]:
         yield "  ".join(used)
 
 
 def _scaled(value: float, unit: str) -> str:
     if unit == "%":
         return f"{100 * value:.0f} %"
-    return f"{value / 2**30:.2f} GiB" if unit == "bytes" else f"{value:.1f} cores"
+    return f"{value / 2**30:.2f} GiB" if unit == "bytes" else f"{value:.2f} cores"
 
 
 def print_sweep(run_dirs: list[Path]) -> None:

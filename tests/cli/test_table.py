@@ -13,7 +13,7 @@ SUMMARY = {
     "val": {},
     "best": {},
     "spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN},
-    "stages_s": {"read": 1.5, "decode": 20.25},
+    "stages_s": {"decode": 20.25, "read": 1.5},
     "queue": {"ready": 1.75, "depth": 2},
     "usage": {"cpu_cores": 1.5, "workers_cpu_cores": 0.75, "gpu_busy_share": 0.9, "peak_rss_bytes": 2**30},
 }
@@ -41,7 +41,7 @@ def test_the_table_has_share_quantiles_mean_and_total(printed):
 def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
     out = printed()
     assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
-    assert "this process 1.5 cores  workers 0.8 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
+    assert "this process 1.50 cores  workers 0.75 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
     assert "idle" not in out
 
 
@@ -61,6 +61,14 @@ def test_with_the_clock_off_there_is_no_table(printed):
     out = printed(spans={}, stages_s={}, usage={})
     assert "where the step time went" not in out
     assert "100 steps in 9.0 s, 1,234 records/s" in out
+    assert "reading, thread-seconds" in printed(spans={})
+
+
+def test_a_summary_of_an_earlier_version_is_printed_as_far_as_it_goes(tmp_path, capsys):
+    old = {name: SUMMARY[name] for name in ("status", "run_steps", "wall_s", "records_per_s", "val", "best")}
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    print_run(tmp_path, 0, short=False)
+    assert "100 steps in 9.0 s" in capsys.readouterr().out
 
 
 def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
