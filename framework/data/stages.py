@@ -1,5 +1,6 @@
 """How long the stages of reading take: read, decode, transform, collate; in thread-seconds. ``contracts.Source.stages`` says what each means."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import final
@@ -23,26 +24,23 @@ class Stopwatch:
 
 @final
 class Stages:
-    """The sums over batches. One thread at a time adds, whoever takes the batches; another may ask.
+    """The sums over batches: ``sums_s``, to be added to. One thread at a time adds, whoever takes the batches; another may ask.
 
     Sums only grow, so that nothing is lost between the two without a lock, which would cost as much as all the rest.
     """
 
     def __init__(self) -> None:
-        self._sums_s: dict[str, float] = {}
+        self.sums_s: defaultdict[str, float] = defaultdict(float)
         self._told_s: dict[str, float] = {}
-
-    def add(self, stage: str, seconds: float) -> None:
-        self._sums_s[stage] = self._sums_s.get(stage, 0.0) + seconds
 
     def add_slices(self, slices_s: Iterable[Mapping[str, float]]) -> None:
         """A batch's seconds, slice by slice."""
         for stages_s in slices_s:
             for stage, seconds in stages_s.items():
-                self.add(stage, seconds)
+                self.sums_s[stage] += seconds
 
     def take(self) -> dict[str, float]:
         """Seconds per stage since this was called last; a stage that took none is left out."""
-        before_s, self._told_s = self._told_s, self._sums_s.copy()
+        before_s, self._told_s = self._told_s, dict(self.sums_s)
         since_s = {stage: seconds - before_s.get(stage, 0.0) for stage, seconds in self._told_s.items()}
         return {stage: seconds for stage, seconds in since_s.items() if seconds > 0.0}

@@ -33,23 +33,23 @@ def test_what_was_before_the_watch_is_not_counted(pace):
 def test_slices_add_up_until_they_are_taken():
     sums = Stages()
     sums.add_slices([{"read": 1.0}, {"read": 2.0, "decode": 4.0}])
-    sums.add("collate", 8.0)
+    sums.sums_s["collate"] += 8.0
     assert sums.take() == {"read": 3.0, "decode": 4.0, "collate": 8.0}
-    sums.add("read", 16.0)
+    sums.add_slices([{"read": 16.0}])
     assert (sums.take(), sums.take()) == ({"read": 16.0}, {})
 
 
 def test_what_is_taken_changes_no_more():
     sums = Stages()
-    sums.add("read", 1.0)
+    sums.add_slices([{"read": 1.0}])
     taken = sums.take()
-    sums.add("read", 2.0)
+    sums.add_slices([{"read": 2.0}])
     assert taken == {"read": 1.0}
 
 
 def test_nothing_is_lost_between_a_thread_that_adds_and_one_that_takes():
     sums, found = Stages(), []
-    adder = threading.Thread(target=lambda: [sums.add("read", 1.0) for _ in range(20_000)])
+    adder = threading.Thread(target=lambda: [sums.add_slices([{"read": 1.0}]) for _ in range(20_000)])
     adder.start()
     while adder.is_alive():
         found.append(sums.take())
