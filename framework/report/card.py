@@ -69,11 +69,17 @@ def _learned(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Card]:
     num_runs = sum(map(len, groups))
     if num_runs < 2:
         return
-    if len(groups) == 1:
+    if len(groups) == num_runs:  # nothing to say but that they differ
+        yield from _lowest(runs, names)
+    elif len(groups) == 1:
         yield Card("Learned", "the same", f"all {num_runs} runs have the same training losses, to the last bit")
     else:
         yield Card("Learned", f"{len(groups)} ways", f"{num_runs} runs have {len(groups)} different sequences of training losses")
-        losses = {number: run.val["loss"] for number, run in enumerate(runs) if math.isfinite(run.val.get("loss", math.nan))}
-        if losses:
-            best = min(losses, key=lambda number: losses[number])
-            yield Card("Lowest validation loss", plain(losses[best]), names[best])
+        yield from _lowest(runs, names)
+
+
+def _lowest(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Card]:
+    losses = {number: run.val["loss"] for number, run in enumerate(runs) if math.isfinite(run.val.get("loss", math.nan))}
+    if losses:
+        best = min(losses, key=lambda number: losses[number])
+        yield Card("Lowest validation loss", plain(losses[best]), names[best])

@@ -171,7 +171,7 @@ def _draw_bands(axes: Axes, lines: Sequence[_Line], size: float, is_one: bool) -
             corners.append(np.concatenate([there, back]))
             colors.append(of_run((_of_split(line.split) if is_one else line.look).color))
     if corners:
-        axes.add_collection(PolyCollection(corners, facecolors=colors, alpha=0.2, linewidths=0), autolim=True)
+        axes.add_collection(PolyCollection(corners, facecolors=colors, alpha=0.25, linewidths=0), autolim=True)
 
 
 def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
@@ -193,7 +193,8 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
     wide = metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES
     if wide:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+        few = greatest / least < 1000
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12 if few else 7))
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axes.set_ylabel(f"{fitted(metric, 24)}, mean per record" + (", log" if wide else ""))
@@ -208,7 +209,7 @@ def _caption(found: _Lines, runs: Sequence[Run], over: str) -> str:
     num_thinned = sum(line.drawn.low is not None for line in found.lines)
     if num_thinned:
         words.append(
-            f"{num_thinned} lines have more than {found.most} points and are drawn in {columns_of(found.most)} columns: "
+            f"Lines of more than {found.most} points ({num_thinned} here) are drawn in {columns_of(found.most)} columns: "
             "the mean of a column's points, and a band from the least to the greatest; none is left out."
         )
     if found.num_left_out:

@@ -80,6 +80,7 @@ def remarks(runs: Sequence[Run]) -> list[Remark]:
     for number, run in enumerate(runs):
         if run.status != "finished" or run.reason:
             texts.setdefault(f"{run.status}: {run.reason}" if run.reason else run.status, []).append(number)
+    for number, run in enumerate(runs):
         for note in run.notes:
             texts.setdefault(note, []).append(number)
     return [Remark(numbers, text) for text, numbers in texts.items()]

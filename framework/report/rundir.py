@@ -117,8 +117,8 @@ def _newest(metrics: Metrics) -> dict[str, float]:
 
 def _notes(path: Path, summary: Mapping[str, Any], spans: Mapping[str, Span], metrics: Metrics) -> tuple[str, ...]:
     notes = [shown(note) for note in _words(summary.get("notes"))]
-    if spans and all(span.p50_s is None for span in spans.values()):
-        notes.append("older format, or no summary: means only, no p50 and p90 of the spans")
+    if summary and spans and all(span.p50_s is None for span in spans.values()):
+        notes.append("older format: means only, no p50 and p90 of the spans")
     if metrics.num_bad:
         notes.append(f"{metrics.num_bad:,} lines of metrics.jsonl are not whole and left out")
     if not (path / "metrics.jsonl").is_file():

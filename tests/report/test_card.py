@@ -1,7 +1,7 @@
 from framework.report.card import cards
 from framework.report.compare import relative
 from framework.report.rundir import read_run
-from tests.report.runs import make_run
+from tests.report.runs import lines_of, make_run
 
 
 def of(paths):
@@ -27,7 +27,15 @@ def test_runs_are_told_by_what_sets_them_apart(tmp_path):
 
 def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
     lines = [{"step": 1, "split": "train", "loss": 9.0, "lr": 1}]
-    assert of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines)])["Learned"].value == "2 ways"
+    found = of([make_run(tmp_path / "a"), make_run(tmp_path / "b"), make_run(tmp_path / "c", lines=lines)])
+    assert found["Learned"].value == "2 ways"
+    assert found["Lowest validation loss"].detail == "a"
+
+
+def test_of_runs_that_all_learned_differently_only_the_best_is_told(tmp_path):
+    found = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
+    assert "Learned" not in found
+    assert found["Lowest validation loss"].detail == "b"
 
 
 def test_a_failed_run_says_why(tmp_path):

@@ -15,7 +15,7 @@ def test_losses_that_are_not_finite_are_counted_not_drawn(tmp_path):
 def test_long_curves_say_how_they_are_thinned(tmp_path):
     lines = [{"step": s, "split": "train", "loss": 1 / s, "lr": 1, "wait_s": 0.1} for s in range(1, 5001)]
     chart = drawn([make_run(tmp_path / "a", lines=lines)])["loss-over-steps"]
-    assert "more than 600 points and are drawn in 240 columns" in chart.caption
+    assert "more than 600 points (1 here) are drawn in 240 columns" in chart.caption
     assert len(chart.svg) < 60_000
 
 
@@ -51,7 +51,9 @@ def test_any_value_can_be_looked_at(tmp_path, value):
 
 def test_a_loss_over_decades_has_a_logarithmic_axis_that_says_so(tmp_path):
     lines = [{"step": s, "split": "train", "loss": 10.0**-s, "lr": 1, "wait_s": 0.1} for s in range(1, 5)]
-    assert "loss, mean per record, log" in drawn([make_run(tmp_path / "a", lines=lines)])["loss-over-steps"].svg
+    svg = drawn([make_run(tmp_path / "a", lines=lines)])["loss-over-steps"].svg
+    assert "loss, mean per record, log" in svg
+    assert all(f">{text}</text>" in svg for text in ("0.1", "0.01", "0.001"))
 
 
 def test_many_runs_without_a_telling_choice_are_named_by_pointing(tmp_path):
