@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from framework.cli.main import COMMANDS
 from tests.cli.command import is_one_error_line, paceline
 
 TYPOS = [
@@ -88,12 +89,7 @@ def test_the_configuration_is_printed():
 def test_choices_are_completed():
     done = paceline("-sc", "query=bash", COMP_LINE="paceline train loader=", COMP_POINT="22")
     assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
-    assert set(paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()) == {
-        "train",
-        "pack",
-        "inspect",
-        "verify",
-    }
+    assert set(paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()) == set(COMMANDS)
 
 
 def test_torchrun_refuses_a_sweep():
