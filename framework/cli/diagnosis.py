@@ -29,8 +29,12 @@ def show(found: Diagnosis, changed: Changed, config_dir: str | None) -> None:
         _say(console, line)
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     advice = [verdict for verdict in found.verdicts if verdict.words or verdict.edit]
+    title = "what to do, the most promising first"
+    if not advice:
+        advice = [] if found.best is None else [found.best]
+        title = f"no change surely brings 3 % or more{'; the most likely:' if advice else ''}"
     console.print()
-    _say(console, "what to do, the most promising first" if advice else "nothing to change that would bring 3 % or more")
+    _say(console, title)
     for number, verdict in enumerate(advice, 1):
         for line in advice_lines(number, verdict, changed, flags):
             _say(console, line)
@@ -86,6 +90,8 @@ def fact_lines(facts: Facts) -> list[str]:
     machine, storage = facts.machine, facts.storage
     gpu = machine.gpu or "no GPU"
     lines = [f"machine: {machine.num_cores} cores, {machine.memory_bytes / 1e9:.1f} GB of memory free, {gpu}"]
+    if machine.busy:
+        lines.append(f"note: other programs wanted {machine.load:.1f} cores in the minute before: these figures are rough")
     if storage is None:
         return [*lines, "store: none; the source makes its own records"]
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"

@@ -15,6 +15,7 @@ from framework.diagnose.trials import Comparison, adapt_of, alternate, beside
 from framework.diagnose.verdict import Verdict
 from framework.errors import PacelineError
 
+ABOUT_DATA = {rule.__name__ for rule in (*loading.RULES, *storing.RULES)}
 RULES = (*loading.RULES, *storing.RULES, *computing.RULES)
 WORTH = 1.03  # a gain below it is none: the least difference that measuring calls one
 NUM_TRIALS = 4
@@ -44,9 +45,12 @@ class Applied:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``verdicts``: worth following, the best first; ``rejected``: tried, and no gain, or not possible here (``failed``)."""
+    """``cause``: the rule that names what limits; ``verdicts``: worth following, the best first; ``rejected``: tried, and no sure gain, or
+    not possible here (``failed``).
+    """
 
     facts: Facts
+    cause: str
     limit: str
     verdicts: tuple[Verdict, ...]
     rejected: tuple[Verdict, ...]
@@ -56,25 +60,33 @@ class Diagnosis:
 
     @property
     def best(self) -> Verdict | None:
-        """The advice that promises most; None where there is none."""
-        return next((verdict for verdict in self.verdicts if verdict.words or verdict.edit), None)
+        """The advice that promises most: what holds, else what mends the cause, if only trials were not so rough. None: there is none."""
+        likely = [verdict for verdict in self.rejected if verdict.rule == self.cause and not verdict.failed]
+        return next((verdict for verdict in (*self.verdicts, *likely) if verdict.words or verdict.edit), None)
 
 
 def verdicts_of(facts: Facts) -> list[Verdict]:
     """What every rule says, by predicted gain."""
-    found = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
+    said = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
+    found = [replace(verdict, modeled=verdict.gain) for verdict in said]
     return sorted(found, key=lambda verdict: -verdict.gain)
 
 
-def limit_of(facts: Facts, verdicts: Sequence[Verdict]) -> str:
-    """What limits, in one sentence; ``verdicts``: those that hold, the best first."""
+def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -> Verdict | None:
+    """The verdict that names what limits: that data is fine; or of those about data the best that holds, else the model's first."""
     if not facts.data_limits:
-        fine = computing.data_is_fine(facts)
-        return f"{fine.says}." if fine is not None else ""
-    about_data = {rule.__name__ for rule in (*loading.RULES, *storing.RULES)}
-    cause = next((verdict.says for verdict in verdicts if verdict.rule in about_data), loading.waiting(facts))
+        return computing.data_is_fine(facts)
+    held = [verdict for verdict in good if verdict.rule in ABOUT_DATA]
+    likely = sorted((verdict for verdict in others if verdict.rule in ABOUT_DATA), key=lambda verdict: -verdict.modeled)
+    return next(iter((*held, *likely)), None)
+
+
+def limit_of(facts: Facts, cause: Verdict | None) -> str:
+    """What limits, in one sentence."""
+    if not facts.data_limits:
+        return f"{cause.says}." if cause is not None else ""
     most = f"at most {100 * (facts.headroom - 1):.0f} % to win, up to {facts.rates.whole * facts.headroom:,.0f} records/s"
-    return f"Data limits ({most}): {cause}."
+    return f"Data limits ({most}): {loading.waiting(facts) if cause is None else cause.says}."
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -87,7 +99,11 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     verdicts = _tried(verdicts_of(facts), facts, compose, seconds, say)
     good = sorted((verdict for verdict in verdicts if _holds(verdict)), key=_rank)
     rejected = tuple(v for v in verdicts if v not in good)
-    return Diagnosis(facts, limit_of(facts, good), tuple(good), rejected, tuple(syncs), time.perf_counter() - start)
+    cause = cause_of(facts, good, rejected)
+    took_s = time.perf_counter() - start
+    return Diagnosis(
+        facts, "" if cause is None else cause.rule, limit_of(facts, cause), tuple(good), rejected, tuple(syncs), took_s
+    )
 
 
 def _holds(verdict: Verdict) -> bool:

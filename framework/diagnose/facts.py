@@ -4,17 +4,26 @@ from dataclasses import dataclass
 
 DATA_GAIN = 1.03  # headroom below which data is not the problem: the least difference that measuring calls one
 LEAST_TWO = 1.3  # times as much as one: with less, the cores are too busy for two threads to tell anything
+BUSY = 0.5  # of the cores wanted by other programs
 LEAST_LEFT = 0.01  # of a step, after all that data takes
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``memory_bytes``: what is free or can be freed. ``gpu``: its name. ``bf16``: whether products of bfloat16 are done in hardware."""
+    """``memory_bytes``: what is free or can be freed. ``gpu``: its name. ``bf16``: whether products of bfloat16 are done in hardware.
+    ``load``: cores that programs wanted in the minute before.
+    """
 
     num_cores: int
     memory_bytes: int
     gpu: str | None = None
     bf16: bool = False
+    load: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs take so much that figures are rough."""
+        return self.load > BUSY * self.num_cores
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,14 @@ class Facts:
     @property
     def cuda(self) -> bool:
         return self.machine.gpu is not None
+
+    @property
+    def function_share(self) -> float:
+        """How much of preparing a record the transform's function takes."""
+        rates = self.rates
+        if rates.prepare is None or rates.prepare_plain is None:
+            return 0.0
+        return max(0.0, 1 - rates.prepare / rates.prepare_plain)
 
     @property
     def lock_share(self) -> float:

@@ -5,6 +5,7 @@ from framework.diagnose.model import gain, load_of
 from framework.diagnose.verdict import Verdict
 
 LOCKED = 0.5  # of preparing a record: beyond it a second thread brings less than half of what it should
+CLEARLY = 1.2  # times as fast
 COPY_SHARE = 0.02  # of a step
 ON_DEVICE = {"flip"}  # transforms that an augment does as well
 
@@ -64,7 +65,9 @@ def lower_workers(facts: Facts) -> Verdict | None:
 def no_workers(facts: Facts) -> Verdict | None:
     """Workers for records that are only copied: handing a batch over costs more than gathering it."""
     settings, rates = facts.settings, facts.rates
-    if settings.workers == 0 or rates.prepare is None or rates.prepare <= rates.loader or not facts.data_limits:
+    if settings.workers == 0 or rates.prepare is None or rates.prepare < CLEARLY * rates.loader or not facts.data_limits:
+        return None
+    if settings.has_function:
         return None
     if settings.workers > facts.machine.num_cores and settings.kind == "thread":
         return None
@@ -78,20 +81,17 @@ def no_workers(facts: Facts) -> Verdict | None:
 
 
 def processes(facts: Facts) -> Verdict | None:
-    """Preparing holds Python's lock: threads take turns, with each other and with the step."""
+    """Preparing holds Python's lock, or is mostly a function that may: threads take turns, with each other and with the step."""
     settings, rates = facts.settings, facts.rates
-    locked = facts.lock_share > LOCKED or (settings.has_function and facts.lock_share > LOCKED / 2)
-    if settings.kind == "process" and settings.workers > 0:
+    if (settings.kind == "process" and settings.workers > 0) or settings.staged or not facts.data_limits:
         return None
-    if not facts.data_limits or not locked or rates.prepare is None or rates.prepare_two is None or settings.staged:
+    if rates.prepare is None or rates.prepare_two is None or max(facts.lock_share, facts.function_share) <= LOCKED:
         return None
-    who = "the transform's Python function" if settings.has_function else "reading"
-    share = (
-        "" if rates.prepare_plain is None else f" ({100 * (1 - rates.prepare / rates.prepare_plain):.0f} % of preparing a record)"
-    )
+    share = f" ({100 * facts.function_share:.0f} % of preparing a record)"
+    who = f"the transform's Python function{share}" if settings.has_function else "reading"
     return Verdict(
         "processes",
-        f"{who}{share} holds Python's lock: one thread prepares {rates.prepare:,.0f} records/s, two "
+        f"{who} keeps threads in turn by Python's lock: one thread prepares {rates.prepare:,.0f} records/s, two together "
         f"{rates.prepare_two:,.0f}; {waiting(facts)}",
         "processes have a lock each; threads take turns, and the step waits for its turn too",
         gain(facts, kind="process", workers=facts.machine.num_cores),
@@ -155,7 +155,7 @@ def augment_on_device(facts: Facts) -> Verdict | None:
     if settings.has_function and rates.prepare_plain is not None and load is not None:
         return Verdict(
             "augment_on_device",
-            f"the transform's function takes {100 * (1 - rates.prepare / rates.prepare_plain):.0f} % of preparing a record on the host",
+            f"the transform's function takes {100 * facts.function_share:.0f} % of preparing a record on the host",
             f"{facts.machine.gpu} changes a whole batch in one call",
             gain(facts, load_s=settings.batch_size / rates.prepare_plain),
             edit="do in an augment (uint8 [B, C, H, W] on the device) what the function does: augment=color_jitter, crop_flip, "

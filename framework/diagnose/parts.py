@@ -1,6 +1,7 @@
 """Each part of a configured run measured, alone and together, and what it is made of: the facts of a diagnosis."""
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ class Setting(NamedTuple):
 
 def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Facts:
     """All facts, in about ``seconds``. ``say`` is told what is being measured."""
+    load = os.getloadavg()[0]
     probe = setting.probe()
     try:
         source = probe.assembly.train_source
@@ -71,7 +73,7 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
         settings = settings_of(probe)
         model: nn.Module = probe.assembly.build("model")
         convolutional = any(isinstance(module, nn.Conv2d) for module in model.modules())
-        return Facts(machine_of(device), settings, rates, storage, convolutional)
+        return Facts(machine_of(device, load), settings, rates, storage, convolutional)
     finally:
         probe.close()
 
@@ -232,11 +234,11 @@ def _copied(host: Batch, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def machine_of(device: torch.device) -> Machine:
+def machine_of(device: torch.device, load: float) -> Machine:
     if device.type == "cuda":
-        return Machine(num_cores(), free_memory_bytes(), torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported())
+        return Machine(num_cores(), free_memory_bytes(), torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported(), load)
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    return Machine(num_cores(), free_memory_bytes(), None, "amx_bf16" in flags or "avx512_bf16" in flags)
+    return Machine(num_cores(), free_memory_bytes(), None, "amx_bf16" in flags or "avx512_bf16" in flags, load)
 
 
 def free_memory_bytes() -> int:

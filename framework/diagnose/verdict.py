@@ -45,7 +45,8 @@ class Repack:
 
     def overrides(self) -> list[str]:
         """What makes training read the new stores."""
-        return [f"data={self.output}", *(f"data.{split}={_quoted(target)}" for split, (_, target) in self.paths.items())]
+        found = [f"data={self.output}", *(f"data.{split}={_quoted(target)}" for split, (_, target) in self.paths.items())]
+        return found if self.val is not None else [*found, "data.val=null"]
 
 
 def _value(value: str | int | list[int]) -> str:
@@ -63,7 +64,7 @@ def _quoted(path: str) -> str:
 class Verdict:
     """``rule``: its function's name. ``says``: what limits, with numbers. ``why``: why the advice should help. ``overrides``: of train.
     ``edit``: a line to write, where no override will do; ``adapt``: the name of what tries it. ``gain``: predicted factor on the rate of
-    whole steps; ``tried``: by a trial of a second or two, with ``spread``, not by the model. ``learns``: whether it changes what is learned.
+    whole steps; ``tried``: by a trial of some seconds, with ``spread``, instead of the model, whose word is kept as ``modeled``. ``learns``: whether it changes what is learned.
     ``pack_s``: seconds that packing should take. ``failed``: why it cannot be done here.
     """
 
@@ -77,6 +78,7 @@ class Verdict:
     adapt: str = ""
     learns: bool = False
     tried: bool = False
+    modeled: float = 0.0
     spread: float = 0.0
     pack_s: float = 0.0
     failed: str = ""

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.diagnose.diagnosis import RULES, apply, diagnose, limit_of, verdicts_of
+from framework.diagnose.diagnosis import RULES, apply, cause_of, diagnose, limit_of, verdicts_of
 from framework.diagnose.verdict import Verdict
 from tests.conftest import make_records, write_store
 from tests.diagnose.cases import CUDA, FINE, facts
@@ -39,9 +39,20 @@ def test_verdicts_come_by_gain_and_each_rule_speaks_once():
 
 def test_the_limit_is_one_sentence_with_its_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
-    assert limit_of(slow, verdicts_of(slow)).startswith("Data limits (at most 300 % to win, up to 1,000 records/s): no workers")
+    cause = cause_of(slow, verdicts_of(slow), [])
+    assert limit_of(slow, cause).startswith("Data limits (at most 300 % to win, up to 1,000 records/s): no workers")
     fine = facts(rates=FINE)
-    assert limit_of(fine, verdicts_of(fine)).startswith("data is not your problem: at most 1 % to win")
+    assert limit_of(fine, cause_of(fine, [], [])).startswith("data is not your problem: at most 1 % to win")
+
+
+def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation():
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    likely = [Verdict("prefetch", "p", "w", 0.9, tried=True, modeled=1.5), Verdict("raise_workers", "r", "w", 0.9, modeled=1.2)]
+    assert cause_of(slow, [], likely).rule == "prefetch"
+    assert cause_of(slow, [Verdict("amp", "a", "w", 2.0)], likely).rule == "prefetch"
+    assert cause_of(slow, [Verdict("pack_folder", "f", "w", 1.1)], likely).rule == "pack_folder"
+    assert cause_of(slow, [], []) is None
+    assert "one thread" in limit_of(slow, None)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -52,6 +63,7 @@ def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     judged = {v.rule: v for v in (*found.verdicts, *found.rejected)}
     assert judged["lower_workers"].tried
     assert found.limit.endswith(".")
+    assert all(verdict.modeled >= 1 for verdict in judged.values())
     assert found.syncs == ()
 
 
@@ -79,6 +91,6 @@ def test_advice_of_a_store_packs_it_where_it_says(tmp_path):
 
 def test_without_advice_nothing_is_applied():
     compose = compose_of("data=synthetic", "batch_size=8")
-    found = replace(diagnose(compose, 0.5, silent), verdicts=())
+    found = replace(diagnose(compose, 0.5, silent), verdicts=(), rejected=())
     assert found.best is None
     assert apply(found, compose, 0.5, silent).applied is None

@@ -30,3 +30,8 @@ def test_busy_cores_are_not_taken_for_a_lock():
 
 def test_the_bytes_of_a_store():
     assert facts().storage.num_bytes == 10_000 * 50e3
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (2.0, False), (2.1, True)])
+def test_other_programs_make_figures_rough(load, busy):
+    assert facts(machine={"load": load}).machine.busy == busy

@@ -32,6 +32,8 @@ LOCKED = {"prepare_two": 310.0}
         (no_workers, {"rates": {"prepare": 9000.0}, "settings": {"loader": "plain"}}, ("workers.num=0", "loader=prefetch")),
         (no_workers, {}, None),
         (processes, {"rates": LOCKED}, ("workers.kind=process", "workers.num=4")),
+        (processes, {"settings": {"has_function": True}, "rates": {"prepare_plain": 3000.0}}, ("workers.kind=process", "workers.num=4")),
+        (processes, {"settings": {"has_function": True}, "rates": {"prepare_plain": 400.0}}, None),
         (processes, {}, None),
         (processes, {"rates": LOCKED, "settings": {"kind": "process"}}, None),
         (processes, {"rates": {**LOCKED, **FINE}}, None),

@@ -68,7 +68,7 @@ def test_a_new_store_takes_no_others_name(tmp_path, monkeypatch, there, wanted):
 
 
 def test_this_machine_has_cores_and_memory():
-    machine = machine_of(torch.device("cpu"))
+    machine = machine_of(torch.device("cpu"), 7.0)
     assert machine.num_cores >= 1
     assert machine.memory_bytes > 1 << 20
-    assert machine.gpu is None
+    assert (machine.gpu, machine.load) == (None, 7.0)

@@ -17,7 +17,7 @@ def test_training_reads_what_was_packed():
 
 def test_without_a_validation_set_there_is_one_command():
     assert len(Repack("store", "a.h5", "b", "lmdb").commands()) == 1
-    assert Repack("store", "a.h5", "b", "lmdb").overrides() == ["data=lmdb", "data.train=b.lmdb"]
+    assert Repack("store", "a.h5", "b", "lmdb").overrides() == ["data=lmdb", "data.train=b.lmdb", "data.val=null"]
 
 
 def test_an_advice_without_a_store_is_its_overrides():
