@@ -144,6 +144,13 @@ def verdict(final: Final) -> str:
     return f"{final.winner} is {_beside(final.pairs)} than as configured ({final.default}): {rates}"
 
 
+def won(final: Final) -> str:
+    """How much, in some words."""
+    if final.winner == final.default or final.pairs is None:
+        return "as configured; nothing was proved faster"
+    return f"{100 * final.pairs.gain - 100:.0f} % faster"
+
+
 def _beside(pairs: Pairs) -> str:
     low, high = pairs.quartiles
     chance = f"p {'<=' if pairs.chance <= LEVEL else '='} {max(pairs.chance, LEVEL):.2g}"

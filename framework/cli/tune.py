@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,12 +95,23 @@ def main(arguments: list[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> Wish:
-    """The words of the command line. ConfigError C124, C195, C196, C197."""
+    """The words of the command line. ConfigError C104, C124, C195, C196."""
     config_dir = option(list(arguments), "--config-dir", "-cd")
+    own, words = _sorted_out(arguments)
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    wish = Wish(tuple(words), config_dir, granted(list(arguments)), **own)
+    for key in ("memory",) if wish.what == "reading" else ("name", "force"):
+        if key in own:
+            raise ConfigError(196, f"{key} = {own[key]}", f"what={wish.what} would ignore it", "leave it out")
+    return wish
+
+
+def _sorted_out(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The command's own keys, and the run's words; options left out."""
     own: dict[str, Any] = {}
     words: list[str] = []
-    before = ""
-    for word in arguments:
+    for before, word in zip(["", *arguments], arguments, strict=False):
         key, _, value = word.partition("=")
         if word.startswith("-") and key not in OPTIONS:
             raise ConfigError(124, key, f"no such option{did_you_mean(key, OPTIONS)}", "see 'paceline tune --help'")
@@ -107,15 +119,7 @@ def parsed(arguments: Sequence[str]) -> Wish:
             own[key] = OWN[key](value)
         elif key not in OPTIONS and before not in OPTIONS:
             words.append(word)
-        before = word
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
-    wish = Wish(tuple(words), config_dir, granted(list(arguments)), **own)
-    unused = ("memory",) if wish.what == "reading" else ("name", "force")
-    for key in unused:
-        if key in own:
-            raise ConfigError(196, f"{key} = {own[key]}", f"what={wish.what} would ignore it", "leave it out")
-    return wish
+    return own, words
 
 
 def _budget(text: str) -> float:
@@ -204,6 +208,7 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     from framework.tune.search import Search  # noqa: PLC0415
 
     torch.set_num_threads(num_cores())  # as a run does
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more processes than cores: tried on purpose
     loaders, refused = _loaders(wish)
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)
@@ -224,6 +229,7 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
 
 def _keep(wish: Wish, config: Config, path: Path, search: Any, told: Any, final: Any) -> None:
     """Write the recipe, and say how to use it."""
+    from framework.cli.ladder import won  # noqa: PLC0415
     from framework.tune.candidate import applied  # noqa: PLC0415
 
     winner = None if final.winner == final.default else final.winner
@@ -233,8 +239,9 @@ def _keep(wish: Wish, config: Config, path: Path, search: Any, told: Any, final:
     command = ["paceline", "train", "--config-dir", wish.folder, *again]
     tuned_by = shlex.join(["paceline", "tune", *wish.words])
     comments = [
-        f"tuned {time.strftime('%Y-%m-%d %H:%M')} on {_where()}: {told.verdict}",
-        f"{tuned_by}, budget={wish.budget:g}",
+        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {_where()}",
+        told.verdict,
+        f"{tuned_by} budget={wish.budget:g}",
         *([f"give with it: {shlex.join(found.again)}"] if found.again else []),
     ]
     wanted = config if winner is None else applied(config, winner, search.loaders)

@@ -13,7 +13,7 @@ from framework.cli.allowed import Grant
 from framework.cli.paths import CONF, ROOT
 from framework.cli.variant import composed
 from framework.durable import write_text
-from framework.errors import ConfigError
+from framework.errors import ConfigError, printable
 from framework.tune.candidate import Candidate
 
 Config = dict[str, Any]
@@ -73,7 +73,12 @@ def recipe_text(found: Typed, winner: Candidate | None, comments: Sequence[str])
     added = [line for line in lines if not line.startswith("override ")]
     bases = [f"/recipes/{base}" for base in found.bases]
     defaults = [*bases, *added, "_self_", *(line for line in lines if line not in added)]  # Hydra wants overrides last
-    head = ["# @package _global_", *(f"# {comment}" for comment in comments), "defaults:", *(f"  - {line}" for line in defaults)]
+    head = [
+        "# @package _global_",
+        *(f"# {printable(comment)}" for comment in comments),
+        "defaults:",
+        *(f"  - {line}" for line in defaults),
+    ]
     values = OmegaConf.merge(found.values, {} if winner is None else _decided(winner))
     return "\n".join([*head, f"\n{OmegaConf.to_yaml(values)}" if values else ""])
 
