@@ -59,6 +59,8 @@ def spans_chart(runs: Sequence[Run], names: Sequence[str], png: bool) -> Chart |
     axes.set_xlim(0, 1.005 * longest_s / size)
     legend(figure, handles, spans, at_top=True, columns=len(spans))
     caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
+    if any(run.what != "train" for run in runs):
+        caption = "The mean step of what the bench measured, which may be less than training."
     if IDLE in spans:
         caption += " idle: a device had nothing to do; the host's wait beside its work is in the table."
     return finished("spans", "Where the step time goes", caption, figure, tips, png)

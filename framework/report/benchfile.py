@@ -68,6 +68,7 @@ def _cell(path: Path, header: Line, cell: Line, lines: list[Line], notes: list[s
         status=status,
         reason=reason,
         kind="cell",
+        what=shown(header.get("what") or "train"),
         choices={shown(key): shown(value) for key, value in cell.items()},
         config={shown(key): value for key, value in cell.items()},
         facts=facts_of(header),

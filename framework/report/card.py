@@ -53,7 +53,7 @@ def _of_many(runs: Sequence[Run], names: Sequence[str], compared: Relative) -> I
         yield Card(
             "Fastest", names[fast], f"{rate(runs[fast].records_per_s)} records/s, {ratio:.2f} times the slowest, {names[slow]}"
         )
-    waits = [run.wait_share for run in runs if run.wait_share is not None]
+    waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         yield Card(
             "Waiting for data",

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from framework.report.run import Run
 from framework.report.value import shown
 
-NO_WORDS = ("true", "false", "null", "none", "default")  # values that say nothing without their key
+NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
+UNKNOWN = "default"  # of a key that was not given, and whose value is not recorded
 
 
 class Difference(NamedTuple):
@@ -45,13 +46,13 @@ def chosen(run: Run, key: str) -> str:
     for place in (f"{key}.source._target_", f"{key}._target_"):
         if place in run.config:
             return shown(str(run.config[place]).split(".")[-2:][0])
-    return shown(run.config[key]) if key in run.config else "default"
+    return shown(run.config[key]) if key in run.config else UNKNOWN
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run, all different: what was chosen for it that others did not choose, else its directory's."""
     keys = varying(runs)
-    names = [" · ".join(_word(key, chosen(run, key)) for key in keys) or run.name for run in runs]
+    names = [" · ".join(_word(key, chosen(run, key)) for key in keys if chosen(run, key) != UNKNOWN) or run.name for run in runs]
     names = [
         name if names.count(name) == 1 or not keys else f"{name} ({run.name})" for name, run in zip(names, runs, strict=True)
     ]
@@ -89,7 +90,8 @@ def relative(runs: Sequence[Run], to: str) -> Relative:
 
 def _ratio(base: Run, run: Run) -> float | None:
     """Time per record as a multiple of the base's. Of a bench the median over its rounds: a slow minute is slow for all cells of its round."""
-    ratios = [base.rounds[number] / rate for number, rate in run.rounds.items() if number in base.rounds]
+    shared = run.rounds if run.place == base.place else {}
+    ratios = [base.rounds[number] / rate for number, rate in shared.items() if number in base.rounds]
     if ratios:
         return statistics.median(ratios)
     return base.records_per_s / run.records_per_s if base.records_per_s and run.records_per_s else None

@@ -31,6 +31,8 @@ class Curve(NamedTuple):
 class Run:
     """``status``: ``finished``, ``interrupted``, ``failed``, ``unfinished``, or, of a bench's cell, ``impossible``.
 
+    ``kind``: ``run`` or ``cell``. ``what``: was measured; of a bench it may be less than training.
+
     ``choices``: what was asked for, key -> value as typed. ``config``: all of it, by dotted names. ``rates``: records per second, one for
     each report, window or repeat; ``rounds``: a bench's, by its round. ``spans``: what a step is made of, in its order; where a device's
     ``idle`` is known it stands in the place of ``wait``, the host's, which lies beside the device's work and is ``beside``. ``curves``: by
@@ -43,6 +45,7 @@ class Run:
     status: str = "finished"
     reason: str = ""
     kind: str = "run"
+    what: str = "train"
     choices: Mapping[str, str] = field(default_factory=dict[str, str])
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])

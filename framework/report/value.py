@@ -1,6 +1,7 @@
 """JSON that others wrote, taken where it is of the kind that is wanted and left alone where it is not."""
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,9 +71,9 @@ def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_of(value: Any) -> str:
-    """A command line as it can be typed again. The program and its command may be one word."""
+    """A command line as it can be typed again. The program, whose folder is left out, and its command may be one word."""
     words = [str(word) for word in value] if isinstance(value, list) else []
-    return shown(" ".join([*words[:1], *map(shlex.quote, words[1:])]))
+    return shown(" ".join([*map(os.path.basename, words[:1]), *map(shlex.quote, words[1:])]))
 
 
 def shown(value: Any) -> str:

@@ -99,9 +99,9 @@ def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str
     return summary
 
 
-def make_bench(path: Path, lines: list[dict], cells: list[dict] | None = None) -> Path:
+def make_bench(path: Path, lines: list[dict], cells: list[dict] | None = None, what: str = "train") -> Path:
     """A bench file: ``lines`` without its header, which names ``cells`` where they are given."""
-    header = {"bench": 1, "machine": MACHINE, "command": ["paceline", "bench", "what=train"], "what": "train"}
+    header = {"bench": 1, "machine": MACHINE, "command": ["paceline", "bench", f"what={what}"], "what": what}
     header |= {"cells": cells} if cells else {}
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
     return path

@@ -1,7 +1,8 @@
+from framework.report.benchfile import read_bench
 from framework.report.card import cards
 from framework.report.compare import relative
 from framework.report.rundir import read_run
-from tests.report.runs import lines_of, make_run
+from tests.report.runs import cell, lines_of, make_bench, make_run
 
 
 def of(paths):
@@ -36,6 +37,14 @@ def test_of_runs_that_all_learned_differently_only_the_best_is_told(tmp_path):
     found = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
     assert "Learned" not in found
     assert found["Lowest validation loss"].detail == "b"
+
+
+def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
+    path = make_bench(tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")], what="loader")
+    runs = read_bench(path)
+    found = {card.title: card for card in cards(runs, ["a", "b"], relative(runs, "first"))}
+    assert found["Cells"].value == "2"
+    assert "Waiting for data" not in found
 
 
 def test_a_failed_run_says_why(tmp_path):

@@ -26,6 +26,10 @@ def test_no_two_runs_have_one_name():
     assert labels([run("x", data="hdf5"), run("y", data="hdf5"), run("z", data="lmdb")]) == ["hdf5 (x)", "hdf5 (y)", "lmdb"]
 
 
+def test_what_is_not_known_is_not_in_a_name():
+    assert labels([run("x", data="hdf5"), run("y", model="big"), run("z")]) == ["hdf5", "big", "z"]
+
+
 def test_words_that_say_nothing_keep_their_key():
     assert labels([run(shuffle="true"), run(shuffle="false")]) == ["shuffle=true", "shuffle=false"]
 
@@ -49,8 +53,9 @@ def test_times_are_multiples_of_the_base(to, base, times):
 
 def test_of_a_bench_the_median_of_the_rounds_counts():
     base = Run("a", "a", records_per_s=100.0, rounds={0: 100.0, 1: 50.0, 2: 120.0})
-    other = Run("b", "b", records_per_s=100.0, rounds={0: 200.0, 1: 100.0, 2: 60.0, 3: 1.0})
-    assert relative([base, other], "first").times == [1.0, 0.5]
+    other = Run("a", "a", records_per_s=100.0, rounds={0: 200.0, 1: 100.0, 2: 60.0, 3: 1.0})
+    elsewhere = Run("b", "b", records_per_s=100.0, rounds={0: 200.0})  # another bench, whose rounds were other minutes
+    assert relative([base, other, elsewhere], "first").times == [1.0, 0.5, 1.0]
 
 
 def test_a_run_that_did_not_finish_is_no_base_unless_all_are():

@@ -46,4 +46,5 @@ def test_what_is_shown_is_one_line_of_letters_and_not_endless():
 
 def test_a_command_can_be_typed_again():
     assert command_of(["paceline train", "-m", "a=b c", "d='e'"]) == "paceline train -m 'a=b c' 'd='\"'\"'e'\"'\"''"
+    assert command_of(["/a folder/bin/paceline", "train"]) == "paceline train"
     assert command_of("x") == ""
