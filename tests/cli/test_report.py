@@ -41,7 +41,7 @@ def test_a_report_that_cannot_be_written_is_a_line_and_no_error(tmp_path, capfd)
     assert len(said.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["run", "run/", "a folder, = 'quoted'", "漢字"])
+@pytest.mark.parametrize("name", ["run/", "a folder, = '漢字'"])
 def test_a_directory_may_have_any_name(tmp_path, name):
     make_run(tmp_path / name)
     done = paceline("report", name, "png=false")
@@ -61,25 +61,22 @@ def test_a_bench_file_has_its_page_beside_it(tmp_path):
 def test_several_places_make_one_page_below_outputs(tmp_path):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b")
-    done = paceline("report", "a", "b", "png=false", "relative=slowest")
-    assert done.code == 0
+    assert paceline("report", "a", "b", "png=false", "relative=slowest").code == 0
     assert len(list(Path("outputs/report").rglob("report.html"))) == 1
-    assert paceline("report", "a", "b", "png=false", "page=here/it.html").code == 0
-    assert Path("here/it.html").is_file()
+
+
+def test_the_page_goes_where_it_is_wanted(tmp_path):
+    make_run(tmp_path / "a")
+    assert paceline("report", "a", "png=false", "page=here/it.html").code == 0
+    assert [path.name for path in Path("here").iterdir()] == ["it.html"]
 
 
 @pytest.mark.parametrize(
     ("words", "number"),
     [
         (["absent"], "D175"),
-        (["empty"], "D176"),
-        (["file"], "D177"),
-        (["a", "relative=last"], "C175"),
-        (["a", "page=x.pdf"], "C176"),
         (["a", "png=maybe"], "C101"),
         (["a", "dirs=3"], "C100"),
-        (["dirs=3"], "C101"),
-        (["dirs=[]"], "C101"),
         ([], "C103"),
         (["a", "colour=red"], "C102"),
         (["--fast", "a"], "C124"),
@@ -87,8 +84,6 @@ def test_several_places_make_one_page_below_outputs(tmp_path):
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path, words, number):
     make_run(tmp_path / "a")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("x")
     done = paceline("report", *words)
     assert is_one_error_line(done, number)
     assert not list(tmp_path.rglob("*.html"))

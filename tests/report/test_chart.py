@@ -12,7 +12,7 @@ def test_long_names_lose_their_middle():
 
 
 def test_pictures_are_pictures(tmp_path):
-    for chart in drawn(make_sweep(tmp_path), png=True).values():
+    for chart in drawn(make_sweep(tmp_path, 1), png=True).values():
         pixels = cv2.imdecode(np.frombuffer(chart.png, np.uint8), cv2.IMREAD_COLOR)
         assert pixels.shape[1] == int(420 / 72 * PNG_DPI)
         assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
