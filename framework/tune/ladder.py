@@ -126,12 +126,13 @@ class Climb:
     def _try(self, candidate: Candidate, seconds: float) -> str:
         """Measure it; why that was refused, or nothing. What the present settings raise is the user's to mend."""
         try:
-            self.rates.setdefault(candidate, []).extend(self._visit(candidate, seconds))
+            rates = self._visit(candidate, seconds)
         except PacelineError as error:
             if candidate == self.default:
                 raise
-            del self.rates[candidate]
+            self.rates.pop(candidate, None)
             return str(error)
+        self.rates.setdefault(candidate, []).extend(rates)
         return ""
 
     def _visit(self, candidate: Candidate, seconds: float) -> Sequence[float]:

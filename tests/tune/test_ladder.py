@@ -156,6 +156,21 @@ def test_the_best_so_far_is_known_in_the_middle_of_a_rung():
     assert ratio == pytest.approx(planted(best) / planted(DEFAULT))
 
 
+@pytest.mark.parametrize("at", [1, 2, 3, 20, 60])
+def test_the_best_so_far_is_known_when_a_visit_is_broken_off(at):
+    machine = Machine(planted)
+
+    def measure(candidate: Candidate, seconds: float):
+        if len(machine.visits) == at:
+            raise KeyboardInterrupt
+        return machine.measure(candidate, seconds)
+
+    climb = Climb(SMALL, measure, 60.0, machine.clock)
+    with pytest.raises(KeyboardInterrupt):
+        list(climb.rungs())
+    assert (climb.best_so_far() is None) == (at < 3)
+
+
 def test_with_nothing_else_to_choose_nothing_is_compared():
     rungs, final = Machine(planted).climb([Candidate(0, "thread", "plain", 0)])
     assert (rungs, final.challenger, final.pairs) == ([], None, None)
