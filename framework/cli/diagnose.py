@@ -14,7 +14,7 @@ from framework.cli.arguments import option
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.paths import CONF
 from framework.durable import write_json
-from framework.errors import ConfigError
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated
 from framework.targets import did_you_mean
 
 SECONDS = 30.0
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         return 0
     asked = taken_apart(arguments)
     with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:  # where a traceback would go
-        outcome = outcome_of(partial(_diagnose, asked, arguments), Path(folder), show_traceback="debug=trace" in arguments)
+        outcome = outcome_of(partial(_attempt, asked, arguments), Path(folder), show_traceback="debug=trace" in arguments)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
@@ -103,6 +103,15 @@ def _seconds(text: str | None) -> float:
     if not 1 <= found <= 3600:
         raise ConfigError(191, f"seconds = {text}", "not a value it can have", "give 1 to 3600")
     return found
+
+
+def _attempt(asked: Asked, arguments: list[str]) -> Outcome:
+    try:
+        return _diagnose(asked, arguments)
+    except KeyboardInterrupt:
+        return Outcome(EXIT_INTERRUPTED, "stopped: the diagnosis is not complete")
+    except Terminated:
+        return Outcome(EXIT_TERMINATED, "stopped by SIGTERM: the diagnosis is not complete")
 
 
 def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:

@@ -5,6 +5,7 @@ from framework.diagnose.model import gain, load_of
 from framework.diagnose.verdict import Verdict
 
 LOCKED = 0.5  # of preparing a record: beyond it a second thread brings less than half of what it should
+LEAST_SHARED_S = 2e-3  # of preparing a step's records: less is not worth handing over to workers
 CLEARLY = 1.2  # times as fast
 COPY_SHARE = 0.02  # of a step
 ON_DEVICE = {"flip"}  # transforms that an augment does as well
@@ -36,6 +37,8 @@ def raise_workers(facts: Facts) -> Verdict | None:
     )
     if facts.lock_share > LOCKED and settings.kind == "thread":
         return None  # more threads would not help; see processes
+    if settings.batch_size / facts.rates.prepare < LEAST_SHARED_S:
+        return None
     return Verdict(
         "raise_workers",
         f"{now}, on {num_cores} cores; {waiting(facts)}",
@@ -120,6 +123,8 @@ def prefetch(facts: Facts) -> Verdict | None:
     """Nothing reads ahead of the step."""
     if facts.settings.loader != "plain" or not facts.data_limits:
         return None
+    if facts.settings.workers == 0 and raise_workers(facts) is not None:
+        return None  # workers read ahead too, and are more than one
     return Verdict(
         "prefetch",
         f"loader=plain takes each batch when the step wants it; {waiting(facts)}",

@@ -8,6 +8,7 @@ LARGE = 2.0  # times as many pixels a side as the model sees: then most of decod
 MEMORY_SHARE = 0.5  # of memory that a store may take
 GATHER_BYTES_PER_S = 2e9  # of one thread over memory; measured: benchmarks/README.md, D
 FIXED = {"resize", "center_crop"}  # transforms that give every epoch the same pixels
+READ_SHARE = 0.05  # of preparing a record: less is not worth packing for
 CACHED = 0.8  # share of a store in the page cache beyond which the disk is hardly asked
 WAITS = 0.5  # CPU seconds per second of reading below which it is the disk that is waited for
 
@@ -107,6 +108,8 @@ def pack_folder(facts: Facts) -> Verdict | None:
     if storage is None or storage.form != "folder" or load is None or rates.read is None or not facts.data_limits:
         return None
     read_s = facts.settings.batch_size / rates.read
+    if read_s < READ_SHARE * load.load_s:
+        return None
     return Verdict(
         "pack_folder",
         f"{storage.num_records:,} loose files: opening and reading one takes {1e6 / rates.read:.0f} us, "

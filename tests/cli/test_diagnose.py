@@ -9,7 +9,7 @@ from framework.cli.diagnose import changed, taken_apart
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline
 
-QUICK = ["seconds=2", "batch_size=32"]
+QUICK = ["seconds=1", "batch_size=32"]
 
 
 def test_a_run_is_diagnosed_in_words_and_in_json():
@@ -22,12 +22,8 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
     assert found["facts"]["storage"]["form"] == "hdf5"
     assert found["facts"]["rates"]["whole"] > 0
     assert ("applied " in done.out) == (found["applied"] is not None) or "applied: nothing" in done.out
+    assert Path("outputs/data/digits/train.h5").exists()  # packed first, as train would
     assert not list(Path().glob("outputs/2*"))
-
-
-def test_the_data_is_packed_first_as_train_would():
-    paceline("diagnose", *QUICK, "seconds=1")
-    assert Path("outputs/data/digits/train.h5").exists()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
         (pack_folder, {}, {"encode": "keep"}),
         (pack_folder, {"storage": {"form": "hdf5"}}, None),
         (pack_folder, {"rates": FINE}, None),
+        (pack_folder, {"rates": {"read": 1e5}}, None),
         (repack_contiguous, {"storage": CHUNKED}, {}),
         (repack_contiguous, {"storage": CHUNKED, "settings": {"shuffle": False}}, None),
         (repack_contiguous, {"storage": CHUNKED, "settings": {"block": 256}}, None),
