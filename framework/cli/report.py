@@ -18,6 +18,8 @@ from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Ter
 
 def main(arguments: list[str]) -> int:
     """The command; words that are not overrides are paths."""
+    if not arguments:
+        raise ConfigError(103, "dirs", "must be given", "name runs, sweeps or bench files: paceline report DIR [DIR ...]")
     plain = plain_words(arguments)
     if arguments[:1] == ["-sc"] or not plain:
         return run_app("report", arguments, _job)

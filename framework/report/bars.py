@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from framework.report.chart import DASHES, EDGE, WIDTH, Chart, finished, fitted, legend
 from framework.report.compare import Relative, looks
@@ -32,6 +32,7 @@ def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
     axes.grid(visible=False)  # its lines would cross the names
     axes.tick_params(length=3)
     axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel(unit)
     return figure, axes
 
@@ -115,7 +116,7 @@ def times_chart(runs: Sequence[Run], names: Sequence[str], compared: Relative, p
             widest = max(widest, ends[1])
     axes.set_xlim(0, 1.02 * min(widest, 1.3 * greatest))  # a run that hung for a while must not make all bars short
     rows = np.arange(len(runs))
-    axes.vlines([1.0] * len(runs), rows + 0.5, rows + 0.96, color=INK, linewidth=1.2)
+    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=INK, linewidth=1.2)
     caption = (
         f"1 is {names[compared.base]}, the upright line; shorter is faster. The thin line on a bar spans the middle half of its reports, "
         "windows or repeats. What did not finish is pale."
