@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
     def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
         """A fresh one, whose measurements end also where a step takes seconds."""
-        return Probe(self.config, self.allowed, num_windows, GRACE_S, self.adapt)
+        return Probe({**self.config, "clock": True}, self.allowed, num_windows, GRACE_S, self.adapt)
 
 
 def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Facts:
@@ -65,7 +65,7 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
             compute.busy_cores,
             together["half"].records_per_s if "half" in together else None,
             copy=_copy_rate(probe),
-            wait=whole.spans_s.get("wait", 0.0) / (sum(whole.spans_s.values()) or 1.0),
+            wait=waited(whole.spans_s),
             spread=whole.spread,
             **alone,
         )
@@ -76,6 +76,12 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
         return Facts(machine_of(device, load), settings, rates, storage, convolutional)
     finally:
         probe.close()
+
+
+def waited(spans_s: dict[str, float]) -> float:
+    """The share of a step in which nothing could go on for want of data: on CUDA the device's idle time, which the host's waiting overlaps."""
+    own_s = {name: seconds for name, seconds in spans_s.items() if name != "wait" or "idle" not in spans_s}
+    return own_s.get("idle", own_s.get("wait", 0.0)) / (sum(own_s.values()) or 1.0)
 
 
 def _together(probe: Probe, seconds: float, say: Callable[[str], None]) -> dict[str, Rate]:

@@ -4,7 +4,7 @@ import torch
 
 from framework.contracts import Field, Manifest
 from framework.data.hdf5 import HDF5Store, HDF5Writer
-from framework.diagnose.parts import free_target, gather, machine_of, settings_of, storage_of, touch
+from framework.diagnose.parts import free_target, gather, machine_of, settings_of, storage_of, touch, waited
 from tests.conftest import make_records, write_store
 from tests.diagnose.setting import setting, write_photos
 
@@ -72,3 +72,9 @@ def test_this_machine_has_cores_and_memory():
     assert machine.num_cores >= 1
     assert machine.memory_bytes > 1 << 20
     assert (machine.gpu, machine.load) == (None, 7.0)
+
+
+def test_on_a_gpu_it_is_the_device_that_waits():
+    assert waited({"wait": 1.0, "forward": 3.0}) == 0.25
+    assert waited({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
+    assert waited({}) == 0.0
