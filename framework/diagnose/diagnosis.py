@@ -73,20 +73,21 @@ def verdicts_of(facts: Facts) -> list[Verdict]:
 
 
 def cause_of(facts: Facts, good: Sequence[Verdict], others: Sequence[Verdict]) -> Verdict | None:
-    """The verdict that names what limits: that data is fine; or of those about data the best that holds, else the model's first."""
-    if not facts.data_limits:
-        return computing.data_is_fine(facts)
-    held = [verdict for verdict in good if verdict.rule in ABOUT_DATA]
+    """The verdict that names what limits: the best about data that holds; else that data is fine; else what the model puts first."""
+    held = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
+    if held is not None or not facts.data_limits:
+        return held or computing.data_is_fine(facts)
     likely = sorted((verdict for verdict in others if verdict.rule in ABOUT_DATA), key=lambda verdict: -verdict.modeled)
-    return next(iter((*held, *likely)), None)
+    return next(iter(likely), None)
 
 
 def limit_of(facts: Facts, cause: Verdict | None) -> str:
     """What limits, in one sentence."""
-    if not facts.data_limits:
-        return f"{cause.says}." if cause is not None else ""
+    says = loading.waiting(facts) if cause is None else cause.says
+    if cause is not None and cause.rule == "data_is_fine":
+        return f"{says}."
     most = f"at most {100 * (facts.headroom - 1):.0f} % to win, up to {facts.rates.whole * facts.headroom:,.0f} records/s"
-    return f"Data limits ({most}): {loading.waiting(facts) if cause is None else cause.says}."
+    return f"Data limits ({most}): {says}." if facts.data_limits else f"Data limits: {says}."
 
 
 def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -100,6 +101,8 @@ def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
     good = sorted((verdict for verdict in verdicts if _holds(verdict)), key=_rank)
     rejected = tuple(v for v in verdicts if v not in good)
     cause = cause_of(facts, good, rejected)
+    if cause is not None and cause.rule in ABOUT_DATA:  # tried, and better: then data is not fine, whatever was measured before
+        good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
     took_s = time.perf_counter() - start
     return Diagnosis(
         facts, "" if cause is None else cause.rule, limit_of(facts, cause), tuple(good), rejected, tuple(syncs), took_s

@@ -52,6 +52,7 @@ def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation
     assert cause_of(slow, [Verdict("amp", "a", "w", 2.0)], likely).rule == "prefetch"
     assert cause_of(slow, [Verdict("pack_folder", "f", "w", 1.1)], likely).rule == "pack_folder"
     assert cause_of(slow, [], []) is None
+    assert cause_of(facts(rates=FINE), [Verdict("lower_workers", "l", "w", 2.0, tried=True)], []).rule == "lower_workers"
     assert "one thread" in limit_of(slow, None)
 
 
