@@ -73,7 +73,8 @@ def crop_flip(
     held = [None if t is None else t.contiguous() for t in (offsets, mirror, _each(scale, count), _each(shift, count))]
     pointers = [None if t is None else t.data_ptr() for t in held]
     threads = num_threads() if out.numel() >= SHARED else 1
-    return None if compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads) else out
+    compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads)
+    return out
 
 
 def _each(values: Tensor | None, count: int) -> Tensor | None:

@@ -4,9 +4,12 @@
    -ffp-contract=off, since a fused multiply-add rounds once. */
 
 #include <stdint.h>
-#include <string.h>
 
-#define WIDEST 8192  /* pixels of a row, kept on the stack */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define FASTEST __attribute__((target_clones("avx2", "default")))  /* chosen when the library is loaded */
+#else
+#define FASTEST
+#endif
 
 typedef struct {
     const uint8_t *image;
@@ -17,69 +20,78 @@ typedef struct {
     void *out;
 } Job;
 
-static void reverse(uint8_t *row, int64_t width)
+FASTEST static void normalize(const uint8_t *in, int64_t count, float scale, float shift, float *out)
 {
-    for (int64_t i = 0; i < width / 2; i++) {
-        uint8_t kept = row[i];
-        row[i] = row[width - 1 - i];
-        row[width - 1 - i] = kept;
-    }
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)in[i] * scale + shift;
 }
 
-/* One row of the result, as bytes: source row y, begun right columns further, black where there is no source. */
-static void cut(const Job *job, const uint8_t *plane, int64_t y, int64_t right, uint8_t *row)
+FASTEST static void normalize_mirrored(const uint8_t *in, int64_t count, float scale, float shift, float *out)
 {
-    int64_t width = job->width, first = right < 0 ? -right : 0, stop = right > 0 ? width - right : width;
-    if (y < 0 || y >= job->height || first >= stop) {
-        memset(row, 0, (size_t)width);
-        return;
-    }
-    memset(row, 0, (size_t)first);
-    memcpy(row + first, plane + y * width + right + first, (size_t)(stop - first));
-    memset(row + stop, 0, (size_t)(width - stop));
+    for (int64_t i = 0; i < count; i++)
+        out[count - 1 - i] = (float)in[i] * scale + shift;
 }
 
+static void normalize_row(const uint8_t *in, int64_t first, int64_t stop, int64_t width, int mirrored, float scale, float shift, float *out)
+{
+    float black = 0.0f * scale + shift;
+    int64_t before = mirrored ? width - stop : first, count = stop - first;
+    for (int64_t i = 0; i < before; i++)
+        out[i] = black;
+    (mirrored ? normalize_mirrored : normalize)(in, count, scale, shift, out + before);
+    for (int64_t i = before + count; i < width; i++)
+        out[i] = black;
+}
+
+static void copy_row(const uint8_t *in, int64_t first, int64_t stop, int64_t width, int mirrored, uint8_t *out)
+{
+    int64_t before = mirrored ? width - stop : first, count = stop - first;
+    for (int64_t i = 0; i < before; i++)
+        out[i] = 0;
+    for (int64_t i = 0; i < count; i++)
+        out[before + i] = in[mirrored ? count - 1 - i : i];
+    for (int64_t i = before + count; i < width; i++)
+        out[i] = 0;
+}
+
+/* One image. first..stop: the columns of a row of the result, before it is mirrored, that the source has. */
 static void record(const Job *job, int64_t number)
 {
-    uint8_t row[WIDEST];
-    int64_t down = 0, right = 0, area = job->height * job->width;
+    int64_t down = 0, right = 0, height = job->height, width = job->width;
     int mirrored = job->mirror && job->mirror[number];
     if (job->offsets) {
         down = job->offsets[2 * number] - job->padding;
         right = job->offsets[2 * number + 1] - job->padding;
     }
+    int64_t first = right < 0 ? -right : 0, stop = right > 0 ? width - right : width;
+    if (first >= stop)
+        first = stop = width;
     for (int64_t c = 0; c < job->channels; c++) {
-        int64_t plane = (number * job->channels + c) * area;
-        for (int64_t y = 0; y < job->height; y++) {
-            int64_t at = plane + y * job->width;
-            cut(job, job->image + plane, y + down, right, row);
-            if (mirrored)
-                reverse(row, job->width);
-            if (!job->scale) {
-                memcpy((uint8_t *)job->out + at, row, (size_t)job->width);
-                continue;
-            }
-            float *out = (float *)job->out + at, scale = job->scale[c], shift = job->shift[c];
-            for (int64_t x = 0; x < job->width; x++)
-                out[x] = (float)row[x] * scale + shift;
+        int64_t plane = (number * job->channels + c) * height * width;
+        for (int64_t y = 0; y < height; y++) {
+            int there = y + down >= 0 && y + down < height;
+            const uint8_t *in = job->image + plane + (there ? (y + down) * width + first + right : 0);
+            int64_t at = plane + y * width, begin = there ? first : width, end = there ? stop : width;
+            if (begin == end)
+                in = job->image;  /* nothing is read */
+            if (job->scale)
+                normalize_row(in, begin, end, width, mirrored, job->scale[c], job->shift[c], (float *)job->out + at);
+            else
+                copy_row(in, begin, end, width, mirrored, (uint8_t *)job->out + at);
         }
     }
 }
 
-/* Returns -1 and writes nothing where a row is too wide. */
-int paceline_crop_flip(const uint8_t *image, int64_t batch, int64_t channels, int64_t height, int64_t width, int64_t padding,
-                       const int64_t *offsets, const uint8_t *mirror, const float *scale, const float *shift, void *out, int threads)
+void paceline_crop_flip(const uint8_t *image, int64_t batch, int64_t channels, int64_t height, int64_t width, int64_t padding,
+                        const int64_t *offsets, const uint8_t *mirror, const float *scale, const float *shift, void *out, int threads)
 {
     Job job = {image, channels, height, width, padding, offsets, mirror, scale, shift, out};
-    if (width > WIDEST)
-        return -1;
     if (threads < 2) {
         for (int64_t i = 0; i < batch; i++)
             record(&job, i);
-        return 0;
+        return;
     }
     #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < batch; i++)
         record(&job, i);
-    return 0;
 }
