@@ -17,6 +17,7 @@ import torch
 
 from framework.durable import uninterrupted
 from framework.errors import PacelineError, ResourceError
+from framework.heap import keep_freed_memory
 from framework.measure.host import die_with_parent
 
 Say = Callable[[Any], None]
@@ -129,6 +130,7 @@ def _serve(connection: Connection, work: Work, parent: int) -> None:
     """A worker process: its parent alone decides what Ctrl-C or SIGTERM mean."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_freed_memory()
     torch.set_num_threads(1)  # a fork has none of OpenMP's threads, for which it would wait; and we are the parallelism
     die_with_parent()
     if os.getppid() != parent:  # it died before we could ask to be told
