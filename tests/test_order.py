@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework import order as order_module
 from framework.order import Order, block_permutation, draws, permutation, record_seeds, spread
 
 SIZES = {
@@ -235,3 +236,17 @@ def test_seeds_differ_between_records_epochs_and_runs():
 def test_blocks_and_window_are_part_of_the_orders_identity():
     plain, blocks = Order(9, 2).identity, Order(9, 2, block=3, window=2).identity
     assert blocks == {**plain, "block": 3, "window": 2}
+
+
+@given(st.integers(0, 3000), st.integers(0, 2**40), st.integers(0, 1000))
+def test_a_compiled_permutation_is_the_one_torch_finds(num_records, seed, epoch):
+    found = permutation(num_records, seed, epoch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "find", lambda name: None)
+        assert torch.equal(found, permutation(num_records, seed, epoch))
+
+
+def test_a_large_permutation_is_the_one_torch_finds(monkeypatch):
+    found = permutation(5_000_011, 3, 4)  # more records than buckets
+    monkeypatch.setattr(order_module, "find", lambda name: None)
+    assert torch.equal(found, permutation(5_000_011, 3, 4))

@@ -11,6 +11,7 @@ import torch
 POINTER, NUMBER, COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
+    "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
 }
 
