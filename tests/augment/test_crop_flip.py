@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -108,15 +112,22 @@ def test_the_result_lies_in_one_piece():
     assert _applied(CropFlip("image", 2, 0.5, MEAN, STD), numbers).is_contiguous()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(300, 3, 32, 32), (5, 1, 28, 28), (2, 4, 9, 8193), (7, 3, 224, 224)])
-def test_both_ways_round_alike(shape, threads, monkeypatch):
-    image = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    augment, numbers = CropFlip("image", 4, 0.5, [0.31], [0.23]), draws(torch.arange(shape[0]), 1, 2, 3)
+def check_both_ways(threads):
     torch.set_num_threads(threads)
-    try:
+    for shape in [(300, 3, 32, 32), (5, 1, 28, 28), (2, 4, 9, 8193), (7, 3, 224, 224)]:
+        image = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+        augment, numbers = CropFlip("image", 4, 0.5, [0.31], [0.23]), draws(torch.arange(shape[0]), 1, 2, 3)
         found = augment({"image": image}, numbers)["image"]
-        monkeypatch.setattr(normalize, "find", lambda name: None)
-        assert torch.equal(found, augment({"image": image}, numbers)["image"])
-    finally:
-        torch.set_num_threads(1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(normalize, "find", lambda name: None)
+            assert torch.equal(found, augment({"image": image}, numbers)["image"])
+
+
+def test_both_ways_round_alike():
+    check_both_ways(1)
+
+
+def test_threads_that_share_a_batch_round_alike():
+    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
+    words = "from tests.augment.test_crop_flip import check_both_ways; check_both_ways(2)"
+    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100)

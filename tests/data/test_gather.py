@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -26,18 +30,33 @@ def _bytes(count):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, count, np.uint8))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("num_bytes", "count"), [(1, 5), (8, 300), (63, 1000), (3072, 257), (100_000, 9), (70_000, 4)])
-def test_pieces_come_side_by_side_in_the_asked_order(way, num_bytes, count, threads):
+SIZES = [(1, 5), (8, 300), (63, 1000), (3072, 257), (100_000, 9), (70_000, 4)]
+
+
+def _check(num_bytes, count):
     source = _bytes(1_000_003)
     offsets = torch.from_numpy(np.random.default_rng(1).integers(0, len(source) - num_bytes + 1, count))
     offsets[0], offsets[-1] = 0, len(source) - num_bytes
     expected = torch.stack([source[start : start + num_bytes] for start in offsets.tolist()])
-    torch.set_num_threads(threads)
-    try:
-        assert torch.equal(gather(source, offsets, num_bytes), expected)
-    finally:
-        torch.set_num_threads(1)
+    assert torch.equal(gather(source, offsets, num_bytes), expected)
+
+
+@pytest.mark.parametrize(("num_bytes", "count"), SIZES)
+def test_pieces_come_side_by_side_in_the_asked_order(way, num_bytes, count):
+    _check(num_bytes, count)
+
+
+def check_with_threads():
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        for num_bytes, count in SIZES:
+            _check(num_bytes, count)
+
+
+def test_threads_share_a_large_gather():
+    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
+    words = "from tests.data.test_gather import check_with_threads; check_with_threads()"
+    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("offsets", [[-1], [0, 3], [1 << 62], [-(1 << 63)]])
