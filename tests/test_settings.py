@@ -14,6 +14,7 @@ VALUES = {
     "device": "auto",
     "allow_targets": [],
     "verify": "first_epoch",
+    "clock": True,
 }
 WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
