@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from multiprocessing import forkserver, resource_tracker
@@ -66,7 +67,10 @@ def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
     monkeypatch.chdir(tmp_path)
     before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
+    for number, handler in handlers.items():  # a command run in this process has taken them
+        signal.signal(number, handler)
     multiprocessing.active_children()
     assert not settled(before[1], _threads), "threads left behind"
     _end_servers()

@@ -15,7 +15,8 @@ from framework.contracts import Report, RunContext
 class TensorBoardSink:
     """Event files under ``run_dir/tensorboard``. ``num_images``: sample records shown, 0 for none.
 
-    Tags are ``loss/train``, ``loss/val``, ...: both splits side by side, and what is learned first on the page.
+    Tags are ``loss/train``, ``loss/val``, ...: both splits side by side, and what is learned first on the page: TensorBoard sorts the
+    parts before the slash and unfolds the first two, so no tag of the machine's may come before ``loss``.
     """
 
     def __init__(self, num_images: int, *, run: RunContext) -> None:
@@ -46,7 +47,7 @@ def _times(report: Report) -> dict[str, float]:
         found |= {f"span/{name}_s": span.mean_s, f"span_p50/{name}_s": span.p50_s, f"span_p90/{name}_s": span.p90_s}
     found |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
     found |= {f"usage/{name}": value for name, value in report.usage.items()}
-    more = {"left/epoch_records": report.epoch_left, "left/seconds": report.left_s, "loader/ready": report.ready}
+    more = {"time_left/epoch_records": report.epoch_left, "time_left/run_s": report.left_s, "stage/ready": report.ready}
     return found | {tag: value for tag, value in more.items() if value is not None}
 
 

@@ -61,8 +61,9 @@ def test_what_loader_and_machine_said_has_its_tags(tmp_path):
     more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}, "epoch_left": 64, "left_s": 9.5}
     write(tmp_path, replace(train(3), **more))
     events = read(tmp_path)
-    tags = ("stage/read_s", "loader/ready", "usage/cpu_cores", "left/epoch_records", "left/seconds")
+    tags = ("stage/read_s", "stage/ready", "usage/cpu_cores", "time_left/epoch_records", "time_left/run_s")
     assert [scalars(events, tag) for tag in tags] == [[(3, value)] for value in (0.5, 1.5, 2.0, 64.0, 9.5)]
+    assert all(tag > "loss" for tag in tags)  # the page unfolds the first two groups of tags only
 
 
 def test_a_report_is_one_event_however_many_numbers_it_has(tmp_path):
