@@ -20,6 +20,7 @@ from framework.batch import Batch
 from framework.data.reader import BatchReader, Request, Timed, Work, plain
 from framework.data.stages import Stages
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
+from framework.native import alone
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
@@ -187,6 +188,7 @@ class _Pool:
         return future
 
     def _run(self) -> None:
+        alone()
         while (task := self._calls.get()) is not None:
             future, call, arguments = task
             try:

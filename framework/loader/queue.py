@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar, final
 
+from framework.native import alone
+
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
 
@@ -71,6 +73,7 @@ class Ahead(Generic[T]):
                 self._thread.join(POLL_S)
 
     def _run(self) -> None:
+        alone()
         error: BaseException | None = None
         try:
             for item in self._produce:

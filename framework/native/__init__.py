@@ -32,19 +32,31 @@ def num_threads() -> int:
     return torch.get_num_threads() if threading.current_thread() is threading.main_thread() else 1
 
 
+def alone() -> None:
+    """From now on this thread's operators use no other threads: for who works beside the step. Otherwise OpenMP makes each such thread a
+    team of its own, and because all teams together are more than the cores, lets the step's threads sleep between two operators: 5 % of a
+    step (GCC's libgomp, ``gomp_managed_threads``). The main thread's number stays; torch.set_num_threads would change it.
+    """
+    torch.get_num_threads()  # torch sets a thread's number at its first operator there, so that has to be over
+    library = _openmp()
+    if library is not None:
+        library.omp_set_num_threads(1)
+
+
 @cache
 def _library() -> Any:
     try:
-        _offer_openmp()
+        _openmp()
         return ctypes.CDLL(str(Path(__file__).with_name("_native.so")))
     except OSError:  # not compiled, or for another machine
         return None
 
 
-def _offer_openmp() -> None:
-    """Lets what is loaded next find the OpenMP library that torch has loaded for itself: two of them would fight for the cores."""
+@cache
+def _openmp() -> Any:
+    """The OpenMP library that torch has loaded for itself, for what is loaded next too: two of them would fight for the cores."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else []:
         if "libgomp" in line:
-            ctypes.CDLL(line.split(maxsplit=5)[-1], mode=ctypes.RTLD_GLOBAL)
-            return
+            return ctypes.CDLL(line.split(maxsplit=5)[-1], mode=ctypes.RTLD_GLOBAL)
+    return None

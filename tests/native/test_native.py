@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 
 import torch
@@ -16,3 +18,25 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     thread.join()
     assert found == [1]
     assert num_threads() == torch.get_num_threads()
+
+
+BESIDE = """
+import torch
+from framework.data.workers import _Pool
+from framework.loader.queue import Ahead, Occupancy
+
+torch.set_num_threads(3)
+numbers = lambda: iter([torch.get_num_threads()])
+ahead = Ahead((number for _ in range(1) for number in numbers()), 1, Occupancy())
+pool = _Pool(1)
+seen = []
+pool.submit(lambda: seen.append(torch.get_num_threads())).result()
+print(*ahead, *seen, torch.get_num_threads())
+ahead.close()
+pool.close(wait=True)
+"""
+
+
+def test_what_works_beside_the_step_makes_no_team_of_its_own():
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "1", "3"]), done.stderr
