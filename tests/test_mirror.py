@@ -26,6 +26,7 @@ NO_YAML = {
     "resident",
     "scale",
     "shards",
+    "page_cache",
     "stage",
     "stages",
     "window",

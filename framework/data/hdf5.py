@@ -38,7 +38,7 @@ while h5py.h5pl.size():  # a file must not be able to name code that HDF5 loads
 
 
 def hdf5_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
-    """The records of the HDF5 store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``ram`` or ``device``."""
+    """The records of the HDF5 store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``cold``, ``ram`` or ``device``."""
     return packed_source(path, HDF5Store, stage, context)
 
 

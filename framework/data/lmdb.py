@@ -35,7 +35,7 @@ MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers
 
 
 def lmdb_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
-    """The records of the LMDB store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``ram`` or ``device``."""
+    """The records of the LMDB store at ``path``, kept where ``stage`` says: ``none`` (on disk), ``cold``, ``ram`` or ``device``."""
     return packed_source(path, LMDBStore, stage, context)
 
 

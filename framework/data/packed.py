@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable
 
 from framework.contracts import RecordStore, SourceContext
+from framework.data.page_cache import drop_cached
 from framework.data.resident import ResidentStore
 from framework.data.shards import ShardedStore
 from framework.data.source import StoreSource
-from framework.data.stage import Staged, remove_leftovers
+from framework.data.stage import Staged, files_of, remove_leftovers
 from framework.errors import ConfigError
 
-STAGES = ("none", "ram", "device")
+STAGES = ("none", "cold", "ram", "device")
 
 
 def packed_source(path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext) -> StoreSource:
@@ -25,6 +26,8 @@ def packed_source(path: str, open_file: Callable[[str], RecordStore], stage: str
             staged.close()
             raise
     remove_leftovers()
+    if stage == "cold":
+        drop_cached(list(files_of(path)))
     store = _opened(path, open_file)
     return StoreSource(_resident(store, context) if stage == "device" else store, context)
 

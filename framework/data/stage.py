@@ -27,7 +27,7 @@ class Staged:
 
     def __init__(self, source: str) -> None:
         remove_leftovers()
-        key = hashlib.sha256(repr((os.path.realpath(source), *map(identify, _files(source)))).encode()).hexdigest()[:16]
+        key = hashlib.sha256(repr((os.path.realpath(source), *map(identify, files_of(source)))).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
         self.path = str(self._home / os.path.basename(os.path.normpath(source)))
         while not self._take(source):
@@ -67,7 +67,8 @@ def _lock_name(home: Path) -> Path:
     return home.with_name(home.name + ".lock")
 
 
-def _files(source: str) -> Iterator[str]:
+def files_of(source: str) -> Iterator[str]:
+    """The files of a store: one, or a directory of them."""
     if not os.path.isdir(source):
         yield source
     else:
@@ -117,7 +118,7 @@ def _partial(home: Path) -> Path:
 
 def _copy(source: str, home: Path) -> None:
     """Whole or not at all: made under another name."""
-    files = list(_files(source))
+    files = list(files_of(source))
     wanted, free = sum(os.path.getsize(file) for file in files), int(_free_bytes() * SPARE)
     if wanted > free:
         what = f"{wanted} bytes do not fit into memory, of which {free} may be taken"

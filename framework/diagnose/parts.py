@@ -18,8 +18,9 @@ from framework.batch import Batch, pin
 from framework.contracts import RecordStore
 from framework.data.decode import image_size
 from framework.data.image import BadImage
+from framework.data.page_cache import cached_share
 from framework.data.reader import BatchReader, Request
-from framework.diagnose.disk import cached_share, disk_kind
+from framework.diagnose.disk import disk_kind
 from framework.diagnose.facts import Facts, Machine, Rates, Settings, Storage
 from framework.measure.host import num_cores
 from framework.order import spread
@@ -273,7 +274,7 @@ def settings_of(probe: Probe) -> Settings:
         _module(config["augment"]),
         config["shuffle"],
         config["order"]["block_records"],
-        config["data"].get("stage", "none") != "none",
+        config["data"].get("stage") in ("ram", "device"),
     )
 
 

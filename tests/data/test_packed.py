@@ -1,9 +1,14 @@
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 from framework.data.hdf5 import HDF5Store, hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.packed import packed_source
-from framework.errors import ConfigError
+from framework.data.page_cache import cached_share
+from framework.errors import ConfigError, ResourceError
 from framework.transform.flip import Flip
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import micros
@@ -26,6 +31,39 @@ def test_wherever_records_are_kept_the_batches_are_the_same(suffix, stage, shape
 def test_a_place_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"C172.*data\.stage = disk"):
         packed_source("x.h5", HDF5Store, "disk", make_context())
+
+
+@pytest.mark.parametrize("suffix", MAKE)
+def test_a_cold_store_is_read_from_the_disk(suffix):
+    home = Path(f"/var/tmp/paceline-test-{os.getpid()}")
+    home.mkdir()
+    try:
+        path = write_store(str(home / f"x.{suffix}"), make_records(200))
+        with open(path, "ab") as file:
+            os.fsync(file.fileno())
+        warm = MAKE[suffix](path, "none", context=make_context())
+        expected = micros(warm)
+        warm.close()
+        try:
+            cold = MAKE[suffix](path, "cold", context=make_context())
+        except ResourceError as error:
+            assert "R107" in str(error)
+            pytest.skip("this file system keeps its pages")
+        assert micros(cold) == expected
+        cold.close()
+        assert cached_share([path]) > 0.9  # it was read
+    finally:
+        shutil.rmtree(home)
+
+
+def test_what_lies_in_memory_cannot_be_made_cold():
+    path = f"/dev/shm/paceline-test-{os.getpid()}.h5"
+    try:
+        write_store(path, make_records(20))
+        with pytest.raises(ResourceError, match=r"R107.*data\.stage = cold.*is 100%"):
+            hdf5_source(path, "cold", context=make_context())
+    finally:
+        os.unlink(path)
 
 
 def test_a_transform_and_the_device_are_refused_together():
