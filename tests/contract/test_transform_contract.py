@@ -15,6 +15,7 @@ from framework.transform.center_crop import CenterCrop
 from framework.transform.flip import Flip
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
+from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
@@ -37,6 +38,7 @@ TRANSFORMS = [
     RandomResizedCrop([8, 6], [0.08, 1.0], [3 / 4, 4 / 3], 0.5, 0.0, True),
     RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0, 0.5, False),
     FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
+    OpenCVTransform(4, 0.5),
 ]
 SIZES = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=6)
 both = pytest.mark.parametrize("training", [False, True])
