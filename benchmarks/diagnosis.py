@@ -128,15 +128,14 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def write_folder(path: Path, count: int, height: int, width: int, uneven: int = 0) -> str:
-    """JPEGs of quality 90, half of them in each class; the sides up to ``uneven`` pixels longer."""
+def write_folder(path: Path, count: int, height: int, width: int) -> str:
+    """JPEGs of quality 90, half of them in each class."""
     rng = np.random.default_rng(0)
     if not path.exists():
         for number in range(count):
             folder = path / CLASSES[number % 2]
             folder.mkdir(parents=True, exist_ok=True)
-            more = rng.integers(0, uneven + 1, 2).tolist()
-            jpeg = cv2.imencode(".jpg", photograph(rng, height + more[0], width + more[1]), [cv2.IMWRITE_JPEG_QUALITY, 90])[1]
+            jpeg = cv2.imencode(".jpg", photograph(rng, height, width), [cv2.IMWRITE_JPEG_QUALITY, 90])[1]
             (folder / f"{number:05d}.jpg").write_bytes(jpeg.tobytes())
     return str(path)
 
@@ -168,12 +167,11 @@ class SetUp(NamedTuple):
 def set_ups(folder: Path) -> dict[str, SetUp]:
     photos = write_folder(folder / "photos", 640, 320, 400)
     huge = write_folder(folder / "huge", 64, 3000, 4000)
-    uneven = write_folder(folder / "uneven", 640, 150, 180, uneven=60)
     raw = write_raw(folder / "raw.h5", 2048, 64)
     chunked = write_raw(folder / "chunked.h5", 2048, 64, 256, "gzip")
+    blocks = write_raw(folder / "blocks.h5", 4096, 64, 32, "gzip")
     of_64 = ["batch_size=64"]
     resize = ["transform=resize", "transform.size=[64,64]"]
-    crop = ["transform=random_resized_crop", "transform.size=[64,64]"]
     slow = ["transform=function", "transform.function._target_=diagnosis.vignette"]
     pillow = ["data.source._target_=diagnosis.pillow_source", "+data.source.size=64", f"data.train={photos}"]
     return {
@@ -210,8 +208,12 @@ def set_ups(folder: Path) -> dict[str, SetUp]:
         ),
         "workers": SetUp(
             "too many workers on two cores",
-            [*MODEL, *of_64, "data=folder", f"data.train={uneven}", *crop, "workers.kind=process", "workers.num=16"],
-            ("lower_workers",),
+            [
+                *(*MODEL, *of_64, "data=hdf5", f"data.train={blocks}"),
+                # each process decodes every chunk of a window for itself: the more there are, the more often
+                *("order=block", "order.block_records=32", "order.window_blocks=16", "workers.kind=process", "workers.num=16"),
+            ],
+            ("lower_workers", "no_workers"),
         ),
     }
 

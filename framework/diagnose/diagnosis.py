@@ -162,9 +162,11 @@ def _setting(verdict: Verdict, facts: Facts, compose: Compose, folder: str, seco
     """(What trying the advice would run: on a sample, where a store has to be packed first; seconds that packing all would take)."""
     words, repack, pack_s = list(verdict.overrides), verdict.repack, 0.0
     if repack is not None:
-        sample = write_sample(repack, folder, SAMPLE_BATCHES * facts.settings.batch_size, seconds)
+        assert facts.storage is not None
+        num_records = facts.storage.num_records
+        # never more than the store has: epochs of few steps are slower, and so will be those of what is packed
+        sample = write_sample(repack, folder, min(SAMPLE_BATCHES * facts.settings.batch_size, num_records), seconds)
         words = [f"data={repack.output}", f"data.train={sample.path}", f"data.val={sample.path}", *words]
-        num_records = facts.storage.num_records if facts.storage is not None else 0
         pack_s = sample.record_s * num_records / facts.machine.num_cores
     return compose(words)._replace(adapt=adapt_of(verdict.adapt)), pack_s
 

@@ -66,7 +66,7 @@ def lower_workers(facts: Facts) -> Verdict | None:
 
 
 def no_workers(facts: Facts) -> Verdict | None:
-    """Workers for records that are only copied: handing a batch over costs more than gathering it."""
+    """Workers that together do less than one thread: handing a batch over costs more than gathering it, or each does the same work again."""
     settings, rates = facts.settings, facts.rates
     if settings.workers == 0 or rates.prepare is None or rates.prepare < CLEARLY * rates.loader or not facts.data_limits:
         return None
@@ -74,10 +74,16 @@ def no_workers(facts: Facts) -> Verdict | None:
         return None
     if settings.workers > facts.machine.num_cores and settings.kind == "thread":
         return None
+    cores = f" on {facts.machine.num_cores} cores" if settings.workers > facts.machine.num_cores else ""
+    why = (
+        "handing over costs more than the work"
+        if settings.kind == "thread"
+        else "each process opens, decodes and caches for itself, and its batches are copied"
+    )
     return Verdict(
         "no_workers",
-        f"one thread prepares {rates.prepare:,.0f} records/s, {settings.workers} workers and the loader only {rates.loader:,.0f}",
-        "handing over costs more than the work; loader=prefetch reads ahead without workers",
+        f"one thread prepares {rates.prepare:,.0f} records/s, {settings.workers} workers{cores} and the loader only {rates.loader:,.0f}",
+        f"{why}; loader=prefetch reads ahead without workers",
         gain(facts, workers=0, ahead=True),
         ("workers.num=0", *(("loader=prefetch",) if settings.loader == "plain" else ())),
     )

@@ -20,7 +20,7 @@ def by_hand(image: np.ndarray, top: int, left: int, mirrored: bool, padding: int
 def test_it_is_one_of_all_possible_shifts(channels):
     image = IMAGE[:, :, :channels]
     found = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
-    possible = {by_hand(image, t, l, m, 2).tobytes() for t in range(5) for l in range(5) for m in (False, True)}
+    possible = {by_hand(image, top, left, m, 2).tobytes() for top in range(5) for left in range(5) for m in (False, True)}
     assert {one.tobytes() for one in found} == possible
     assert all(one.shape == image.shape and one.flags.c_contiguous for one in found)
 
@@ -40,5 +40,5 @@ def test_the_seed_decides_also_in_a_process_of_its_own():
 
 @pytest.mark.parametrize(("padding", "flip"), [(-1, 0.5), (4, 1.5)])
 def test_what_cannot_be_is_refused(padding, flip):
-    with pytest.raises(ValueError, match="padding|flip"):
+    with pytest.raises(ValueError, match=r"padding|flip"):
         OpenCVTransform(padding, flip)
