@@ -6,6 +6,8 @@ so that no live object passes through OmegaConf.
 
 import importlib
 import inspect
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -35,7 +37,7 @@ from framework.contracts import (
     Source,
     SourceContext,
 )
-from framework.errors import CheckpointError, ConfigError
+from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
@@ -258,11 +260,15 @@ class Assembly:
         """
         config = self.config
         model: nn.Module = self.build("model").to(self.device)
+        if config["channels_last"]:
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
         objective: Objective = self.build("objective")
         sample = self.train_source.sample(NUM_SAMPLES)
         check_fit(model, objective, self._finish(training=False)(move(sample, self.device), 0), config)
         average = None if config["ema_decay"] is None else Average(model, config["ema_decay"])
         model = self.parallel.wrap(model)
+        if config["compile"]:
+            _compile(model, self.device)
         trainer = Trainer(
             Plan(config["epochs"], config["max_steps"], config["report_every"], config["validate_every"], config["clip_norm"]),
             model=model,
@@ -319,6 +325,20 @@ def _device(name: str) -> torch.device:
 
 
 @torch.no_grad()
+def _compile(model: nn.Module, device: torch.device) -> None:
+    """From its first call on the model is compiled: anew for each size of batch, of which there are two or three, each by static shapes.
+
+    ResourceError R105 where there is nothing to compile with; torch would say so in the first step, in a hundred lines.
+    """
+    compilers = (
+        [os.environ.get("CXX", ""), "g++", "clang++"] if device.type == "cpu" else [os.environ.get("CC", ""), "gcc", "clang"]
+    )
+    if not any(map(shutil.which, filter(None, compilers))):
+        names = " or ".join(compilers[1:])
+        raise ResourceError(105, "compile = true", f"no compiler here ({names})", f"install {compilers[1]}, or set compile=false")
+    model.compile(dynamic=False)
+
+
 def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Config) -> None:
     """Run the model on a few records, as in evaluation, so that a shape that does not fit is said before the first step."""
     model.eval()

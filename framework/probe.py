@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import nn
 
 from framework.assemble import Assembly
 from framework.batch import Batch
@@ -96,7 +95,7 @@ class Windows:
 class Probe:
     """The parts of ``config`` (plain values, resolved), ready to be measured. ``allowed``: the user's packages.
 
-    ``num_windows``: of every measurement; ``grace_s``: how long one may take beyond its time, where steps are slow. ``adapt``: what is done to the model before its first step.
+    ``num_windows``: of every measurement; ``grace_s``: how long one may take beyond its time, where steps are slow.
     """
 
     def __init__(
@@ -105,9 +104,8 @@ class Probe:
         allowed: Sequence[str],
         num_windows: int = NUM_WINDOWS,
         grace_s: float = math.inf,
-        adapt: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
-        self.num_windows, self.grace_s, self.adapt = num_windows, grace_s, adapt
+        self.num_windows, self.grace_s = num_windows, grace_s
         quiet = {"sink": {}, "resume": None, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
         verify = "always" if config["verify"] == "always" else "off"  # as in all epochs but the first
         self.config: Config = {**config, **quiet, "verify": verify, "data": {**config["data"], "val": None}}
@@ -156,8 +154,6 @@ class Probe:
         counted = _Counted(loader)
         trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
         trainer.train, trainer.val = counted, None
-        if self.adapt is not None:
-            trainer.model = self.adapt(trainer.model)
         trainer.fit()
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 

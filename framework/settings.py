@@ -19,6 +19,8 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "validate_every": ((int, type(None)), 1),
     "limit": ((int, type(None)), 1),
     "shuffle": ((bool,), None),
+    "channels_last": ((bool,), None),
+    "compile": ((bool,), None),
     "clock": ((bool,), None),
     "device": ((str,), None),
     "resume": ((str, type(None)), None),

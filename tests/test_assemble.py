@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from framework.pack.digits import DigitsInput
 from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.schedule.cosine import Cosine
+from tests.cli.command import is_one_error_line, losses, paceline
 
 COSINE = {"_target_": "framework.schedule.cosine.Cosine", "warmup_steps": 3, "final": 0.5}
 AMP = {"_target_": "framework.precision.amp.AMP", "dtype": "bf16"}
@@ -245,3 +247,44 @@ def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
     config["prepare"]["train"] = {**DIGITS, "split": "train"}
     with pytest.raises(ConfigError, match=r"^error\[C153\]: prepare.train = .*give \{input:"):
         packed(config)
+
+
+# ---------------------------------------------------------------------------------------------------------- the model's keys
+
+SYNTHETIC = ["data=synthetic", "data.val=null", "epochs=1", "max_steps=2", "report_every=1", "workers.num=0"]
+
+
+def test_a_pixel_s_channels_lie_together_where_that_was_asked_for():
+    from framework.cli.allowed import Grant
+    from framework.cli.variant import composed
+    from framework.probe import Probe
+
+    config, allowed = composed([*SYNTHETIC, "channels_last=true"], Grant(typed=False, exported=""))
+    probe = Probe(config, allowed)
+    try:
+        model = probe.assembly.trainer(None, None, lambda: False).model
+    finally:
+        probe.close()
+    convs = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
+    assert convs
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
+def test_a_compiled_model_learns_the_same_and_is_saved_under_the_same_names():
+    assert paceline("train", *SYNTHETIC, "hydra.run.dir=plain").code == 0
+    done = paceline(
+        "train", *SYNTHETIC, "compile=true", "hydra.run.dir=compiled", TORCHINDUCTOR_CACHE_DIR=str(Path("cache").absolute())
+    )
+    assert done.code == 0, done.err
+    assert losses(Path("compiled")) == pytest.approx(losses(Path("plain")), rel=1e-4)
+    names = [list(torch.load(f"{run}/checkpoints/last.pt", weights_only=True)) for run in ("plain", "compiled")]
+    assert names[0] == names[1]
+    assert any(Path("cache").rglob("*.cpp"))  # it was compiled
+
+
+def test_where_there_is_no_compiler_one_line_says_so():
+    done = paceline("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
+    assert done.code == 5
+    assert is_one_error_line(done, "R105")

@@ -67,14 +67,6 @@ def test_a_part_of_the_batch_can_be_computed(config):
     probe.close()
 
 
-def test_the_model_is_adapted_before_its_first_step(config):
-    seen = []
-    probe = Probe(config, (), adapt=lambda model: seen.append(model) or model)
-    probe.train(0.05, 0.0)
-    probe.close()
-    assert len(seen) == 1
-
-
 def test_busy_cores_are_counted_over_the_windows(config):
     rate = measured(config, (), lambda probe: probe.train(0.2, 0.0))
     assert 0 < rate.busy_cores < 1000

@@ -15,6 +15,8 @@ VALUES = {
     "allow_targets": [],
     "verify": "first_epoch",
     "clock": True,
+    "channels_last": False,
+    "compile": False,
 }
 WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}

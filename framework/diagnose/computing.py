@@ -82,23 +82,23 @@ def channels_last(facts: Facts) -> Verdict | None:
         f"the model convolves [B, C, H, W] in planes; computing is {100 * min(1.0, facts.rates.whole / facts.rates.compute):.0f} % of the step",
         "most kernels are faster when a pixel's channels lie together; weights laid out so carry it through the model",
         _faster(facts, 1.1),
-        edit="self.to(memory_format=torch.channels_last), last in your model's __init__",
-        adapt="channels_last",
+        ("channels_last=true",),
+        learns=True,
     )
 
 
 def compile_model(facts: Facts) -> Verdict | None:
     """Many small kernels: launching them takes as long as running them."""
     fixed = fixed_share(facts)
-    if not facts.cuda or fixed is None or fixed < FIXED_SHARE or not _computing(facts):
+    if not facts.cuda or facts.settings.compiled or fixed is None or fixed < FIXED_SHARE or not _computing(facts):
         return None
     return Verdict(
         "compile_model",
         f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host launches kernels one by one",
         "torch.compile fuses them; the first step takes a minute, and so does the first of another batch size",
         _faster(facts, 1 / (1 - fixed / 2)),
-        edit="self.compile(), last in your model's __init__",
-        adapt="compile",
+        ("compile=true",),
+        learns=True,
     )
 
 

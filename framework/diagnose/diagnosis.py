@@ -11,7 +11,7 @@ from framework.diagnose.facts import Facts
 from framework.diagnose.parts import Setting, gather
 from framework.diagnose.sample import pack_all, write_sample
 from framework.diagnose.syncs import Sync, find_syncs
-from framework.diagnose.trials import Comparison, adapt_of, alternate, beside
+from framework.diagnose.trials import Comparison, alternate, beside
 from framework.diagnose.verdict import Verdict
 from framework.errors import PacelineError
 
@@ -113,7 +113,7 @@ def _holds(verdict: Verdict) -> bool:
     """Whether it is worth saying. What could have been tried, but was not among the most promising, is not."""
     if verdict.rule == "data_is_fine":
         return True
-    sure = verdict.tried or verdict.rule in UNTRIED or not (verdict.words or verdict.adapt)
+    sure = verdict.tried or verdict.rule in UNTRIED or not verdict.words
     return sure and not verdict.failed and verdict.gain - verdict.spread >= WORTH
 
 
@@ -132,7 +132,7 @@ def _syncs(setting: Setting) -> list[Sync]:
 
 def _tried(verdicts: list[Verdict], facts: Facts, compose: Compose, seconds: float, say: Say) -> list[Verdict]:
     """The same, the most promising ones with the gain that a short trial found; the best of those after a longer one."""
-    can = [v for v in verdicts if (v.words or v.adapt) and v.rule not in UNTRIED][:NUM_TRIALS]
+    can = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
     found = {verdict.rule: verdict for verdict in verdicts}
     with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
         settings: dict[str, Setting] = {}
@@ -168,7 +168,7 @@ def _setting(verdict: Verdict, facts: Facts, compose: Compose, folder: str, seco
         sample = write_sample(repack, folder, min(SAMPLE_BATCHES * facts.settings.batch_size, num_records), seconds)
         words = [f"data={repack.output}", f"data.train={sample.path}", f"data.val={sample.path}", *words]
         pack_s = sample.record_s * num_records / facts.machine.num_cores
-    return compose(words)._replace(adapt=adapt_of(verdict.adapt)), pack_s
+    return compose(words), pack_s
 
 
 def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
@@ -176,7 +176,7 @@ def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagn
     that would take more than two minutes, a sample of it in a temporary place.
     """
     verdict = found.best
-    if verdict is None or not (verdict.words or verdict.adapt):
+    if verdict is None or not verdict.words:
         return found
     with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
         after, note = _ready(verdict, found.facts, compose, folder, say)
@@ -188,7 +188,7 @@ def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagn
 def _ready(verdict: Verdict, facts: Facts, compose: Compose, folder: str, say: Say) -> tuple[Setting, str]:
     """(What following the advice runs, what there is to say about it)."""
     if verdict.repack is None:
-        return compose(verdict.words)._replace(adapt=adapt_of(verdict.adapt)), ""
+        return compose(verdict.words), ""
     say("packing")
     if verdict.pack_s > LONGEST_PACKING_S:
         setting, _ = _setting(verdict, facts, compose, folder, SAMPLE_PACKING_S)

@@ -75,6 +75,7 @@ class Settings:
     shuffle: bool = True
     block: int | None = None
     staged: bool = False
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Facts:
-    """``convolutional``: the model holds 2-d convolutions."""
+    """``convolutional``: the model holds 2-d convolutions, laid out in planes."""
 
     machine: Machine
     settings: Settings

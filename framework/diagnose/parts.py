@@ -37,15 +37,14 @@ SHARES = {"read": 0.05, "prepare": 0.06, "two": 0.05, "plain": 0.04, "loader": 0
 
 
 class Setting(NamedTuple):
-    """A configuration that can be run, its own packages allowed; ``adapt``: what is done to its model first."""
+    """A configuration that can be run, its own packages allowed."""
 
     config: Config
     allowed: tuple[str, ...]
-    adapt: Callable[[nn.Module], nn.Module] | None = None
 
     def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
         """A fresh one, whose measurements end also where a step takes seconds."""
-        return Probe({**self.config, "clock": True}, self.allowed, num_windows, GRACE_S, self.adapt)
+        return Probe({**self.config, "clock": True}, self.allowed, num_windows, GRACE_S)
 
 
 def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Facts:
@@ -73,7 +72,9 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
         device = probe.assembly.device
         settings = settings_of(probe)
         model: nn.Module = probe.assembly.build("model")
-        convolutional = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        convolutional = any(
+            isinstance(m, nn.Conv2d) and not m.weight.is_contiguous(memory_format=torch.channels_last) for m in model.modules()
+        )
         return Facts(machine_of(device, load), settings, rates, storage, convolutional)
     finally:
         probe.close()
@@ -275,6 +276,7 @@ def settings_of(probe: Probe) -> Settings:
         config["shuffle"],
         config["order"]["block_records"],
         config["data"].get("stage") in ("ram", "device"),
+        config["compile"],
     )
 
 

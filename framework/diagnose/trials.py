@@ -1,11 +1,8 @@
 """Advice tried: whole steps of the present settings and of others in turn, each time with parts made anew."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import nn
 
 from framework.diagnose.parts import Setting
 from framework.probe import Rate
@@ -37,22 +34,6 @@ class Comparison:
             return (max(ratios) - min(ratios)) / 2
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (high - low) / 2
-
-
-def adapt_of(name: str) -> Callable[[nn.Module], nn.Module] | None:
-    """What the advice called ``name`` does to a model; None for nothing."""
-    return {"channels_last": channels_last, "compile": compiled}.get(name)
-
-
-def channels_last(model: nn.Module) -> nn.Module:
-    """The same model, its weights laid out so that a pixel's channels lie together."""
-    return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
-
-
-def compiled(model: nn.Module) -> nn.Module:
-    """The same model, compiled at its first call."""
-    model.compile()
-    return model
 
 
 def whole(setting: Setting, seconds: float, burn_in_s: float) -> Rate:

@@ -63,7 +63,7 @@ def _quoted(path: str) -> str:
 @dataclass(frozen=True)
 class Verdict:
     """``rule``: its function's name. ``says``: what limits, with numbers. ``why``: why the advice should help. ``overrides``: of train.
-    ``edit``: a line to write, where no override will do; ``adapt``: the name of what tries it. ``gain``: predicted factor on the rate of
+    ``edit``: a line to write, where no override will do. ``gain``: predicted factor on the rate of
     whole steps; ``tried``: by a trial of some seconds, with ``spread``, instead of the model, whose word is kept as ``modeled``. ``learns``: whether it changes what is learned.
     ``pack_s``: seconds that packing should take. ``failed``: why it cannot be done here.
     """
@@ -75,7 +75,6 @@ class Verdict:
     overrides: tuple[str, ...] = ()
     repack: Repack | None = None
     edit: str = ""
-    adapt: str = ""
     learns: bool = False
     tried: bool = False
     modeled: float = 0.0

@@ -33,7 +33,8 @@ class ShiftFlip:
 
     def _changed(self, image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
         height, width, channels = image.shape
-        wide = cv2.copyMakeBorder(image, *[self.padding] * 4, cv2.BORDER_CONSTANT)
+        side = self.padding
+        wide = cv2.copyMakeBorder(image, side, side, side, side, cv2.BORDER_CONSTANT)
         window = wide.reshape(*wide.shape[:2], channels)[top : top + height, left : left + width]
         return np.ascontiguousarray(window[:, ::-1] if mirrored else window)
 

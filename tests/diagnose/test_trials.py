@@ -1,8 +1,6 @@
 import pytest
-import torch
-from torch import nn
 
-from framework.diagnose.trials import Comparison, adapt_of, alternate, beside
+from framework.diagnose.trials import Comparison, alternate, beside
 from tests.diagnose.setting import setting
 
 
@@ -24,18 +22,3 @@ def test_each_of_several_is_beside_the_present_one():
     one, other = setting("data=synthetic", "batch_size=8"), setting("data=synthetic", "batch_size=16")
     found = beside(one, [other, one], 0.1, 0.02)
     assert [len(comparison.ratios) for comparison in found] == [2, 2]
-
-
-def test_a_model_is_laid_out_in_place():
-    conv = nn.Conv2d(4, 8, 3)
-    changed = adapt_of("channels_last")(conv)
-    assert changed is conv
-    assert conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert adapt_of("") is None
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it is told to compile
-def test_a_model_is_compiled_in_place():
-    model = nn.Linear(2, 2)
-    assert adapt_of("compile")(model) is model
-    assert list(model.state_dict()) == ["weight", "bias"]
