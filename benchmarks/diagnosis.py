@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -273,7 +272,6 @@ def headroom(words: list[str], pairs: int = 4) -> tuple[float, float]:
     from framework.diagnose.parts import Setting
     from framework.diagnose.trials import Comparison
 
-    warnings.filterwarnings("ignore", "This DataLoader will create")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
     rates: dict[str, list[float]] = {"train": [], "compute": []}

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import cv2
@@ -158,7 +157,6 @@ def main() -> None:
     parser.add_argument("--work")
     options = parser.parse_args()
     torch.set_num_threads(num_cores())
-    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     work = Path(options.work or tempfile.mkdtemp(prefix="paceline-tune-"))
     work.mkdir(parents=True, exist_ok=True)
     runs = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from framework.cli.paths import ROOT
+from framework.diagnose.disk import disk_kind
 from tests.cli.command import losses, paceline
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
@@ -27,15 +28,16 @@ def tiny_cifar() -> None:
 
 
 def tiny_photographs() -> None:
-    """A flat folder of JPEGs; some of them are small."""
+    """A folder of JPEGs, a subfolder per class; some of them are small."""
     rng = np.random.default_rng(0)
-    Path("imagenet").mkdir()
     for number in range(40):
         coarse = rng.integers(0, 256, (13, 14, 3), np.uint8)
-        cv2.imwrite(f"imagenet/{number}.JPEG", cv2.resize(coarse, (224, 150 if number % 8 == 0 else 208)))
+        path = Path("imagenet", "ab"[number % 2], f"{number}.JPEG")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), cv2.resize(coarse, (224, 150 if number % 8 == 0 else 208)))
 
 
-@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"sweep_combinations"}))
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("sweep_")])
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
     tiny_photographs()
@@ -110,6 +112,35 @@ def test_the_sweep_recipe_sweeps():
     done = paceline("train", "recipes=sweep_combinations", "data=hdf5", "parallel=none", "max_steps=2", "hydra.sweep.dir=sweep")
     assert done.code == 0, done.err
     assert len(list(Path("sweep").glob("*/summary.json"))) == 6
+
+
+SWEEPS = {  # jobs; and words that make it smaller, or that it wants
+    "loader": (6, []),
+    "storage": (3, []),
+    "vectorized": (4, []),
+    "formats": (4, []),
+    "workers": (4, ["workers.num=0,2"]),
+    "augment": (6, []),
+    "precision": (2, []),
+}
+
+
+def test_every_sweep_is_tried():
+    assert {f"sweep_{name}" for name in SWEEPS} | {"sweep_combinations"} == {n for n in RECIPES if n.startswith("sweep_")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_runs_every_job_and_ends_with_a_report(name):
+    num_jobs, words = SWEEPS[name]
+    if name == "storage" and disk_kind(".") == "memory":
+        pytest.skip("needs a disk")
+    tiny_cifar()
+    tiny_photographs()
+    done = paceline("train", f"recipes=sweep_{name}", *TINY[:3], *words, "hydra.sweep.dir=sweep")
+    assert done.code == 0, done.err
+    assert len(list(Path("sweep").glob("*/summary.json"))) == num_jobs
+    assert Path("sweep/report.html").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("name", RECIPES)

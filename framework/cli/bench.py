@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -172,7 +173,7 @@ def _bench(own: Own, rest: list[str], grant: Grant) -> int:
     finally:  # also what was measured before Ctrl-C
         if bench.lines:
             print_bench(collected([bench]), own.what)
-            print(f"lines: {path}", flush=True)
+            print(f"lines: {path}\na page of them: paceline report {shlex.quote(str(path))}", flush=True)
     return _exit_code(bench)
 
 

@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -133,7 +132,6 @@ def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:
     from framework.measure.host import num_cores  # noqa: PLC0415
 
     torch.set_num_threads(num_cores())  # as a run does
-    warnings.filterwarnings("ignore", "This DataLoader will create")  # too many workers: for us to say
     prepare(config, allowed, pack_with_progress)
 
     def compose(changes: Sequence[str]) -> Setting:

@@ -18,7 +18,7 @@ USAGE = (  # key of the summary's usage, what it is called, its unit
     ("workers_cpu_cores", "workers", "cores"),
     ("gpu_busy_share", "GPU busy", "%"),
     ("peak_rss_bytes", "peak memory", "bytes"),
-    ("peak_tree_rss_bytes", "with workers", "bytes"),
+    ("peak_tree_rss_bytes", "with workers at most", "bytes"),
     ("peak_device_bytes", "of the device", "bytes"),
 )
 

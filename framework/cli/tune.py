@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -208,7 +207,6 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     from framework.tune.search import Search  # noqa: PLC0415
 
     torch.set_num_threads(num_cores())  # as a run does
-    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more processes than cores: tried on purpose
     loaders, refused = _loaders(wish)
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)

@@ -68,6 +68,11 @@ class HDF5Store:
             for name, gather in self._open().gathers.items()
         }
 
+    @property
+    def chunk_records(self) -> int | None:
+        """Records per chunk, where a raw field lies in chunks."""
+        return next((gather.rows for gather in self._open().gathers.values() if isinstance(gather, _ChunkGather)), None)
+
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         stored = self._open().crcs[indices].tolist()
         found = content_crcs(records, self.manifest.fields)

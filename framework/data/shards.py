@@ -58,6 +58,11 @@ class ShardedStore:
             more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
             raise DataError(118, self.path, ", ".join(wrong[:MAX_NAMED]) + more, "put the files in order, or pack it again")
 
+    @property
+    def first(self) -> RecordStore:
+        """The first file's store."""
+        return self._store(0)
+
     def _store(self, number: int) -> RecordStore:
         """File ``number``, opened; DataError D118 where it is another data set's."""
         store = self._stores.get(number)

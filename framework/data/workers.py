@@ -6,9 +6,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -24,6 +24,14 @@ from framework.native import alone
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
+
+
+@contextmanager
+def _unwarned() -> Generator[None]:
+    """Without torch's word about more processes than cores: the user asked for them, and 'paceline diagnose' says what they cost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 @final
@@ -104,7 +112,8 @@ class Workers:
 
     def _processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
         if self._loader is None:
-            self._loader = self._make_loader()
+            with _unwarned():
+                self._loader = self._make_loader()
         self._requests.now = requests
         try:
             with _Watch(self.timeout_s, self._kill) as watch:
@@ -232,7 +241,9 @@ class _Watch:
         while True:
             self._since = time.monotonic()
             try:
-                results = _started(loader) if results is None else results  # waits for what an epoch left early still does
+                if results is None:
+                    with _unwarned():
+                        results = iter(loader)  # waits for what an epoch left early still does
                 result = next(results)
             except StopIteration:
                 return
@@ -245,12 +256,6 @@ class _Watch:
             if time.monotonic() - self._since > self.timeout_s:
                 self.late()
                 return
-
-
-def _started(loader: Iterable[Any]) -> Iterator[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # more processes than cores: the user asked for them
-        return iter(loader)
 
 
 class Failure(NamedTuple):

@@ -17,9 +17,13 @@ from torch import Tensor, nn
 from framework.batch import Batch, pin
 from framework.contracts import RecordStore
 from framework.data.decode import image_size
+from framework.data.folder import FolderStore
+from framework.data.hdf5 import HDF5Store
 from framework.data.image import BadImage
+from framework.data.lmdb import LMDBStore
 from framework.data.page_cache import cached_share
 from framework.data.reader import BatchReader, Request
+from framework.data.shards import ShardedStore
 from framework.diagnose.disk import disk_kind
 from framework.diagnose.facts import Facts, Machine, Rates, Settings, Storage
 from framework.measure.host import num_cores
@@ -32,7 +36,7 @@ GRACE_S = 2.0  # beyond its time, where a step takes seconds
 NUM_WINDOWS = 5
 TURNS = 2
 BURN_IN = 0.03  # of the seconds given
-FORMS = {"FolderStore": "folder", "HDF5Store": "hdf5", "LMDBStore": "lmdb"}
+FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
 SHARES = {"read": 0.05, "prepare": 0.06, "two": 0.05, "plain": 0.04, "loader": 0.12, "compute": 0.18, "half": 0.08, "whole": 0.18}
 
 
@@ -72,7 +76,7 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
         device = probe.assembly.device
         settings = settings_of(probe)
         model: nn.Module = probe.assembly.build("model")
-        convolutional = any(
+        convolutional = not probe.config["channels_last"] and any(
             isinstance(m, nn.Conv2d) and not m.weight.is_contiguous(memory_format=torch.channels_last) for m in model.modules()
         )
         return Facts(machine_of(device, load), settings, rates, storage, convolutional)
@@ -286,7 +290,8 @@ def _module(block: Config) -> str:
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
     """What the store holds, by a sample of its records. Before anything was read: its share in the page cache is told as it is."""
-    path, manifest, form = str(config["data"]["train"]), store.manifest, _form(store)
+    path, manifest, one = str(config["data"]["train"]), store.manifest, _one(store)
+    form = FORMS.get(type(one), "other")
     indices = spread(manifest.num_records, min(NUM_SAMPLES, manifest.num_records))
     files = [store.name(index) for index in indices.tolist()] if form == "folder" else _files(path)
     cached = cached_share(files) if files else None
@@ -308,25 +313,16 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes))) if sizes else None,
         channels or 3,
         len(set(sizes)) == 1,
-        _chunk_records(store) if form == "hdf5" else None,
+        one.chunk_records if isinstance(one, HDF5Store) else None,
         free_target(path),
         None if val is None else str(val),
         "" if val is None else free_target(str(val)),
     )
 
 
-def _form(store: Any) -> str:
-    """By the store, or by the first file of one that is a directory."""
-    name = type(store).__name__
-    if name == "ShardedStore":
-        return _form(store._store(0))  # noqa: SLF001
-    return FORMS.get(name, "other") if type(store).__module__.startswith("framework.") else "other"
-
-
-def _chunk_records(store: Any) -> int | None:
-    """Records per chunk, where a field lies in chunks."""
-    one = store if hasattr(store, "_open") else store._store(0)  # noqa: SLF001
-    return next((gather.rows for gather in one._open().gathers.values() if hasattr(gather, "rows")), None)  # noqa: SLF001
+def _one(store: RecordStore) -> RecordStore:
+    """The store, or the first of one that is a directory."""
+    return store.first if isinstance(store, ShardedStore) else store
 
 
 def _files(path: str) -> list[str]:

@@ -16,7 +16,7 @@ from framework.errors import PacelineError
 from framework.measure.host import die_with_parent, num_cores
 from framework.probe import Probe
 from framework.tune.memory import forget_peak, limit_this_process, peak_bytes
-from framework.tune.visit import quiet, visit
+from framework.tune.visit import visit
 
 Config = dict[str, Any]
 BURN_IN_S = 0.15
@@ -95,7 +95,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides
     answers = _answers()
     first = json.loads(sys.stdin.readline())
-    config, allowed = quiet(first["config"]), tuple(first["allowed"])
+    config, allowed = first["config"], tuple(first["allowed"])
     try:
         facts = begin(config, allowed, first["limit_bytes"])
     except PacelineError as error:

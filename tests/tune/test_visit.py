@@ -6,7 +6,7 @@ from framework.order import Order
 from framework.probe import Probe
 from framework.trainer import Progress
 from framework.tune import visit as module
-from framework.tune.visit import quiet, visit
+from framework.tune.visit import visit
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
@@ -53,9 +53,3 @@ def test_records_are_counted_with_short_last_batches(config):
     progress.epoch, progress.epoch_step = 4, 1
     assert [*seen, counted._records()] == [4, 8, 10, 14]
     probe.close()
-
-
-def test_checksums_of_the_first_epoch_are_not_counted_at_every_visit(config):
-    assert config["verify"] == "first_epoch"
-    assert quiet(config)["verify"] == "off"
-    assert quiet({**config, "verify": "always"})["verify"] == "always"
