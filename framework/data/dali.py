@@ -5,6 +5,7 @@ The pipeline is run directly: no iterator class, whose policies drop or repeat t
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, final
 
 import numpy as np
@@ -19,6 +20,7 @@ from framework.data.reader import Request, check_crcs, is_cut
 from framework.data.source import make_order
 from framework.data.store import open_store
 from framework.errors import ConfigError, DataError, ResourceError
+from framework.native import crowded
 from framework.order import ON_HOST, Order, Share, draws, spread
 
 
@@ -51,7 +53,9 @@ class DALISource:
         self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         when = self.context.verify
         verify = when == "always" or (when == "first_epoch" and epoch == self._first_epoch)
-        yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training, verify)
+        decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
+        with crowded() if decodes else nullcontext():
+            yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training, verify)
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))

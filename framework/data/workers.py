@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -20,7 +20,7 @@ from framework.batch import Batch
 from framework.data.reader import BatchReader, Request, Timed, Work, plain
 from framework.data.stages import Stages
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
-from framework.native import alone
+from framework.native import alone, crowded
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
@@ -55,13 +55,16 @@ class Workers:
     def map(self, requests: Iterable[Request]) -> Iterator[Batch]:
         """One batch per request, in order. Closing the iterator early is clean."""
         if self.num == 0:
-            return map(self._here, requests) if self.read.decodes else self._gathered(requests)
+            return self._in_line(requests) if self.read.decodes else self._gathered(requests)
         return self._threads(requests) if self.kind == "thread" else self._processes(requests)
 
-    def _here(self, request: Request) -> Batch:
-        batch, slices_s = self.read.timed(request)
-        self.stages.add_slices(slices_s)
-        return batch
+    def _in_line(self, requests: Iterable[Request]) -> Iterator[Batch]:
+        ahead = threading.current_thread() is not threading.main_thread()
+        with crowded() if ahead else nullcontext():
+            for request in requests:
+                batch, slices_s = self.read.timed(request)
+                self.stages.add_slices(slices_s)
+                yield batch
 
     def _gathered(self, requests: Iterable[Request]) -> Iterator[Batch]:
         """Nothing but reading, in so few words that they are not seen beside the 40 us it takes."""
@@ -76,12 +79,13 @@ class Workers:
         pool = _Pool(self.num)
         under_way: deque[tuple[Work, list[Future[None]]]] = deque()
         try:
-            for request in requests:
-                under_way.append(self._submit(pool, request))
-                if len(under_way) > AHEAD:
+            with crowded() if self.read.decodes else nullcontext():
+                for request in requests:
+                    under_way.append(self._submit(pool, request))
+                    if len(under_way) > AHEAD:
+                        yield self._finished(*under_way.popleft())
+                while under_way:
                     yield self._finished(*under_way.popleft())
-            while under_way:
-                yield self._finished(*under_way.popleft())
         finally:
             pool.close(wait=not self._late)
 

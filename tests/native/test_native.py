@@ -20,6 +20,28 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     assert num_threads() == torch.get_num_threads()
 
 
+def test_who_decodes_beside_the_step_has_a_team_that_sleeps_there():
+    code = """
+import os, torch
+from framework.native import alone, crowded
+torch.set_num_threads(2)
+tasks = lambda: len(os.listdir("/proc/self/task"))
+torch.ones(1 << 17).add_(1)
+before = tasks()
+alone()
+with crowded():
+    inside = tasks() - before
+    try:
+        with crowded():
+            raise KeyError
+    except KeyError:
+        pass
+print(inside)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["2"]), done.stderr
+
+
 BESIDE = """
 import torch
 from framework.data.workers import _Pool
