@@ -17,6 +17,7 @@ import torch
 from framework.assemble import Assembly
 from framework.batch import Batch
 from framework.contracts import Loader, LoaderStats, MicroBatch, MicroBatches
+from framework.measure.spread import spread_share
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
@@ -35,16 +36,15 @@ class Rate:
 
     @property
     def records_per_s(self) -> float:
-        """The median window's."""
-        return statistics.median(self.windows)
+        """The mean of all windows, which are of equal time: within an epoch records come in a burst, then in none while the next one begins,
+        and the median window would tell of the burst alone.
+        """
+        return statistics.fmean(self.windows)
 
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
-        if len(self.windows) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.windows, n=4)
-        return (high - low) / 2 / self.records_per_s
+        return spread_share(self.windows)
 
 
 @final

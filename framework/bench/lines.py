@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from framework.bench.grid import Choice
 from framework.errors import ConfigError
+from framework.measure.spread import spread_share
 from framework.span import IDLE
 
 Line = dict[str, Any]
@@ -30,7 +31,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell, over all its repeats: the median window's records per second of each process that measured it, by (file, repeat)."""
+    """One cell, over all its repeats: the mean records per second of each process that measured it, by (file, repeat)."""
 
     choice: Choice
     rates: Mapping[tuple[int, int], float]
@@ -50,10 +51,7 @@ class Measured:
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles of the repeats, as a share of the median."""
-        if len(self.rates) < 2:
-            return 0.0
-        low, _, high = quantiles(self.rates.values(), n=4, method="inclusive")
-        return (high - low) / 2 / self.records_per_s
+        return spread_share(self.rates.values())
 
     def relative_to(self, other: "Measured") -> float | None:
         """The median over the repeats that both have of this rate over the other's; taken inside a repeat, a slow minute is slow for both."""

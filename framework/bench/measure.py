@@ -1,7 +1,7 @@
 """The measurements of a grid, one after the other, as lines of a file."""
 
 from collections.abc import Callable, Generator, Sequence
-from statistics import median
+from statistics import fmean
 
 from framework.bench.grid import Cell, Plan, label, schedule
 from framework.bench.lines import Line
@@ -28,7 +28,7 @@ def measurements(cells: Sequence[Cell], plan: Plan, ask: Callable[[Cell, Plan], 
 
 def _line(cell: Cell, repeat: int, found: Line) -> Line:
     if "windows" in found:
-        return {"cell": cell.choice, "repeat": repeat, "records_per_s": median(found["windows"]), **found}
+        return {"cell": cell.choice, "repeat": repeat, "records_per_s": fmean(found["windows"]), **found}
     if "illegal" in found:
         return {"cell": cell.choice, "illegal": found["illegal"]}
     fix = "try 'paceline train' with this choice; debug=trace shows more"  # nobody foresaw it; out of memory is among it

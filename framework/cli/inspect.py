@@ -1,17 +1,14 @@
 """``paceline inspect STORE``: what a store holds, and a picture of some of its records."""
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import plain_words, quoted
-from framework.cli.outcome import Outcome, outcome_of
-from framework.cli.rundir import discard_if_empty
+from framework.cli.outcome import Outcome, told
 from framework.errors import ConfigError
 
 
@@ -26,12 +23,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _job(cfg: DictConfig) -> int:
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    outcome = outcome_of(partial(_inspect, cfg, run_dir), run_dir, show_traceback=False)
-    discard_if_empty(run_dir)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told(partial(_inspect, cfg))
 
 
 def _inspect(cfg: DictConfig, run_dir: Path) -> Outcome:

@@ -8,9 +8,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from hydra.core.hydra_config import HydraConfig
+
+from framework.cli.rundir import discard_if_empty
 from framework.cli.table import print_run
 from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, DistributedError, PacelineError, ResourceError, Terminated
@@ -29,6 +33,18 @@ class Outcome(NamedTuple):
 
     code: int
     reason: str
+
+
+def told(action: Callable[[Path], Outcome]) -> int:
+    """Do one job of a command that trains nothing, in the directory Hydra made for it, which goes if nothing is left there; what went wrong
+    is said. Returns the exit code.
+    """
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
+    discard_if_empty(run_dir)
+    if outcome.code:
+        print(outcome.reason, file=sys.stderr)
+    return outcome.code
 
 
 def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: bool) -> Outcome:

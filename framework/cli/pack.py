@@ -1,9 +1,7 @@
 """``paceline pack``: items into one store."""
 
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -12,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
-from framework.cli.outcome import Outcome, outcome_of
-from framework.cli.rundir import discard_if_empty
+from framework.cli.outcome import Outcome, told
 from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, ConfigError, Terminated
 from framework.targets import check_targets
 
@@ -33,15 +30,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _job(grant: Grant, cfg: DictConfig) -> int:
-    hydra = HydraConfig.get()
-    run_dir = Path(hydra.runtime.output_dir)
-    outcome = outcome_of(partial(_attempt, cfg, grant), run_dir, show_traceback=False)
-    discard_if_empty(run_dir)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    if hydra.mode == RunMode.MULTIRUN and outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        raise SweepStopped(outcome.code)
-    return outcome.code
+    code = told(lambda _: _attempt(cfg, grant))
+    if HydraConfig.get().mode == RunMode.MULTIRUN and code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        raise SweepStopped(code)
+    return code
 
 
 def _attempt(cfg: DictConfig, grant: Grant) -> Outcome:

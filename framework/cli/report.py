@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, plain_words, quoted
-from framework.cli.outcome import Outcome, outcome_of
-from framework.cli.rundir import discard_if_empty
+from framework.cli.outcome import Outcome, told
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated, printable
 
 
@@ -30,12 +28,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _job(cfg: DictConfig) -> int:
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    outcome = outcome_of(partial(_report, cfg, run_dir), run_dir, show_traceback=False)
-    discard_if_empty(run_dir)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told(partial(_report, cfg))
 
 
 def _report(cfg: DictConfig, run_dir: Path) -> Outcome:

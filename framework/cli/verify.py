@@ -1,18 +1,13 @@
 """``paceline verify STORE [STORE ...]``: every record against its checksum."""
 
-import sys
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import plain_words, quoted
-from framework.cli.outcome import Outcome, outcome_of
+from framework.cli.outcome import Outcome, told
 from framework.cli.pack import check_workers
-from framework.cli.rundir import discard_if_empty
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, DataError, Terminated, printable
 
 
@@ -26,12 +21,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _job(cfg: DictConfig) -> int:
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    outcome = outcome_of(partial(_verify, cfg), run_dir, show_traceback=False)
-    discard_if_empty(run_dir)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told(lambda _: _verify(cfg))
 
 
 def _verify(cfg: DictConfig) -> Outcome:

@@ -105,7 +105,7 @@ def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
 
 def _rate(line: Line) -> float | None:
     windows = _positives(line.get("windows"))
-    return positive(line.get("records_per_s")) or (statistics.median(windows) if windows else None)
+    return positive(line.get("records_per_s")) or (statistics.fmean(windows) if windows else None)
 
 
 def _positives(values: Any) -> list[float]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, final
 
 from framework.errors import PacelineError
+from framework.measure.spread import spread_share
 from framework.tune.candidate import Candidate, preference, with_depths
 from framework.tune.pairs import Pairs
 
@@ -40,10 +41,7 @@ class Entry(NamedTuple):
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
-        if len(self.rates) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.rates, n=4, method="inclusive")
-        return (high - low) / 2 / self.records_per_s
+        return spread_share(self.rates)
 
 
 class Rung(NamedTuple):

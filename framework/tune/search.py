@@ -34,9 +34,9 @@ class Search:
         self.climb: Climb | None = None
 
     def measure(self, candidate: Candidate, seconds: float) -> tuple[float, ...]:
-        """Records per second by windows, on records that were not just read."""
+        """Records per second, on records that were not just read: of one visit."""
         config = self.config if candidate == self.candidates[0] else applied(self.config, candidate, self.loaders)
-        return visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rates
+        return (visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate,)
 
     def rungs(self, budget_s: float, clock: Any = time.monotonic) -> Iterator[Rung | Final]:
         """Measure, rung by rung, then the final."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+from framework.measure.spread import spread_share
+
 LEAST = 8  # records: where doubling begins
 FINE = 16  # the largest is known to one part in so many
 NUM_TRIALS = 14  # about so many sizes are tried
@@ -43,10 +45,7 @@ class Trial(NamedTuple):
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
-        if len(self.rates) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.rates, n=4, method="inclusive")
-        return (high - low) / 2 / self.records_per_s
+        return spread_share(self.rates)
 
 
 Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds after which to give up)

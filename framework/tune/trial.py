@@ -68,7 +68,7 @@ def attempt(config: Config, allowed: tuple[str, ...], request: dict[str, Any], c
         return {"why": str(error), "memory": is_memory(error), "error": [type(error).__name__, list(error.args)]}
     except Exception as error:  # noqa: BLE001  # whatever a model says to a batch too large for it
         return {"why": " ".join(f"{type(error).__name__}: {error}".split())[:200], "memory": is_memory(error)}
-    return {"rates": list(found.rates), "step_s": found.step_s, "peak_bytes": _peak(cuda)}
+    return {"rates": [found.rate], "step_s": found.step_s, "peak_bytes": _peak(cuda)}
 
 
 def _forget(cuda: bool) -> None:

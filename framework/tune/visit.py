@@ -9,14 +9,12 @@ from framework.probe import Probe, Windows
 from framework.trainer import Progress
 
 Config = dict[str, Any]
-NUM_WINDOWS = 4
-PATIENCE = 2  # times the time given: then fewer windows will do, where steps are slow
 
 
 class Visit(NamedTuple):
-    """``rates``: records per second in each window of time; ``step_s``: wall seconds per step, the first one's included."""
+    """``rate``: records per second; ``step_s``: wall seconds per step, the first one's included."""
 
-    rates: tuple[float, ...]
+    rate: float
     step_s: float
 
 
@@ -38,8 +36,7 @@ class _Counted:
     def __call__(self) -> bool:
         before, self._seen = self._seen, self._records()
         if self.windows is None:
-            limit_s = PATIENCE * (self.seconds + self.burn_in_s)
-            self.windows = Windows(self.seconds, self.burn_in_s, self.device, NUM_WINDOWS, limit_s)
+            self.windows = Windows(self.seconds, self.burn_in_s, self.device, num_windows=1)
             return False
         return self.windows.count(self._seen - before)
 
@@ -65,4 +62,4 @@ def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float, bu
     finally:
         probe.close()
     assert counted.windows is not None
-    return Visit(tuple(counted.windows.rates), wall_s / trainer.progress.step)
+    return Visit(counted.windows.rates[0], wall_s / trainer.progress.step)

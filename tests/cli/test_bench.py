@@ -32,7 +32,7 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
     assert os.path.exists("outputs/data/digits/train.h5")
     assert "1.00x" in done.out
     assert "data=hdf6 model.in_channels=1: error[C104]" in done.out
-    assert done.out.splitlines()[-1] == "lines: a.jsonl"
+    assert done.out.splitlines()[-2:] == ["lines: a.jsonl", "a page of them: paceline report a.jsonl"]
 
 
 def cells_of(pid: int) -> list[int]:
