@@ -17,6 +17,7 @@ import torch
 from framework.assemble import Assembly
 from framework.batch import Batch
 from framework.contracts import Loader, LoaderStats, MicroBatch, MicroBatches
+from framework.data.workers import AHEAD
 from framework.measure.spread import spread_share
 
 Config = dict[str, Any]
@@ -51,6 +52,8 @@ class Rate:
 class Windows:
     """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted.
 
+    ``ahead``: batches that may lie ready at the start; counting begins when twice as many are taken, or half of ``seconds`` later than it
+    would: while processes start, nothing comes, and then all that they read ahead at once, which is no rate.
     ``limit_s``: where steps are longer than windows, the windows that are there so long after the start, one at least, will do.
     """
 
@@ -61,19 +64,23 @@ class Windows:
         device: torch.device,
         num_windows: int = NUM_WINDOWS,
         limit_s: float = math.inf,
+        ahead: int = 0,
     ) -> None:
         self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
         self.rates: list[float] = []
         self.busy_cores = 0.0
-        self._count = 0
+        self._count, self._left = 0, 2 * ahead
         self._start = time.perf_counter()
+        self._latest = self._start + burn_in_s + seconds / 2
         self._end, self._limit = self._start + burn_in_s, self._start + limit_s
         self._warm, self._warm_at, self._cpu_s = False, 0.0, 0.0
 
     def count(self, num_records: int) -> bool:
         """After each batch or step. True: all windows are full."""
         self._count += num_records
-        if time.perf_counter() < self._end:
+        self._left -= 1
+        now = time.perf_counter()
+        if now < self._end or (self._left > 0 and not self._warm and now < self._latest):
             return False
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -113,7 +120,7 @@ class Probe:
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Device batches taken as fast as they come."""
-        windows = self._windows(seconds, burn_in_s, self.assembly.device)
+        windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead)
         clock, num_batches = self.assembly.clock, 0
         clock.skip()
         clock.lap()
@@ -127,7 +134,7 @@ class Probe:
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Host batches of the source alone: no loader, no copy, no augment."""
-        windows = self._windows(seconds, burn_in_s, torch.device("cpu"))
+        windows = self._windows(seconds, burn_in_s, torch.device("cpu"), self.ahead)
         for epoch in range(ENDLESS):
             with closing(self.assembly.train_source.batches(epoch)) as batches:
                 for batch, _, _ in batches:
@@ -150,15 +157,22 @@ class Probe:
             return next(batches).batch
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
-        windows = self._windows(seconds, burn_in_s, self.assembly.device)
+        windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead if loader is self.assembly.train else 0)
         counted = _Counted(loader)
         trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
         trainer.train, trainer.val = counted, None
         trainer.fit()
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 
-    def _windows(self, seconds: float, burn_in_s: float, device: torch.device) -> Windows:
-        return Windows(seconds, burn_in_s, device, self.num_windows, seconds + burn_in_s + self.grace_s)
+    def _windows(self, seconds: float, burn_in_s: float, device: torch.device, ahead: int) -> Windows:
+        return Windows(seconds, burn_in_s, device, self.num_windows, 1.5 * seconds + burn_in_s + self.grace_s, ahead)
+
+    @property
+    def ahead(self) -> int:
+        """Batches that may lie ready before a step: what the source and the loader read ahead."""
+        workers = getattr(self.assembly.train_source, "workers", None)
+        of_source = 0 if workers is None or not workers.num else AHEAD * (workers.num if workers.kind == "process" else 1)
+        return of_source + int(getattr(self.assembly.train, "depth", 0))
 
     def close(self) -> None:
         self.assembly.close()

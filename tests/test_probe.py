@@ -1,4 +1,5 @@
 import math
+import time
 
 import pytest
 import torch
@@ -40,6 +41,31 @@ def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
 def test_nothing_is_written(config, tmp_path):
     measured(config, (), lambda probe: probe.train(0.1, 0.0))
     assert not list(tmp_path.rglob("*"))
+
+
+def test_what_lay_ready_is_not_counted():
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, ahead=3)
+    windows.length_s = 0.0
+    assert [windows.count(1) for _ in range(8)] == [False] * 7 + [
+        True
+    ]  # twice three, the last of them the burn-in's end, and two windows
+
+
+def test_where_steps_are_slow_what_lay_ready_is_not_waited_for():
+    windows = Windows(0.02, 0.0, torch.device("cpu"), num_windows=1, ahead=1000)
+    calls = 0
+    while not windows.count(1):
+        calls += 1
+        time.sleep(0.005)
+    assert calls < 100
+
+
+def test_the_batches_that_may_lie_ready(config):
+    words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
+    for more, ahead in words:
+        probe = Probe(composed(["data=synthetic", "loader=plain", *more], NOBODY)[0], ())
+        assert probe.ahead == ahead
+        probe.close()
 
 
 def test_windows_count_records_after_the_burn_in():
