@@ -41,11 +41,13 @@ def log_uniform(low: float, high: float) -> Curve:
 
 
 def beta(alpha: float) -> Curve:
-    """Numbers of Beta(alpha, alpha), alpha > 0.
+    """Numbers of Beta(alpha, alpha). ValueError unless alpha > 0.
 
     The distribution function up to 1/2 is summed by trapezoids over s = x ** min(alpha, 1), in which the density has no pole, and is
     scaled to be 1/2 at 1/2, so that no gamma function is needed; the other half is its mirror image.
     """
+    if alpha <= 0:
+        raise ValueError(f"alpha = {alpha} is not above 0")
     power = min(alpha, 1.0)
     s = torch.linspace(0, 0.5**power, 1 << 16, dtype=torch.float64)
     x = s ** (1 / power)

@@ -30,8 +30,6 @@ class CutMix:
     num_draws = 4
 
     def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
-        if alpha <= 0:
-            raise ValueError(f"alpha = {alpha} is not above 0")
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes
         self.curve, self.probability = beta(alpha), chance("probability", probability)
 
