@@ -44,7 +44,8 @@ def test_a_recipe_trains_two_steps(name):
     done = paceline("train", f"recipes={name}", *TINY)
     assert done.code == 0, done.err
     assert len(losses(Path("run"))) == 2
-    assert (Path("run") / "checkpoints" / "best.pt").exists()
+    which = "last.pt" if name == "photos" else "best.pt"  # nothing validates photos
+    assert (Path("run") / "checkpoints" / which).exists()
 
 
 @pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])

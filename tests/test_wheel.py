@@ -19,7 +19,7 @@ def test_an_installed_wheel_trains_from_an_empty_directory(tmp_path):
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("the tests run from an installed package, not from a checkout")
     source = tmp_path / "source"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv*", "outputs", "*cache*", "*.so"))
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv*", "outputs", "__pycache__", ".*cache*", "*.so"))
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", source]
     subprocess.run(build, check=True, capture_output=True, timeout=120)
     wheel = next((tmp_path / "dist").glob("*.whl"))

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -93,6 +93,13 @@ def conclude(outcome: Outcome, run_dir: Path, short: bool) -> int:
     return outcome.code
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was made of, and what that was made of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _known(error: Exception) -> PacelineError | None:
     if isinstance(error, PacelineError):
         return error
@@ -104,9 +111,10 @@ def _known(error: Exception) -> PacelineError | None:
         return ResourceError(
             104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate"
         )
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # torch's SIGCHLD handler raises wherever we are
+    lost = next((str(one) for one in _chain(error) if isinstance(one, RuntimeError) and "DataLoader worker" in str(one)), None)
+    if lost is not None:  # torch's SIGCHLD handler raises wherever we are, also where another error is made of it
         fix = "look at memory and /dev/shm, and whether the store was changed, or set workers.kind=thread"
-        return ResourceError(102, "workers", f"a worker process was lost ({' '.join(str(error).split())[:200]})", fix)
+        return ResourceError(102, "workers", f"a worker process was lost ({' '.join(lost.split())[:200]})", fix)
     if isinstance(error, RuntimeError) and any(word in str(error) for word in PEER_WORDS):
         return DistributedError(
             103, "a rank", " ".join(str(error).split())[:200], "another rank ended or hangs; its own line says why"

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
+from framework.cli.outcome import outcome_of
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.cli.test_train import start
 
@@ -128,9 +129,25 @@ def test_a_killed_worker_is_said_soon_with_every_loader(loader):
         int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in (task / "children").read_text().split()
     ]
     os.kill(children[-1], signal.SIGKILL)
-    assert process.wait(40) == 5
-    assert json.loads(Path("run/exit.json").read_text())["reason"].startswith("error[R102]")
+    code = process.wait(40)
+    found = json.loads(Path("run/exit.json").read_text())
+    assert found["reason"].startswith("error[R102]"), (
+        Path("run/debug.log").read_text() if Path("run/debug.log").exists() else found
+    )
+    assert code == 5
     assert len(losses(Path("run"))) > 20
+
+
+def test_a_lost_worker_is_known_under_another_error_too(tmp_path):
+    def broken():
+        try:
+            raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed.")
+        except RuntimeError:
+            raise KeyError("sum")  # noqa: B904  # as a library may that was interrupted by it
+
+    outcome = outcome_of(broken, tmp_path, show_traceback=False)
+    assert outcome.code == 5
+    assert outcome.reason.startswith("error[R102]: workers: a worker process was lost")
 
 
 COUNTS = ["parallel.num_processes=0", "loader.depth=0", "loader.depth=-1", "parallel.num_processes=two"]
