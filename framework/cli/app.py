@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.callbacks import Callbacks  # pyright: ignore[reportPrivateUsage]
 from hydra._internal.utils import get_args_parser  # pyright: ignore[reportPrivateUsage]
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.arguments import option
 from framework.cli.explain import explain
+from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
 from framework.cli.rundir import discard_if_empty
-from framework.errors import EXIT_PIPE, ConfigError
+from framework.errors import EXIT_PIPE, ConfigError, PacelineError
 from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
+UNPICKLES = ("--experimental-rerun",)  # Hydra's: whatever is in the file would be run
 
 
 class _Recipes(SearchPathPlugin):
@@ -51,6 +51,7 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
     arguments = _flags_first(arguments)
     codes: list[int] = []
+    unforeseen: list[Exception] = []
 
     def job(config: DictConfig) -> None:
         try:
@@ -58,14 +59,19 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
         except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
             codes.append(EXIT_PIPE)
+        except Exception as error:
+            unforeseen.append(error)
+            raise
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
     register()
     sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except Exception as error:  # a file can make Hydra raise anything
         _discard_sweep()
+        if error in unforeseen or isinstance(error, PacelineError) or (isinstance(error, OSError) and error.filename):
+            raise
         raise explain(command, arguments, error) from error
     finally:
         GlobalHydra.instance().clear()
@@ -88,7 +94,7 @@ def _discard_sweep() -> None:
 
 def _flags_first(arguments: list[str]) -> list[str]:
     """Options, with their values, before overrides: Hydra's parser wants them so. ConfigError C124 for an option it does not have."""
-    actions = {name: action for action in get_args_parser()._actions for name in action.option_strings}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    actions = {name: action for action in get_args_parser()._actions for name in action.option_strings if name not in UNPICKLES}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     flags: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -106,18 +112,11 @@ def _flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *rest]
 
 
-def _refuse_callbacks(self: Callbacks, config: DictConfig | None = None, check_cache: bool = True) -> None:
-    """In place of Hydra's own: it would call whatever a file names, before anything of ours runs."""
-    if config is not None and OmegaConf.select(config, "hydra.callbacks"):
-        raise ConfigError(125, "hydra.callbacks", "Hydra would call them without any check", "remove them")
-    self.callbacks = []
-
-
 def register() -> None:
     plugins = Plugins.instance()
     if _Recipes not in plugins.discover(SearchPathPlugin):
         plugins.register(_Recipes)
-    Callbacks.__init__ = _refuse_callbacks
+    guard_hydra()
     stamp.cache_clear()
     OmegaConf.register_new_resolver("stamp", stamp, replace=True)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
@@ -130,6 +129,7 @@ def slug(text: str) -> str:
 
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
+    count_references_anew()
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
@@ -139,5 +139,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
         raise ConfigError(
             104, error.full_key or "config", " ".join(str(error.msg or error).split()), "correct the interpolation"
         ) from error
+    except RecursionError as error:
+        raise ConfigError(104, "config", "references to references without end", "name the last of them") from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

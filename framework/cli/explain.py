@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.arguments import option
+from framework.cli.help import groups_of
 from framework.cli.paths import CONF
 from framework.errors import ConfigError
 from framework.targets import did_you_mean
@@ -26,7 +27,8 @@ def explain(command: str, arguments: list[str], error: Exception) -> ConfigError
     key = re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
     if key:
         return _unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
-    words = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
+    kind = "" if isinstance(error, HydraException | OmegaConfBaseException | ValueError) else f"{type(error).__name__} "
+    words = " ".join(f"{kind}{text} {error.__cause__ or ''}".split())[:300]
     return ConfigError(100, f"paceline {command}", words, "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'")
 
 
@@ -53,7 +55,7 @@ def _with_hydra(command: str, ask: Any) -> Any:
     try:
         with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
             return ask(GlobalHydra.instance())
-    except (HydraException, OmegaConfBaseException, ValueError):
+    except Exception:  # noqa: BLE001  # what is wrong is known already; this is only about a hint
         return []
 
 
@@ -70,13 +72,12 @@ def _options(command: str, group: str, config_dir: str | None) -> list[str]:
 def _keys(command: str, arguments: list[str]) -> list[str]:
     """Every dotted key of the command's configuration, and its groups, with the choices of the command line where they compose."""
 
-    def ask(instance: Any) -> list[str]:
-        loader = instance.config_loader()
-        groups = [name for name in loader.list_groups("") if name not in ("conf", "hydra")]
+    def ask(_: Any) -> list[str]:
+        groups = groups_of(CONF / f"{command}.yaml")
         chosen = [word for word in arguments if "=" in word and word.split("=")[0] in groups and "," not in word]
         try:
             config = compose(command, chosen)
-        except HydraException:
+        except Exception:  # noqa: BLE001
             config = compose(command)
         return [*groups, *_flat(OmegaConf.to_container(config))]
 

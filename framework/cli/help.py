@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from framework.cli.paths import CONF, ROOT
+from framework.errors import printable
 
+FIRST_CHARACTERS = 4096  # of a choice's file: its comment is among them
 HEADER = """usage: paceline {command} [group=choice] [key=value] ...
 
   -m                a sweep: every combination of comma-separated values (key=a,b)
@@ -16,7 +18,7 @@ def help_text(command: str, config_dir: Path | None) -> str:
     """The whole page. Only the groups that the command's primary configuration uses are listed."""
     primary = CONF / f"{command}.yaml"
     parts = [HEADER.format(command=command)]
-    for group in _groups(primary):
+    for group in groups_of(primary):
         folders = [folder / group for folder in (config_dir, CONF, ROOT) if folder is not None]
         choices = {path.stem: _first_comment(path) for folder in reversed(folders) for path in sorted(folder.glob("*.yaml"))}
         if choices:
@@ -26,11 +28,15 @@ def help_text(command: str, config_dir: Path | None) -> str:
 
 
 def _first_comment(path: Path) -> str:
-    comments = (line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+    if not path.is_file():  # a pipe would be waited for
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = file.read(FIRST_CHARACTERS).splitlines()
+    comments = (printable(line[1:].strip()) for line in lines if line.startswith("#"))
     return next((text for text in comments if not text.startswith("@package")), "")
 
 
-def _groups(primary: Path) -> list[str]:
+def groups_of(primary: Path) -> list[str]:
     """The groups of the defaults list, in its order."""
     lines = primary.read_text(encoding="utf-8").splitlines()
     entries = (line.strip().removeprefix("- ") for line in lines if line.startswith("  - "))

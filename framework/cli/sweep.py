@@ -6,14 +6,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.app import register
 from framework.cli.explain import explain
+from framework.cli.guard import check_jobs
 from framework.cli.paths import CONF
-from framework.errors import ConfigError
+from framework.errors import ConfigError, PacelineError
 
 Axes = dict[str, list[str]]
 
@@ -31,11 +30,14 @@ def axes_of(words: Sequence[str]) -> tuple[Axes, list[str]]:
             typed = {found.get_key_element(): found for found in parser.parse_overrides(list(words))}
             fixed = [str(found.input_line) for found in typed.values() if not found.is_sweep_override()]
             found = {key: value for key, value in _of_recipe(parser, fixed).items() if key not in typed}
+            check_jobs([*found.values(), *typed.values()])
             return {key: _values(one) for key, one in {**found, **typed}.items() if one.is_sweep_override()}, [
                 *(str(one.input_line) for one in found.values() if not one.is_sweep_override()),
                 *fixed,
             ]
-    except HydraException as error:
+    except PacelineError:
+        raise
+    except Exception as error:  # a file can make Hydra raise anything
         raise explain("train", list(words), error) from error
 
 
@@ -44,7 +46,7 @@ def _of_recipe(parser: OverridesParser, fixed: list[str]) -> dict[str, Override]
     try:
         config = compose("train", fixed, return_hydra_config=True)
         params = OmegaConf.to_container(config.hydra.sweeper).get("params") or {}  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    except (HydraException, OmegaConfBaseException, ValueError):
+    except Exception:  # noqa: BLE001
         return {}  # composing each cell will say what is wrong
     return {
         found.get_key_element(): found for found in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])

@@ -6,8 +6,6 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from framework import settings
 from framework.cli.allowed import Grant, allowed_targets
@@ -15,6 +13,7 @@ from framework.cli.app import register, resolved
 from framework.cli.arguments import quoted
 from framework.cli.explain import explain
 from framework.cli.paths import CONF
+from framework.errors import PacelineError
 from framework.targets import check_targets
 
 Config = dict[str, Any]
@@ -33,7 +32,9 @@ def composed(overrides: Sequence[str], grant: Grant, config_dir: str | None = No
     try:
         with initialize_config_dir(str(CONF), version_base="1.3", job_name="train"):
             config = resolved(compose("train", words))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except PacelineError:
+        raise
+    except Exception as error:  # a file can make Hydra raise anything
         raise explain("train", words, error) from error
     allowed = allowed_targets(config, grant)
     settings.check(config)
