@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 
+from framework.cli.environment import without_values
 from framework.cli.rundir import discard_if_empty
 from framework.cli.table import print_run
 from framework.durable import write_json
@@ -64,11 +65,11 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
         if show_traceback:
             traceback.print_exc()
         if known is not None:
-            return Outcome(known.exit_code, str(known))
+            return Outcome(known.exit_code, without_values(str(known), run_dir))
         log = run_dir / "debug.log"
-        words = " ".join(str(error).split())[:300]
+        words = " ".join(without_values(str(error), run_dir).split())[:300]
         with suppress(OSError):  # the directory may be what is gone
-            log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+            log.write_text(without_values("".join(traceback.format_exception(error)), run_dir), encoding="utf-8")
         return Outcome(
             1,
             f"error[X100]: {type(error).__name__}: {words}; {f'the traceback is in {log}' if log.exists() else 'debug=trace shows more'}",

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from framework.cli.environment import as_written
 from framework.durable import write_json, write_text
 from framework.errors import ConfigError
 from framework.settings import FACTS, NEXT_FACTS
@@ -27,7 +28,7 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
         ) from error
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-    write_json(run_dir / f"resolved{suffix}.json", config)
+    write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
     from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
 
     # a resumed run's facts count once its state has been taken up: what fails before that must change nothing

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from framework import settings
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
-from framework.cli.arguments import option, quoted
+from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of
 from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty
@@ -101,6 +101,18 @@ def _to_repeat(overrides: list[str]) -> list[str]:
     return [word for word in overrides if not word.lstrip("+").startswith(("resume=", "allow_targets="))]
 
 
+def _repeated(words: Any) -> list[str]:
+    """A run's overrides as ``run.json`` has them, which somebody may have sent. ConfigError C125 for what only a command line says."""
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise TypeError("not words")
+    check_words(words)
+    for word in words:
+        if word.lstrip("+~").startswith(("hydra.", "hydra/", "-")) or not ("=" in word or word.startswith("~")):
+            what = "in a run.json, which repeats what was chosen for a run, not how it is started"
+            raise ConfigError(125, word[:100], what, "remove it from there")
+    return words
+
+
 def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool) -> int:
     from framework.cli.rank import run_here, run_shared  # noqa: PLC0415  # torch is loaded only for a configuration that is sound
 
@@ -124,10 +136,12 @@ def _resumed(arguments: list[str]) -> list[str]:
     run_dir = Path(resume.strip("'\"")).absolute()
     try:
         facts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-        before = facts["overrides"]
-    except (OSError, ValueError, KeyError) as error:
-        what = "not the directory of a run (no run.json)"
+        before, known = _repeated(facts["overrides"]), facts.get("config_dir")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"not the directory of a run ({'no' if isinstance(error, FileNotFoundError) else 'not its'} run.json)"
         raise CheckpointError(101, f"resume = {resume}", what, "give the path a run printed") from error
+    if not isinstance(known, str | None) or (known is not None and known.startswith("-")):
+        raise CheckpointError(101, f"resume = {resume}", "its run.json names no folder as config_dir", "mend or remove it")
     rest = [word for word in arguments if not word.startswith("resume=")]
     try:
         parser = OverridesParser.create()
@@ -135,6 +149,5 @@ def _resumed(arguments: list[str]) -> list[str]:
         kept = [word for word in before if parser.parse_override(word).get_key_element() not in given]
     except HydraException:
         return arguments  # Hydra will say what is wrong with them
-    known = facts.get("config_dir")
     flags = ["--config-dir", known] if known and option(arguments, "--config-dir", "-cd") is None else []
     return [*flags, f"hydra.run.dir={quoted(str(run_dir))}", f"resume={quoted(str(run_dir))}", *kept, *rest]

@@ -1,0 +1,102 @@
+"""What comes from the environment is in no file of a run directory, whichever key refers to it and however the run ends."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from framework.cli.environment import as_written, without_values
+from tests.faults.forked import paceline
+
+SECRET = "hunter2-s3cr3t"
+RECIPE = """# @package _global_
+defaults: [digits]
+dataset: data
+source: ${oc.env:PACELINE_SECRET}
+model: {width: "${oc.decode:${oc.env:PACELINE_WIDTH}}"}
+prepare: {train: {input: {note: "the ${source} of ${oc.env:PACELINE_SECRET}"}}}
+"""
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    """A folder of recipes that use the environment."""
+    monkeypatch.setenv("PACELINE_SECRET", SECRET)
+    monkeypatch.setenv("PACELINE_WIDTH", "8")
+    Path("mine/recipes").mkdir(parents=True)
+    Path("mine/recipes/secret.yaml").write_text(RECIPE.replace("prepare:", "# prepare:"))
+    Path("mine/recipes/failing.yaml").write_text(RECIPE + "device: ${source}\n")
+    return ["train", "--config-dir", "mine", "debug=tiny", "hydra.run.dir=run"]
+
+
+def leaks(*folders):
+    """The files that have it."""
+    paths = [path for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
+    assert paths
+    return [str(path) for path in paths if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("parallel", ["none", "ddp"])
+def test_no_file_of_a_run_has_it(mine, parallel):
+    words = ["parallel=ddp", "parallel.num_processes=2"] if parallel == "ddp" else []
+    assert paceline(*mine, "recipes=secret", *words, limit_s=120).code == 0
+    assert leaks("run") == []
+    found = json.loads(Path("run/resolved.json").read_text())
+    assert found["source"] == "${oc.env:PACELINE_SECRET}"
+    assert found["model"]["width"] == "${oc.decode:${oc.env:PACELINE_WIDTH}}"
+
+
+def test_a_run_is_resumed_and_reported_with_it(mine):
+    assert paceline(*mine, "recipes=secret").code == 0
+    assert paceline("train", "resume=run", "max_steps=4").code == 0
+    assert paceline("report", "run").code == 0
+    assert leaks("run") == []
+    assert json.loads(Path("run/summary.json").read_text())["steps"] == 4
+
+
+@pytest.mark.parametrize("debug", ["trace", "tiny"])
+def test_a_run_that_fails_over_it_does_not_tell_it(mine, debug):
+    done = paceline(*mine, f"debug={debug}", "recipes=failing", "prepare=null")
+    assert done.code in (2, 3)
+    assert leaks("run") == []
+    assert SECRET not in done.err.splitlines()[-1]
+
+
+def test_a_sweep_does_not_write_it(mine):
+    done = paceline(*mine[:-1], "-m", "recipes=secret", "seed=1,2", "hydra.sweep.dir=sweep")
+    assert done.code == 0
+    assert leaks("sweep") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("${oc.env:NAME}", "${oc.env:NAME}"),
+        ("${a}", "${oc.env:NAME}"),
+        ("x-${oc.env:NAME}-y", "x-${oc.env:NAME}-y"),
+        ("${oc.env:NAME,3}", "${oc.env:NAME}"),
+        ("${oc.env:OTHER,3}", "3"),
+        ("${oc.env:OTHER,null}", None),
+        ("${oc.decode:${oc.env:NAME}}", "${oc.decode:${oc.env:NAME}}"),
+        ("${oc.decode:'[1]'}", [1]),
+        ("${places.${oc.env:NAME}}", "${places.${oc.env:NAME}}"),
+        ("${n}", 7),
+        ("${places}", {"here": 1}),
+    ],
+)
+def test_a_reference_is_filled_in_unless_it_leads_to_the_environment(text, written, monkeypatch):
+    monkeypatch.setenv("NAME", "here")
+    config = OmegaConf.create({"x": text, "n": 7, "places": {"here": 1}, "a": "${oc.env:NAME}"})
+    before = OmegaConf.to_container(config, resolve=True)
+    assert as_written(config) == {"x": written, "n": 7, "places": {"here": 1}, "a": "${oc.env:NAME}"}
+    assert OmegaConf.to_container(config, resolve=True) == before  # the environment is read again
+
+
+def test_words_about_a_run_name_the_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAME", "it's\nlong")
+    Path("resolved.json").write_text(json.dumps({"x": "${oc.env:NAME}", "y": "${oc.env:SHORT}", "z": "${oc.env:GONE}"}))
+    monkeypatch.setenv("SHORT", "no")
+    assert without_values("say it's long, no?", tmp_path) == "say ${oc.env:NAME}, no?"
+    assert without_values(f"say {os.environ['NAME']}", tmp_path) == "say ${oc.env:NAME}"
