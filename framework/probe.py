@@ -53,7 +53,8 @@ class Windows:
     """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted.
 
     ``ahead``: batches that may lie ready at the start; counting begins when twice as many are taken, or half of ``seconds`` later than it
-    would: while processes start, nothing comes, and then all that they read ahead at once, which is no rate.
+    would: while processes start, nothing comes, and then all that they read ahead at once, which is no rate. ``ready``: batches that lie
+    ready now; by how many they become fewer while it is counted is what was lived on, not earned, and is left out.
     ``limit_s``: where steps are longer than windows, the windows that are there so long after the start, one at least, will do.
     """
 
@@ -65,6 +66,7 @@ class Windows:
         num_windows: int = NUM_WINDOWS,
         limit_s: float = math.inf,
         ahead: int = 0,
+        ready: Callable[[], int] = int,
     ) -> None:
         self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
         self.rates: list[float] = []
@@ -74,10 +76,12 @@ class Windows:
         self._latest = self._start + burn_in_s + seconds / 2
         self._end, self._limit = self._start + burn_in_s, self._start + limit_s
         self._warm, self._warm_at, self._cpu_s = False, 0.0, 0.0
+        self._ready, self._num_ready, self._num_steps, self._num_records = ready, 0, 0, 0
 
     def count(self, num_records: int) -> bool:
         """After each batch or step. True: all windows are full."""
         self._count += num_records
+        self._num_steps += 1
         self._left -= 1
         now = time.perf_counter()
         if now < self._end or (self._left > 0 and not self._warm and now < self._latest):
@@ -87,15 +91,18 @@ class Windows:
         now = time.perf_counter()
         if self._warm:
             self.rates.append(self._count / (now - self._start))
+            self._num_records += self._count
             self.busy_cores = (time.process_time() - self._cpu_s) / (now - self._warm_at)
         else:
-            self._cpu_s, self._warm_at = time.process_time(), now
+            self._cpu_s, self._warm_at, self._num_ready, self._num_steps = time.process_time(), now, self._ready(), 0
         self._warm, self._count, self._start, self._end = True, 0, now, now + self.length_s
         return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
 
     def rate(self, spans_s: dict[str, float]) -> Rate:
-        """What was counted."""
-        return Rate(tuple(self.rates), spans_s, self.busy_cores)
+        """What was counted, once all windows are full."""
+        used_up = max(0, self._num_ready - self._ready()) * self._num_records / max(1, self._num_steps)
+        per_s = used_up / (self._start - self._warm_at)
+        return Rate(tuple(rate - per_s for rate in self.rates), spans_s, self.busy_cores)
 
 
 @final
@@ -113,7 +120,7 @@ class Probe:
         grace_s: float = math.inf,
     ) -> None:
         self.num_windows, self.grace_s = num_windows, grace_s
-        quiet = {"sink": {}, "resume": None, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
+        quiet = {"sink": {}, "resume": {"run": None, "allow": []}, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
         verify = "always" if config["verify"] == "always" else "off"  # as in all epochs but the first
         self.config: Config = {**config, **quiet, "verify": verify, "data": {**config["data"], "val": None}}
         self.assembly = Assembly(self.config, allowed)
@@ -165,7 +172,8 @@ class Probe:
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 
     def _windows(self, seconds: float, burn_in_s: float, device: torch.device, ahead: int) -> Windows:
-        return Windows(seconds, burn_in_s, device, self.num_windows, 1.5 * seconds + burn_in_s + self.grace_s, ahead)
+        limit_s = 1.5 * seconds + burn_in_s + self.grace_s
+        return Windows(seconds, burn_in_s, device, self.num_windows, limit_s, ahead, self.ready if ahead else int)
 
     @property
     def ahead(self) -> int:
@@ -173,6 +181,10 @@ class Probe:
         workers = getattr(self.assembly.train_source, "workers", None)
         of_source = 0 if workers is None or not workers.num else AHEAD * (workers.num if workers.kind == "process" else 1)
         return of_source + int(getattr(self.assembly.train, "depth", 0))
+
+    def ready(self) -> int:
+        """Batches that lie ready in the loader."""
+        return getattr(self.assembly.train, "num_ready", 0)
 
     def close(self) -> None:
         self.assembly.close()

@@ -60,6 +60,26 @@ def test_where_steps_are_slow_what_lay_ready_is_not_waited_for():
     assert calls < 100
 
 
+def test_what_was_used_up_of_what_lay_ready_is_no_rate():
+    """Six steps of 10 records, three of which nobody made meanwhile."""
+    ready = iter([5, 2])
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=6, ready=lambda: next(ready))
+    while not windows.count(10):
+        pass
+    rate = windows.rate({})
+    assert rate.windows[0] < windows.rates[0]
+    lost = [before - after for before, after in zip(windows.rates, rate.windows, strict=True)]
+    assert lost == pytest.approx([30 / (windows._start - windows._warm_at)] * 6)
+
+
+def test_what_came_to_lie_ready_meanwhile_is_no_rate_either():
+    ready = iter([2, 5])
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=2, ready=lambda: next(ready))
+    while not windows.count(10):
+        pass
+    assert windows.rate({}).windows == tuple(windows.rates)
+
+
 def test_the_batches_that_may_lie_ready(config):
     words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
     for more, ahead in words:

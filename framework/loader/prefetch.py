@@ -34,6 +34,11 @@ class PrefetchLoader:
             for micro in batches:
                 yield micro._replace(batch=pin(micro.batch)) if self.pin else micro
 
+    @property
+    def num_ready(self) -> int:
+        """Batches that lay ready when the newest one was taken."""
+        return self._occupancy.newest
+
     def stats(self) -> LoaderStats:
         return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
 

@@ -20,12 +20,16 @@ class _End:
 
 @final
 class Occupancy:
-    """How many items lay ready when the next one was asked for, over all queues of a loader's life. For the thread that asks."""
+    """How many items lay ready when the next one was asked for, over all queues of a loader's life, and at the ``newest`` time. For the thread
+    that asks.
+    """
 
     def __init__(self) -> None:
         self._num_ready = self._num_asked = 0
+        self.newest = 0
 
     def count(self, num_ready: int) -> None:
+        self.newest = num_ready
         self._num_ready += num_ready
         self._num_asked += 1
 

@@ -90,6 +90,11 @@ class StreamLoader:
             for micro in batches:
                 yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))
 
+    @property
+    def num_ready(self) -> int:
+        """Batches that lay ready when the newest one was taken."""
+        return self._occupancy.newest
+
     def stats(self) -> LoaderStats:
         return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
 

@@ -24,7 +24,7 @@ class _Counted:
 
     def __init__(self, order: Order, probe: Probe, seconds: float, burn_in_s: float) -> None:
         self.order, self.device, self.seconds, self.burn_in_s = order, probe.assembly.device, seconds, burn_in_s
-        self.ahead = probe.ahead
+        self.ahead, self.ready = probe.ahead, probe.ready
         self.windows: Windows | None = None
         self.progress = Progress()
         self._seen = self._first_epoch = 0
@@ -37,7 +37,7 @@ class _Counted:
     def __call__(self) -> bool:
         before, self._seen = self._seen, self._records()
         if self.windows is None:
-            self.windows = Windows(self.seconds, self.burn_in_s, self.device, num_windows=1, ahead=self.ahead)
+            self.windows = Windows(self.seconds, self.burn_in_s, self.device, num_windows=1, ahead=self.ahead, ready=self.ready)
             return False
         return self.windows.count(self._seen - before)
 
@@ -63,4 +63,4 @@ def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float, bu
     finally:
         probe.close()
     assert counted.windows is not None
-    return Visit(counted.windows.rates[0], wall_s / trainer.progress.step)
+    return Visit(counted.windows.rate({}).records_per_s, wall_s / trainer.progress.step)
