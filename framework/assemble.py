@@ -38,14 +38,17 @@ from framework.contracts import (
     SourceContext,
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
+from framework.generators import seed_generators
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, draws
 from framework.pack.jobs import MakeWriter
-from framework.targets import ALLOWED, Config, check_name, targets
-from framework.trainer import Plan, Trainer
+from framework.resume import Learned, check_same, learned
+from framework.tally import Plan
+from framework.targets import Config, check_name, is_allowed, targets
+from framework.trainer import Trainer
 
 NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
 
@@ -83,7 +86,7 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     except (ImportError, AttributeError) as error:
         raise ConfigError(105, f"{where}._target_ = {target}", f"cannot be found ({error})", "correct the name") from error
     home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
-    if not callable(found) or not home.startswith((*ALLOWED, *allowed)):
+    if not callable(found) or not is_allowed(home, allowed):
         raise ConfigError(
             105, f"{where}._target_ = {target}", f"is really {home}, which is not on the list", "name it where it is defined"
         )
@@ -170,7 +173,7 @@ class Assembly:
     def __init__(self, config: Config, allowed: Sequence[str], profile: Path | None = None) -> None:
         self.config, self.allowed = config, allowed
         keep_freed_memory()
-        torch.manual_seed(config["seed"])
+        seed_generators(config["seed"])
         self.parallel: Parallel = self.build("parallel", device=_device(config["device"]))
         self.device = self.parallel.device
         self.clock: Clock = make_clock(self.device, config["clock"])
@@ -253,10 +256,13 @@ class Assembly:
 
         return finish
 
-    def trainer(self, run_dir: Path | None, state: dict[str, Any] | None, stop: Callable[[], bool]) -> Trainer:
-        """The Trainer over all parts, going on from ``state``. The model is tried on a few records first: ConfigError C118.
+    def trainer(
+        self, run_dir: Path | None, state: dict[str, Any] | None, stop: Callable[[], bool], say: Callable[[str], None] = print
+    ) -> Trainer:
+        """The Trainer over all parts, going on from ``state``. The model is tried on a few records first: ConfigError C118. CheckpointError
+        K105 where ``state`` is of a run that learns something else.
 
-        ``run_dir`` None: nothing is written; for measuring.
+        ``run_dir`` None: nothing is written; for measuring. ``say``: takes warnings.
         """
         config = self.config
         model: nn.Module = self.build("model").to(self.device)
@@ -270,7 +276,7 @@ class Assembly:
         if config["compile"]:
             _compile(model, self.device)
         trainer = Trainer(
-            Plan(config["epochs"], config["max_steps"], config["report_every"], config["validate_every"], config["clip_norm"]),
+            _plan(config),
             model=model,
             objective=objective,
             optimizer=self.build("optim", params=model.parameters()),
@@ -281,16 +287,43 @@ class Assembly:
             precision=self.build("precision", device=self.device),
             clock=self.clock,
             val_clock=self.val_clock,
-            checkpoints=None if run_dir is None else CheckpointFolder(run_dir),
+            checkpoints=None if run_dir is None else self._checkpoints(run_dir, say),
             average=average,
             stop=stop,
         )
         if state is not None:
-            _restore(trainer, state, config)
+            self._restore(trainer, state)
         if self.parallel.rank == 0 and run_dir is not None:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)
         return trainer
+
+    def _checkpoints(self, run_dir: Path, say: Callable[[str], None]) -> CheckpointFolder:
+        chosen = self.config["checkpoint"]
+        facts = {
+            "learned": self._learned(),
+            "world_size": self.parallel.world_size,
+            "versions": {"torch": str(torch.__version__)},
+        }
+        return CheckpointFolder(run_dir, facts, chosen["keep"], chosen["every_s"], say)
+
+    def _learned(self) -> Learned:
+        source = self.train_source
+        return learned(self.config, source.order.batch_size, source.manifest)
+
+    def _restore(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        run = self.config["resume"]["run"]
+        try:
+            check_same(run, state["learned"], self._learned(), self.config["resume"]["allow"])
+            if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
+                what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
+                raise CheckpointError(104, f"resume = {run}", what, "change them when the epoch has ended")
+            trainer.load_state_dict(state)
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            what = f"its state does not fit this configuration ({_last_line(error)})"
+            raise CheckpointError(
+                103, f"resume = {run}", what, "resume with the model and optimizer it was saved with"
+            ) from error
 
     def _sinks(self, run: RunContext) -> list[Sink]:
         """All sinks, or none: where one cannot be made, those before it are closed."""
@@ -310,6 +343,19 @@ class Assembly:
         self.parallel.close()
         if self.profiled is not None:
             self.profiled.close()
+
+
+def _plan(config: Config) -> Plan:
+    return Plan(
+        config["epochs"],
+        config["max_steps"],
+        config["report_every"],
+        config["validate_every"],
+        config["checkpoint"]["every_steps"],
+        config["clip_norm"],
+        skip_bad=config["on_nan"] == "skip",
+        max_missed=config["max_skips"],
+    )
 
 
 def _device(name: str) -> torch.device:
@@ -350,16 +396,3 @@ def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Conf
         fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
         raise ConfigError(118, f"model = {config['model']['_target_']}", what, fix) from error
     model.train()
-
-
-def _restore(trainer: Trainer, state: dict[str, Any], config: Config) -> None:
-    if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
-        what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
-        raise CheckpointError(104, f"resume = {config['resume']}", what, "keep them until the epoch ends")
-    try:
-        trainer.load_state_dict(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        what = f"its state does not fit this configuration ({_last_line(error)})"
-        raise CheckpointError(
-            103, f"resume = {config['resume']}", what, "resume with the model and optimizer it was saved with"
-        ) from error

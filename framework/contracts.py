@@ -391,8 +391,12 @@ class Parallel(Protocol):
         """Element-wise sum over all ranks; host float64 in, host float64 out."""
         ...
 
-    def agree(self, flag: bool) -> bool:
-        """True on every rank at the same call once any rank said True; called once per step."""
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Every rank's ``values`` [n], in the ranks' order; n may differ. Host in, host out."""
+        ...
+
+    def agree(self, *flags: bool) -> list[bool]:
+        """Each True on every rank at the same call once any rank said True; called once per step, always with as many."""
         ...
 
     def close(self) -> None: ...
@@ -405,8 +409,10 @@ class Precision(Protocol):
 
     def backward(self, loss: Tensor) -> None: ...
 
-    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
-        """Unscale, clip, step, in this order. False: the numbers overflowed and the weights did not move."""
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False) -> bool:
+        """Unscale, clip, step, in this order. False: the weights did not move, because a scaled gradient overflowed or, with ``skip_bad``,
+        because a gradient is not finite.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -450,7 +456,7 @@ class Report:
 
     ``epoch_left``: records to the end of the epoch; ``left_s``: seconds to the end of the run, at its pace so far. ``stages_s``: where
     reading's time went, in thread-seconds per step; ``ready``: batches that lay ready when one was asked for; ``usage``: of the machine.
-    The last three are empty where nobody measures them.
+    These three are empty where nobody measures them. ``skipped``: steps of the run so far that left the weights as they were.
     """
 
     split: str
@@ -464,6 +470,7 @@ class Report:
     left_s: float | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict[str, float])
     ready: float | None = None
+    skipped: int = 0
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -483,12 +490,23 @@ class Sink(Protocol):
 
     def write(self, report: Report) -> None: ...
 
+    def flush(self) -> None:
+        """Have the disk hold what was written: a state is about to be saved, from which another run may go on."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Checkpoints(Protocol):
     """Where the state of a run is kept."""
 
-    def save(self, state: dict[str, Any], weights: dict[str, Any], best: bool) -> None:
-        """Publish ``state`` for resuming, and ``weights`` (a plain ``state_dict``) as last, and as best where it is."""
+    def is_late(self) -> bool:
+        """Whether it is time for a save."""
+        ...
+
+    def save(self, step: int, state: dict[str, Any], weights: dict[str, Any] | None, best: bool, final: bool) -> None:
+        """Publish ``state`` for resuming, and ``weights`` (a plain ``state_dict``), where given, as last, and as best where they are.
+
+        ResourceError where the disk refuses, and it is the ``final`` save of a run.
+        """
         ...

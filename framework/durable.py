@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,15 @@ from framework.errors import ResourceError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk, a quota or a limit says when there is no room
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+
+
+_reached: Callable[[str], None] | None = None  # tests of faults put something here, in a process of their own
+
+
+def reach(point: str) -> None:
+    """A named point at which tests let a process die, or a disk fail. Does nothing else."""
+    if _reached is not None:
+        _reached(point)
 
 
 def temporary_name(path: Path) -> Path:
@@ -38,9 +47,13 @@ def publish(path: Path) -> Generator[Path, None, None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        reach("publish.written")
         sync(temporary)
+        reach("publish.synced")
         os.replace(temporary, path)
+        reach("publish.renamed")
         sync(path.parent)
+        reach("publish.published")
     except OSError as error:
         if not error.errno or isinstance(error, FileNotFoundError):  # not the disk's: a library's own OSError
             raise
@@ -151,6 +164,7 @@ def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
     """Open ``path`` for writing bytes; what is written is published when the block ends without an error."""
     with publish(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        reach("publish.opened")
         with os.fdopen(descriptor, "wb") as file:
             yield file
 

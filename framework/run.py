@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from framework.assemble import Assembly
-from framework.checkpoint import load_state
+from framework.checkpoint import Found, newest_state
 from framework.durable import write_json
 from framework.errors import ConfigError
 from framework.measure.host import machine, num_cores, peak_rss_bytes
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
-from framework.settings import FACTS, NEXT_FACTS, PROFILE
+from framework.settings import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.sink.measured import MeasuredSink
 from framework.span import Span, shares
 from framework.trainer import Trainer
@@ -35,16 +35,22 @@ def run(
     """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
     torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     start = time.perf_counter()
-    state = load_state(Path(config["resume"])) if config["resume"] else None
+    resumed = config["resume"]["run"]
+    found = newest_state(Path(resumed)) if resumed else None
     assembly = Assembly(config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None)
     trainer: Trainer | None = None
     try:
-        trainer = assembly.trainer(run_dir, state, stop)
-        notes = [*assembly.notes, *(note for part in (assembly.parallel, assembly.train) for note in part.notes)]
         leads = assembly.parallel.rank == 0
-        if state is not None and trainer.progress.step >= trainer.total_steps:
-            say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on")
-            return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        trainer = assembly.trainer(run_dir, found and found.state, stop, say)
+        notes = [*assembly.notes, *(note for part in (assembly.parallel, assembly.train) for note in part.notes)]
+        if found is not None and leads:
+            notes = [*_of_damage(found), *notes]
+        if trainer.progress.step >= trainer.total_steps and (summary := _finished(run_dir)) is not None:
+            if leads:
+                say(
+                    f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on"
+                )
+            return summary
         if assembly.profiled is not None:
             _check_steps(trainer.total_steps - trainer.progress.step)
         if leads:
@@ -52,9 +58,13 @@ def run(
             for note in notes:
                 say(f"note: {note}")
         start_step = trainer.progress.step
-        measured = MeasuredSink(trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, start_step)
+        measured = MeasuredSink(trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, say, start_step)
         trainer.sinks = [measured] if leads else []
-        trainer.fit()
+        try:
+            trainer.fit()
+        except Exception as error:
+            error.add_note(f"{AFTER_STEP}{trainer.progress.step}")  # for exit.json, and for whoever reads the traceback
+            raise
         summary = {
             **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
             "stages_s": measured.stages_s,
@@ -68,6 +78,21 @@ def run(
         for sink in trainer.sinks if trainer is not None else ():
             sink.close()
         assembly.close()
+
+
+def _of_damage(found: Found) -> list[str]:
+    if not found.damaged:
+        return []
+    return [f"{', '.join(found.damaged)} cannot be read; going on from {found.path.name}"]
+
+
+def _finished(run_dir: Path) -> dict[str, Any] | None:
+    """The summary of a run that came to its end; None where it was killed before it could write one."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return summary if summary["status"] == "finished" else None
 
 
 def _check_steps(num_steps: int) -> None:
@@ -91,6 +116,7 @@ def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int
         "spans": {name: {**_figures(span), "share": found[name]} for name, span in trainer.spans.items()},
         "train_s": trainer.train_s,
         "validate_s": trainer.validate_s,
+        "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
         "peak_rss_bytes": peak_rss_bytes(),
         "choices": choices(config),
         "notes": notes,

@@ -1,5 +1,6 @@
 """The values of ``train``'s own keys, checked before anything is opened."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import ConfigError
@@ -23,7 +24,8 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "compile": ((bool,), None),
     "clock": ((bool,), None),
     "device": ((str,), None),
-    "resume": ((str, type(None)), None),
+    "on_nan": ((str,), None),
+    "max_skips": ((int,), 0),
     "debug": ((str, type(None)), None),
     "dataset": ((str, type(None)), None),
     "source": ((str, type(None)), None),
@@ -33,6 +35,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
 }
 # in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
 FACTS, NEXT_FACTS = "run.json", "run.next.json"
+AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 PROFILE = "profile"  # the folder of debug=profile's traces
 GROUPS = (
     "data",
@@ -48,11 +51,16 @@ GROUPS = (
     "augment",
     "sink",
     "workers",
+    "checkpoint",
+    "resume",
 )
 
 
 WORKERS = ("num", "kind", "start_method", "timeout_s")
 VERIFY = ("off", "first_epoch", "always")
+ON_NAN = ("stop", "skip")
+CHECKPOINT = ("every_steps", "every_s", "keep")
+RESUME = ("run", "allow")
 
 
 def check(config: dict[str, Any]) -> None:
@@ -73,6 +81,8 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(
                 102, f"{key} = {value}", f"no such key{did_you_mean(key, [*RULES, *GROUPS])}", "correct or remove it"
             )
+    if isinstance(config.get("resume"), str):
+        raise ConfigError(196, f"resume = {config['resume']}", "nothing is gone on with", "give that run's own words")
     for group in GROUPS:
         if group == "sink" and config.get(group) is None:  # sink=[]: nothing is written but the summary
             continue
@@ -83,11 +93,15 @@ def check(config: dict[str, Any]) -> None:
     _check_choices(config)
     _check_order(config["order"])
     _check_workers(config["workers"])
+    _check_checkpoint(config["checkpoint"])
+    _check_resume(config["resume"])
 
 
 def _check_choices(config: dict[str, Any]) -> None:
     if config["verify"] not in VERIFY:
         raise ConfigError(173, f"verify = {config['verify']}", "not a time to verify", f"choose one of {', '.join(VERIFY)}")
+    if config["on_nan"] not in ON_NAN:
+        raise ConfigError(178, f"on_nan = {config['on_nan']}", "not a thing to do", f"choose {' or '.join(ON_NAN)}")
     if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
         where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
         raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
@@ -108,17 +122,18 @@ def _check_counts(where: str, block: dict[str, Any]) -> None:
 
 
 def _check_order(order: dict[str, Any]) -> None:
+    _check_keys("order", order, ("block_records", "window_blocks"))
     for key, value in order.items():
-        if key not in ("block_records", "window_blocks"):
-            raise ConfigError(
-                102, f"order.{key}", f"no such key{did_you_mean(key, ['block_records', 'window_blocks'], 'order')}", "remove it"
-            )
         if not (_is_count(value, 1) or (value is None and key == "block_records")):
             raise ConfigError(126, f"order.{key} = {value}", "not a number it can be", "give int, at least 1")
 
 
 def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _check_workers(workers: dict[str, Any]) -> None:
@@ -133,10 +148,34 @@ def _check_workers(workers: dict[str, Any]) -> None:
         raise ConfigError(
             107, f"workers.start_method = {method}", what, "choose fork, forkserver or spawn, with workers.kind=process"
         )
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
+    if not _is_seconds(timeout_s):
         raise ConfigError(101, f"workers.timeout_s = {timeout_s}", "not a value it can have", "give seconds, above 0")
-    for key in workers:
-        if key not in WORKERS:
-            raise ConfigError(
-                102, f"workers.{key}", f"no such key{did_you_mean(key, WORKERS, 'workers')}", "correct or remove it"
-            )
+    _check_keys("workers", workers, WORKERS)
+
+
+def _check_checkpoint(block: dict[str, Any]) -> None:
+    _check_keys("checkpoint", block, CHECKPOINT)
+    every_steps, every_s, keep = (block.get(key) for key in CHECKPOINT)
+    if not (every_steps is None or _is_count(every_steps, 1)):
+        raise ConfigError(
+            101, f"checkpoint.every_steps = {every_steps}", "not a value it can have", "give int, at least 1, or null"
+        )
+    if not (every_s is None or _is_seconds(every_s)):
+        raise ConfigError(101, f"checkpoint.every_s = {every_s}", "not a value it can have", "give seconds, above 0, or null")
+    if not _is_count(keep, 1):
+        raise ConfigError(101, f"checkpoint.keep = {keep}", "not a value it can have", "give int, at least 1")
+
+
+def _check_resume(block: dict[str, Any]) -> None:
+    _check_keys("resume", block, RESUME)
+    run, allow = block.get("run"), block.get("allow")
+    if not isinstance(run, str | None):
+        raise ConfigError(101, f"resume.run = {run}", "not a value it can have", "give the directory of a run, or null")
+    if not isinstance(allow, list) or not all(isinstance(key, str) for key in allow):
+        raise ConfigError(101, f"resume.allow = {allow}", "not a value it can have", "give keys, as in 'resume.allow=[optim.lr]'")
+
+
+def _check_keys(where: str, block: dict[str, Any], known: Sequence[str]) -> None:
+    for key in block:
+        if key not in known:
+            raise ConfigError(102, f"{where}.{key}", f"no such key{did_you_mean(key, known, where)}", "correct or remove it")

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, final
 
 import torch
@@ -11,21 +11,14 @@ from torch import nn
 
 from framework.average import Average
 from framework.batch import Batch
-from framework.contracts import Checkpoints, Clock, Loader, Objective, Outcome, Parallel, Precision, Report, Schedule, Sink
-from framework.errors import NumericError
+from framework.contracts import Checkpoints, Clock, Loader, Objective, Parallel, Precision, Report, Schedule, Sink
+from framework.errors import PacelineError
+from framework.evaluate import evaluate
+from framework.finite import all_finite, gone_wrong
+from framework.generators import generator_state, set_generator_state
 from framework.span import Span, merged
-from framework.tally import Progress, detached, means
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long, and how often. ``max_steps`` and ``validate_every`` (None: at the end of every epoch) are optimizer steps."""
-
-    epochs: int
-    max_steps: int | None = None
-    report_every: int = 50
-    validate_every: int | None = None
-    clip_norm: float | None = None
+from framework.stepper import Stepper
+from framework.tally import Plan, Progress, Tally
 
 
 def _never() -> bool:
@@ -59,18 +52,18 @@ class Trainer:
         average: Average | None = None,
         stop: Callable[[], bool] = _never,
     ) -> None:
-        self.plan, self.model, self.objective, self.optimizer, self.schedule = plan, model, objective, optimizer, schedule
+        self.plan, self.model, self.objective = plan, model, objective
         self.train, self.val, self.parallel, self.precision = train, val, parallel, precision
         self.clock, self.val_clock, self.sinks, self.checkpoints = clock, val_clock, sinks, checkpoints
-        self.average, self.stop = average, stop
+        self.stepper = Stepper(plan, parallel.unwrap(model), optimizer, schedule, precision, average)
+        self.stop = stop
         self.progress = Progress()
         self.best: dict[str, float] = {}
         self.val_means: dict[str, float] = {}
         self.spans: dict[str, Span] = {}
         self.train_s = self.validate_s = self.num_records = 0.0
         self.stopped = False
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        self._pending: list[Outcome] = []
+        self._tally = Tally()
         self._reported_at = time.perf_counter()
         self._began_at, self._first_step, self._last_step = self._reported_at, 0, 0
 
@@ -96,6 +89,8 @@ class Trainer:
         while self.progress.step < self.total_steps and not self.stopped:
             self._epoch()
             yield self.val_means
+        if self.stopped:
+            self._pace()  # of what the next run will report
         self._lap()  # the last report's own time
 
     def _epoch(self) -> None:
@@ -119,57 +114,61 @@ class Trainer:
             self.clock.mark("forward")
             self.precision.backward(outcome.loss if weight == 1.0 else outcome.loss * weight)
             self.clock.mark("backward")
-        self._pending.append(detached(outcome, counts=weight > 0))
+        self._tally.add(outcome, weight > 0, self.progress.step + 1, batch.get("index"))
 
     def _finish_step(self) -> bool:
         """Step, count, and whatever is due after this step. True: the epoch ends here."""
         progress, plan = self.progress, self.plan
-        self._set_rate()
-        if self.precision.step(self.optimizer, plan.clip_norm):
-            progress.scheduled += 1
-            if self.average is not None:
-                self.average.update(self.parallel.unwrap(self.model))
-        self.optimizer.zero_grad(set_to_none=True)
+        self.stepper.step(progress, self._last_step)
         self.clock.mark("optimizer")
         progress.step += 1
         progress.epoch_step += 1
         ends_epoch = progress.epoch_step == self.train.num_steps
         finished = progress.step == self._last_step
-        self.stopped = self.parallel.agree(self.stop()) and not finished
-        if progress.step % plan.report_every == 0 or ends_epoch or finished or self.stopped:
+        late = self.checkpoints is not None and self.parallel.rank == 0 and self.checkpoints.is_late()
+        stopped, late = self.parallel.agree(self.stop(), late)
+        self.stopped = stopped and not finished
+        if progress.step % plan.report_every == 0 or ends_epoch or finished:
             self._report()
         self.clock.mark("report")
         if ends_epoch:
             progress.epoch, progress.epoch_step = progress.epoch + 1, 0
-        due = finished or (ends_epoch if plan.validate_every is None else progress.step % plan.validate_every == 0)
-        if not (due or ends_epoch or self.stopped):
+        validate = finished or (ends_epoch if plan.validate_every is None else progress.step % plan.validate_every == 0)
+        save = late or (plan.save_every is not None and progress.step % plan.save_every == 0)
+        if not (validate or ends_epoch or self.stopped or save):
             return False
         paused_at = time.perf_counter()
-        if due:
-            self._validate()
-        else:
-            self._save(best=False)
+        best = validate and self.val is not None and self._validate(self.val)
+        self._save(best, weights=validate or ends_epoch or self.stopped)
         self._reported_at += time.perf_counter() - paused_at  # neither validating nor saving is training
         self.clock.skip()
         return ends_epoch or finished or self.stopped
 
-    def _set_rate(self) -> None:
-        """The rate of the step about to be taken; a skipped step takes no place in the schedule."""
-        factor = self.schedule(self.progress.scheduled, self._last_step)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
-
     def _report(self) -> None:
-        pending, self._pending = self._pending, []
-        found, count = means(pending, self.parallel.total)
+        tally = self._tally
+        if self.plan.skip_bad:
+            tally.drop_bad()
+        found, count = tally.means(self.parallel.total)
         if not math.isfinite(found["loss"]):
-            what = f"the loss is {found['loss']} at learning rate {self.optimizer.param_groups[0]['lr']:g}"
-            raise NumericError(101, f"step {self.progress.step}", what, "lower optim.lr, set clip_norm, or look at the data")
+            raise self._gone_wrong(f"the loss is {found['loss']}")
+        pace = self._pace()
+        tally.clear()
+        if count:
+            self._write("train", found, pace, self._lap())
+
+    def _pace(self) -> float:
+        """Records per second since the last report, which are also counted for the whole run."""
         now = time.perf_counter()
         wall_s, self._reported_at = now - self._reported_at, now  # writing the report is part of the next one's time
+        fresh = self._tally.num_records(self.parallel.total)
         self.train_s += wall_s
-        self.num_records += count
-        self._write("train", found, count / wall_s, self._lap())
+        self.num_records += fresh
+        return fresh / wall_s
+
+    def _gone_wrong(self, what: str) -> PacelineError:
+        return gone_wrong(
+            f"{what} at learning rate {self.stepper.rate:g}", self.progress.step, self._tally.first_bad(), self.parallel
+        )
 
     def _lap(self) -> dict[str, Span]:
         spans = self.clock.spans()
@@ -177,70 +176,59 @@ class Trainer:
         return spans
 
     def _write(self, split: str, found: dict[str, float], records_per_s: float, spans: dict[str, Span]) -> None:
-        step, rate = self.progress.step, self.optimizer.param_groups[0]["lr"]
+        step, skipped = self.progress.step, self.progress.step - self.progress.scheduled
         epoch = -(-step // self.train.num_steps)  # counted from 1
         left = max(0, self.train.identity["records"] - self.progress.epoch_step * self.train.identity["batch_size"])
         left_s = (time.perf_counter() - self._began_at) / max(1, step - self._first_step) * (self._last_step - step)
-        report = Report(split, step, epoch, found, records_per_s, spans, rate, left, left_s)
+        report = Report(split, step, epoch, found, records_per_s, spans, self.stepper.rate, left, left_s, skipped=skipped)
         for sink in self.sinks:
             sink.write(report)
 
-    def _validate(self) -> None:
-        if self.val is None:
-            self._save(best=False)
-            return
+    def _validate(self, val: Loader) -> bool:
+        """Whether it is the best so far."""
         start = time.perf_counter()
-        self.val_means, count = self._evaluate(self.val)
+        weights = self.stepper.weights
+        self.val_means, count = evaluate(weights, val, self.objective, self.precision, self.val_clock, self.parallel)
+        self.model.train()
         wall_s = time.perf_counter() - start
         self._write("val", self.val_means, count / wall_s, self.val_clock.spans())
         best = not self.best or self.objective.better(self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
-        self._save(best)
+        return best
 
-    @torch.no_grad()
-    def _evaluate(self, loader: Loader) -> tuple[dict[str, float], float]:
-        model = self.average.model if self.average is not None else self.parallel.unwrap(self.model)
-        model.eval()
-        outcomes: list[Outcome] = []
-        self.val_clock.skip()
-        for batch, weight, _ in loader.epoch(0):
-            with self.precision.autocast():
-                outcome = self.objective(model, batch)
-            self.val_clock.mark("forward")
-            outcomes.append(detached(outcome, counts=weight > 0))
-            self.val_clock.mark("report")
-        model.train(self.average is None)
-        return means(outcomes, self.parallel.total)
-
-    def _save(self, best: bool) -> None:
-        if self.checkpoints is None or self.parallel.rank != 0:
+    def _save(self, best: bool, weights: bool) -> None:
+        """Save the state, and the ``weights`` to use; never such as are no numbers. The last save of a run must succeed."""
+        if self.checkpoints is None:
             return
-        model = self.parallel.unwrap(self.model) if self.average is None else self.average.model
-        self.checkpoints.save(self.state_dict(), model.state_dict(), best)
+        if not all_finite(self.stepper.model):
+            raise self._gone_wrong("the weights are no longer numbers")
+        state = self.state_dict()
+        if self.parallel.rank == 0:
+            for sink in self.sinks:
+                sink.flush()
+            kept = self.stepper.weights.state_dict() if weights else None
+            ends = self.stopped or self.progress.step == self._last_step
+            self.checkpoints.save(self.progress.step, state, kept, best, ends)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later run needs to go on: tensors and plain values only."""
+        """All that a later run needs to go on: tensors and plain values only. Asked on all ranks at once."""
         return {
-            "model": self.parallel.unwrap(self.model).state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "precision": self.precision.state_dict(),
+            **self.stepper.state_dict(),
             "progress": asdict(self.progress),
             "order": self.train.identity,
             "best": self.best,
             "val": self.val_means,
-            "rng": torch.get_rng_state(),
+            "pending": self._tally.state_dict(self.parallel.gather),
+            "generators": self.parallel.gather(generator_state(self.parallel.device)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken."""
-        self.parallel.unwrap(self.model).load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["model"] if state["average"] is None else state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.precision.load_state_dict(state["precision"])
+        """Go on where ``state`` was taken. On another number of ranks, each draws from another's generators."""
+        self.stepper.load_state_dict(state)
         self.progress = Progress(**state["progress"])
         self.best, self.val_means = dict(state["best"]), dict(state["val"])
-        torch.set_rng_state(state["rng"])
+        self._tally.load_state_dict(state["pending"], self.parallel.rank, self.parallel.world_size)
+        generators = state["generators"]
+        set_generator_state(generators[self.parallel.rank % len(generators)], self.parallel.device)

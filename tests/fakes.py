@@ -16,7 +16,8 @@ from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
 from framework.span import Span
-from framework.trainer import Plan, Trainer
+from framework.tally import Plan
+from framework.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -86,10 +87,13 @@ class FakeSink:
     """Keeps the reports."""
 
     def __init__(self):
-        self.reports, self.closed = [], False
+        self.reports, self.closed, self.flushed = [], False, []
 
     def write(self, report):
         self.reports.append(report)
+
+    def flush(self):
+        self.flushed.append(len(self.reports))
 
     def close(self):
         self.closed = True
@@ -99,13 +103,18 @@ class FakeSink:
 
 
 class FakeCheckpoints:
-    """Keeps what was saved, as it was at that moment: (state, weights, best)."""
+    """Keeps what was saved, as it was at that moment: (state, weights, best). ``late``: answers whether it is time, one by one."""
 
-    def __init__(self):
-        self.saved = []
+    def __init__(self, late=()):
+        self.saved, self.finals, self._late = [], [], iter(late)
 
-    def save(self, state, weights, best):
+    def is_late(self):
+        return next(self._late, False)
+
+    def save(self, step, state, weights, best, final):
+        assert step == state["progress"]["step"]
         self.saved.append((copy.deepcopy(state), copy.deepcopy(weights), best))
+        self.finals.append(final)
 
 
 class SkippingPrecision:
@@ -120,7 +129,7 @@ class SkippingPrecision:
     def backward(self, loss):
         loss.backward()
 
-    def step(self, optimizer, clip_norm):
+    def step(self, optimizer, clip_norm, skip_bad=False):
         self.calls += 1
         if self.calls - 1 in self.skipped:
             return False

@@ -17,7 +17,7 @@ LAYERS = {
     2: {"trainer", "checkpoint", "pack"},
     1: {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
-        "average",
+        "stepper",
     },
     0: {
         "contracts",
@@ -28,6 +28,12 @@ LAYERS = {
         "order",
         "durable",
         "tally",
+        "average",
+        "lock",
+        "finite",
+        "generators",
+        "resume",
+        "evaluate",
         "signature",
         "targets",
         "settings",
@@ -93,7 +99,7 @@ def test_a_library_is_used_in_one_place(library):
 
 
 def test_the_trainer_imports_contracts_only():
-    allowed = {"contracts", "batch", "errors", "tally", "span", "average"}
+    allowed = {"contracts", "batch", "errors", "tally", "span", "average", "stepper", "finite", "generators", "evaluate"}
     assert {name.split(".")[1] for name in imports(ROOT / "trainer.py") if name.startswith("framework.")} <= allowed
 
 

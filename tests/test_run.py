@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from framework import settings
 from framework.assemble import prepare
-from framework.checkpoint import load_state
+from framework.checkpoint import newest_state
 from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.errors import CheckpointError, ConfigError
@@ -34,6 +34,7 @@ SUMMARY = {
     "spans": dict,
     "train_s": float,
     "validate_s": float,
+    "skipped_steps": int,
     "peak_rss_bytes": int,
     "choices": dict,
     "notes": list,
@@ -41,7 +42,15 @@ SUMMARY = {
     "queue": dict,
     "usage": dict,
 }
-FILES = {"metrics.jsonl", "run.json", "summary.json", "checkpoints/state.pt", "checkpoints/last.pt", "checkpoints/best.pt"}
+FILES = {
+    "metrics.jsonl",
+    "run.json",
+    "summary.json",
+    "checkpoints/step-00000006.pt",
+    "checkpoints/step-00000003.pt",
+    "checkpoints/last.pt",
+    "checkpoints/best.pt",
+}
 
 
 def make_config(dataset, *overrides):
@@ -217,7 +226,7 @@ def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir
 def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, run_dir, tmp_path):
     steps = iter(range(1, 100))
     assert trained(dataset, tmp_path, stop=lambda: next(steps) == 4)["status"] == "interrupted"
-    summary = trained(dataset, tmp_path, f'resume="{tmp_path}"')
+    summary = trained(dataset, tmp_path, f'resume.run="{tmp_path}"')
     assert (summary["status"], summary["steps"]) == ("finished", 6)
     assert lines(tmp_path, "val")[-1]["loss"] == lines(run_dir, "val")[-1]["loss"]
     weights = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (tmp_path, run_dir)]
@@ -240,7 +249,7 @@ def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
 
 def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
     trained(dataset, tmp_path, "ema_decay=0.5", "max_steps=2")
-    state, last = load_state(tmp_path), torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
+    state, last = newest_state(tmp_path).state, torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
     assert all(torch.equal(last[name], value) for name, value in state["average"].items())
     assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
 
@@ -294,8 +303,12 @@ def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(data
 
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"^error\[K105\]: resume = .*: was saved with other values of model.width \(4, now 8\)"
+    ):
+        trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"')
     with pytest.raises(CheckpointError, match=r"^error\[K103\]: resume = .*: its state does not fit this configuration"):
-        trained(dataset, tmp_path, "model.width=8", f'resume="{run_dir}"')
+        trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"', "resume.allow=[model]")
 
 
 def test_a_model_that_does_not_fit_is_said_before_the_first_step(dataset, tmp_path):

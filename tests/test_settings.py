@@ -17,10 +17,15 @@ VALUES = {
     "clock": True,
     "channels_last": False,
     "compile": False,
+    "on_nan": "stop",
+    "max_skips": 20,
 }
 WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
-CONFIG = {**VALUES, **{group: {} for group in GROUPS}, "workers": WORKERS, "order": ORDER}
+CHECKPOINT = {"every_steps": None, "every_s": 600, "keep": 2}
+RESUME = {"run": None, "allow": []}
+BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
+CONFIG = {**VALUES, **{group: {} for group in GROUPS}, **BLOCKS}
 
 
 def _workers(**changes):
@@ -172,3 +177,35 @@ def test_an_unknown_kind_of_worker_is_named():
 def test_an_unknown_key_of_workers_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"C102.*workers\.nums.*did you mean 'workers\.num'"):
         _workers(nums=1)
+
+
+@pytest.mark.parametrize("value", ["ignore", "", None, True])
+def test_an_unknown_thing_to_do_with_a_bad_step_is_named(value):
+    with pytest.raises(ConfigError, match=r"^error\[C(101|178)\]: on_nan = "):
+        check({**CONFIG, "on_nan": value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("every_steps", 0), ("every_steps", 1.5), ("every_s", 0), ("every_s", "10"), ("every_s", True), ("keep", 0), ("keep", None)],
+)
+def test_a_time_to_save_that_cannot_be_is_named(key, value):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: checkpoint.{key} = {value}: "):
+        check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
+
+
+@pytest.mark.parametrize(("key", "value"), [("every_steps", 7), ("every_s", None), ("every_s", 0.5), ("keep", 1)])
+def test_times_to_save_pass(key, value):
+    check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
+
+
+@pytest.mark.parametrize("block", ["checkpoint", "resume"])
+def test_an_unknown_key_of_a_block_is_answered(block):
+    with pytest.raises(ConfigError, match=rf"^error\[C102\]: {block}.xyz: no such key"):
+        check({**CONFIG, block: {**CONFIG[block], "xyz": 1}})
+
+
+@pytest.mark.parametrize("value", ["optim.lr", None, [1]])
+def test_what_may_differ_is_a_list_of_keys(value):
+    with pytest.raises(ConfigError, match=r"^error\[C101\]: resume.allow = "):
+        check({**CONFIG, "resume": {"run": "there", "allow": value}})

@@ -104,7 +104,7 @@ def test_a_skipped_step_moves_nothing():
     before = weights(trainer)
     trainer.fit()
     assert same(weights(trainer), before)
-    assert same(list(trainer.average.model.parameters()), before)
+    assert same(list(trainer.stepper.average.model.parameters()), before)
     assert (trainer.progress.step, trainer.progress.scheduled) == (1, 0)
 
 
@@ -113,7 +113,7 @@ def test_the_average_moves_with_every_step_that_is_taken():
     before = weights(trainer)
     trainer.fit()
     expected = [(old + new) / 2 for old, new in zip(before, weights(trainer), strict=True)]
-    torch.testing.assert_close(list(trainer.average.model.parameters()), expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(list(trainer.stepper.average.model.parameters()), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_a_skipped_step_takes_no_place_in_the_schedule():
@@ -155,7 +155,7 @@ def test_an_overflow_leaves_the_average_and_the_rate_where_they_were():
     overflowing(trainer, at_step=0).plan = framework.trainer.Plan(epochs=1, max_steps=1)
     before = weights(trainer)
     trainer.fit()
-    assert same(list(trainer.average.model.parameters()), before)
+    assert same(list(trainer.stepper.average.model.parameters()), before)
     assert trainer.progress.scheduled == 0
     assert amp.state_dict()["scale"] == 2.0**15
 
@@ -247,7 +247,9 @@ def test_a_stop_saves_and_stops():
     trainer.fit()
     assert (trainer.stopped, trainer.progress.step, trainer.progress.epoch_step) == (True, 3, 3)
     assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [3]
-    assert [report.step for report in sink.reports] == [3]
+    assert sink.reports == []  # they come at their steps only, so that a resumed run's are those of an undisturbed one
+    assert (sink.flushed, checkpoints.finals) == ([0], [True])
+    assert trainer.num_records == 12
 
 
 def test_a_stop_at_the_very_last_step_is_a_run_that_is_finished():
@@ -283,6 +285,30 @@ def test_the_best_is_saved_as_best_and_remembered_with_its_step():
     assert (trainer.best["loss"], trainer.best["step"]) == (4.0, 2)
 
 
+def test_between_two_validations_the_state_is_saved_without_weights_to_use():
+    checkpoints = FakeCheckpoints()
+    make_trainer(make_data(20), 4, checkpoints=checkpoints, save_every=2).fit()
+    assert [(state["progress"]["step"], kept is not None) for state, kept, _ in checkpoints.saved] == [
+        (2, False),
+        (4, False),
+        (5, True),
+    ]
+
+
+def test_the_state_is_saved_when_it_is_time():
+    checkpoints = FakeCheckpoints(late=[False, True, False, False, False])
+    make_trainer(make_data(20), 4, checkpoints=checkpoints).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [2, 5]
+    assert checkpoints.finals == [False, True]
+
+
+def test_a_state_saved_in_between_changes_no_report():
+    sinks = FakeSink(), FakeSink()
+    make_trainer(make_data(40), 4, report_every=3, sinks=sinks[:1]).fit()
+    make_trainer(make_data(40), 4, report_every=3, sinks=sinks[1:], checkpoints=FakeCheckpoints(), save_every=1).fit()
+    assert [report.means for report in sinks[1].reports] == [report.means for report in sinks[0].reports]
+
+
 def test_without_validation_the_state_is_saved_at_the_end_of_every_epoch():
     checkpoints = FakeCheckpoints()
     make_trainer(make_data(8), 4, epochs=2, checkpoints=checkpoints).fit()
@@ -294,7 +320,7 @@ def test_what_is_kept_is_the_average_where_there_is_one():
     trainer = make_trainer(make_data(8), 4, ema=0.5, checkpoints=checkpoints)
     trainer.fit()
     state, kept, _ = checkpoints.saved[-1]
-    assert same(kept, dict(trainer.average.model.state_dict()))
+    assert same(kept, dict(trainer.stepper.average.model.state_dict()))
     assert same(state["model"], dict(trainer.model.state_dict()))
 
 
@@ -312,7 +338,7 @@ def test_only_rank_0_saves():
 def test_a_loss_that_is_no_number_raises_numeric_error(value):
     data = {"value": torch.tensor([1.0, 1.0, value, 1.0])}
     trainer = make_trainer(data, 1, objective=MeanValue(), report_every=2)
-    with pytest.raises(NumericError, match=r"^error\[N101\]: step 4: the loss is (nan|inf)"):
+    with pytest.raises(NumericError, match=r"^error\[N101\]: step 3: the loss is (nan|inf)"):
         trainer.fit()
 
 
@@ -428,7 +454,7 @@ def test_validation_uses_the_average_where_there_is_one():
     classify = Classify("x", "y", 0.0)
     trainer.objective = lambda model, batch: seen.append(model) or classify(model, batch)
     trainer.fit()
-    assert seen == [trainer.model, trainer.average.model]
+    assert seen == [trainer.model, trainer.stepper.average.model]
 
 
 # ---------------------------------------------------------------------------------------------------------------- resume
@@ -436,7 +462,7 @@ def test_validation_uses_the_average_where_there_is_one():
 
 def long_run(state=None, **parts):
     """Everything that has a state: dropout, momentum, an average, a schedule; five steps an epoch, the last one short."""
-    options = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 1, "checkpoints": FakeCheckpoints()}
+    options = {"epochs": 3, "ema": 0.9, "schedule": OneCycle(0.3, 0.1), "report_every": 3, "checkpoints": FakeCheckpoints()}
     order = {"shuffle": True, "accumulate": 2}
     val = FakeLoader(make_data(6), 4)
     trainer = make_trainer(make_data(18), 4, model=make_model(dropout=0.3), val=val, order=order, **options, **parts)
@@ -486,7 +512,7 @@ def test_a_finished_run_that_is_resumed_takes_no_step():
 def test_a_resumed_run_reports_seconds_per_step_of_its_own_steps():
     first, sink = long_run(stop=stop_after(3)), FakeSink()
     long_run(last_state(first), sinks=[sink])
-    assert sink.reports[0].step == 4
+    assert sink.reports[0].step == 5
     assert sink.reports[0].spans["optimizer"].mean_s == 1.0
 
 
@@ -495,7 +521,88 @@ def test_an_average_switched_on_when_resuming_starts_from_the_saved_weights():
     first.fit()
     second = make_trainer(make_data(8), 4, ema=0.9)
     second.load_state_dict(first.state_dict())
-    assert same(list(second.average.model.parameters()), weights(first))
+    assert same(list(second.stepper.average.model.parameters()), weights(first))
+
+
+def test_a_rate_that_was_allowed_to_change_is_the_new_one():
+    first = make_trainer(make_data(8), 4, momentum=0.9)
+    first.fit()
+    second = make_trainer(make_data(8), 4, momentum=0.5, epochs=2)
+    second.load_state_dict(first.state_dict())
+    assert second.stepper.optimizer.param_groups[0]["momentum"] == 0.5
+
+
+# ----------------------------------------------------------------------------------------------------- numbers gone wrong
+
+
+class Spoiled:
+    """Classify, whose loss is ``value`` at the steps in ``steps`` (counted from 1)."""
+
+    def __init__(self, *steps, value=float("nan")):
+        self.steps, self.value, self.calls, self.inner = steps, value, 0, Classify("x", "y", 0.0)
+        self.better = self.inner.better
+
+    def __call__(self, model, batch):
+        self.calls += model.training
+        found = self.inner(model, batch)
+        if model.training and self.calls in self.steps:
+            found.loss = found.loss * self.value
+        return found
+
+
+def spoiled(*steps, model=None, **parts):
+    return make_trainer(make_data(40), 4, model=model, objective=Spoiled(*steps), report_every=5, **parts)
+
+
+def test_a_loss_that_is_none_ends_the_run_with_its_step_and_rate():
+    with pytest.raises(NumericError, match=r"N101\]: step 3: the loss is nan at learning rate 0\.1;"):
+        spoiled(3).fit()
+
+
+def test_the_records_of_the_bad_step_are_named():
+    data = {**make_data(8), "index": torch.arange(8)}
+    with pytest.raises(NumericError, match=r"step 2, records 4, 5, 6, 7: the loss is nan"):
+        make_trainer(data, 4, objective=Spoiled(2), report_every=5).fit()
+
+
+@pytest.mark.parametrize("bad", [4, 5])
+def test_what_is_poisoned_is_never_saved(bad):
+    checkpoints = FakeCheckpoints()
+    with pytest.raises(NumericError):
+        spoiled(bad, checkpoints=checkpoints, save_every=1).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == list(range(1, bad))
+
+
+def test_a_bad_step_that_is_left_out_changes_nothing():
+    whole, sink = spoiled(4, skip_bad=True, sinks=[FakeSink()]), FakeSink()
+    whole.fit()
+    assert (whole.progress.step, whole.progress.scheduled, whole.progress.missed) == (10, 9, 0)
+    some = spoiled(4, skip_bad=True, max_steps=4, sinks=[sink])
+    some.fit()
+    assert same(weights(some), weights(_three_steps()))
+    assert sink.reports[0].skipped == 1
+    assert math.isfinite(sink.reports[0].means["loss"])
+
+
+def _three_steps():
+    trainer = make_trainer(make_data(40), 4, max_steps=3)
+    trainer.fit()
+    return trainer
+
+
+def test_statistics_that_a_bad_batch_has_changed_are_put_back():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    data = make_data(12)
+    data["x"][8:] = float("nan")
+    trainer = make_trainer(data, 4, model=model, skip_bad=True)
+    trainer.fit()
+    assert trainer.progress.scheduled == 2
+    assert all(bool(torch.isfinite(buffer).all()) for buffer in model.buffers())
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run():
+    with pytest.raises(NumericError, match=r"N102\]: step 5: the gradients of 3 steps in a row were not finite"):
+        spoiled(1, 3, 4, 5, skip_bad=True, max_missed=2).fit()
 
 
 # ------------------------------------------------------------------------------------------------------- synchronizations

@@ -63,12 +63,12 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted(signal.SIGINT)
     except Terminated:
-        return _interrupted(signal.SIGTERM)
+        return _interrupted(interrupts.first or signal.SIGTERM)
 
 
 def _interrupted(number: int) -> int:
-    terminated = number == signal.SIGTERM
-    print("stopped by SIGTERM" if terminated else "interrupted", file=sys.stderr)
+    terminated = number != signal.SIGINT
+    print(f"stopped by {signal.Signals(number).name}" if terminated else "interrupted", file=sys.stderr)
     return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 

@@ -19,7 +19,7 @@ from framework.cli.rundir import discard_if_empty
 from framework.cli.table import print_run
 from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, DistributedError, PacelineError, ResourceError, Terminated
-from framework.settings import NEXT_FACTS
+from framework.settings import AFTER_STEP, NEXT_FACTS
 
 PEER_WORDS = (
     "gloo",
@@ -30,10 +30,15 @@ PEER_WORDS = (
 
 
 class Outcome(NamedTuple):
-    """What ``exit.json`` holds. ``code`` as in docs/errors.md; ``reason`` is one line."""
+    """What ``exit.json`` holds. ``code`` as in docs/errors.md; ``reason`` is one line; ``step``: the last one taken; ``rank``: the first that
+    failed; ``checkpoint``: the newest state, to go on from.
+    """
 
     code: int
     reason: str
+    step: int | None = None
+    rank: int | None = None
+    checkpoint: str | None = None
 
 
 def told(action: Callable[[Path], Outcome]) -> int:
@@ -64,29 +69,47 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
         known = _known(error)
         if show_traceback:
             traceback.print_exc()
+        step = _step(error)
         if known is not None:
-            return Outcome(known.exit_code, without_values(str(known), run_dir))
+            return Outcome(known.exit_code, without_values(str(known), run_dir), step)
         log = run_dir / "debug.log"
         words = " ".join(without_values(str(error), run_dir).split())[:300]
         with suppress(OSError):  # the directory may be what is gone
             log.write_text(without_values("".join(traceback.format_exception(error)), run_dir), encoding="utf-8")
-        return Outcome(
-            1,
-            f"error[X100]: {type(error).__name__}: {words}; {f'the traceback is in {log}' if log.exists() else 'debug=trace shows more'}",
-        )
+        reason = f"error[X100]: {type(error).__name__}: {words}; {f'the traceback is in {log}' if log.exists() else 'debug=trace shows more'}"
+        return Outcome(1, reason, step)
+
+
+def _step(error: BaseException) -> int | None:
+    """The last step that was taken, as the run has noted it."""
+    notes = [
+        note.removeprefix(AFTER_STEP)
+        for one in _chain(error)
+        for note in getattr(one, "__notes__", ())
+        if note.startswith(AFTER_STEP)
+    ]
+    return int(notes[0]) if notes else None
 
 
 def newest_checkpoint(run_dir: Path) -> str:
     """What stopping at once has left."""
-    return "the newest checkpoint stands" if (run_dir / "checkpoints" / "state.pt").exists() else "nothing was saved yet"
+    found = _newest(run_dir)
+    return "nothing was saved yet" if found is None else f"{found.name} stands"
+
+
+def _newest(run_dir: Path) -> Path | None:
+    from framework.checkpoint import newest_path  # noqa: PLC0415  # imports torch, which what can fail before this does not need
+
+    return newest_path(run_dir)
 
 
 def conclude(outcome: Outcome, run_dir: Path, short: bool) -> int:
-    """Write ``exit.json``, say how the run went, and why it ended where that was no success. Returns the exit code."""
+    """Write ``exit.json`` (with the newest checkpoint), say how the run went, and why it ended where that was no success. Returns the exit code."""
     with suppress(
         PacelineError, OSError
     ):  # a full disk, or a directory somebody removed: the line below still says what happened
-        write_json(run_dir / "exit.json", outcome._asdict())
+        newest = _newest(run_dir)
+        write_json(run_dir / "exit.json", outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     if outcome.code:

@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,9 @@ def _run(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     with StopSignals() as signals:
         summary = run(config, run_dir, allowed, signals.stopped, _say)
     if summary["status"] != "interrupted":
-        return Outcome(0, "finished")
-    return Outcome(
-        signals.exit_code, f"stopped after step {summary['steps']}, state saved; go on with: {_resume_command(run_dir)}"
-    )
+        return Outcome(0, "finished", summary["steps"])
+    step = summary["steps"]
+    return Outcome(signals.exit_code, f"stopped after step {step}, state saved; go on with: {_resume_command(run_dir)}", step)
 
 
 def _resume_command(run_dir: Path) -> str:
@@ -52,15 +53,14 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     from framework.parallel.ddp import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
 
     num_processes = config["parallel"]["num_processes"]
-    path = run_dir / "ranks.json"
-    write_json(path, {"config": config, "run_dir": str(run_dir), "allowed": allowed})
+    _read_outcomes(run_dir)  # of ranks that were killed together with who should have read them
     threads = str(max(1, num_cores() // num_processes))
     failed = ""
-    try:
-        signal_number = launch(num_processes, "framework.cli.rank", [str(path)], {"OMP_NUM_THREADS": threads})
-    except DistributedError as error:
-        signal_number, failed = 0, str(error)
-    path.unlink()
+    with _in_memory(json.dumps({"config": config, "run_dir": str(run_dir), "allowed": allowed})) as path:
+        try:
+            signal_number = launch(num_processes, "framework.cli.rank", [path], {"OMP_NUM_THREADS": threads})
+        except DistributedError as error:
+            signal_number, failed = 0, str(error)
     said = _read_outcomes(run_dir)
     silent = [rank for rank in range(num_processes) if rank not in said]
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
@@ -68,11 +68,22 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
     return _verdict(list(said.values()), silent, failed)
 
 
+@contextmanager
+def _in_memory(text: str) -> Generator[str, None, None]:
+    """A file for processes that we start, and that no disk ever holds, since the environment's secrets are in it: its path."""
+    with os.fdopen(os.memfd_create("paceline"), "w") as file:
+        file.write(text)
+        file.flush()
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
 def _read_outcomes(run_dir: Path) -> dict[int, Outcome]:
     """What each rank said, the earliest first."""
     paths = sorted(run_dir.glob("exit.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    outcomes = {int(path.name.split(".")[1][4:]): Outcome(**json.loads(path.read_text(encoding="utf-8"))) for path in paths}
+    outcomes: dict[int, Outcome] = {}
     for path in paths:
+        rank, outcome = int(path.name.split(".")[1][4:]), Outcome(**json.loads(path.read_text(encoding="utf-8")))
+        outcomes[rank] = outcome._replace(rank=rank if outcome.code else None)
         path.unlink()
     return outcomes
 
@@ -86,7 +97,8 @@ def _verdict(said: list[Outcome], silent: list[int], failed: str) -> Outcome:
         lost = DistributedError(
             102, f"rank {silent[0]}", "ended without a word", "was it killed? look at memory and the system's log"
         )
-        return Outcome(lost.exit_code, str(lost))
+        steps = [outcome.step for outcome in said if outcome.step is not None]
+        return Outcome(lost.exit_code, str(lost), max(steps, default=None), silent[0])
     return next((outcome for outcome in said if outcome.code), Outcome(DistributedError.exit_code, failed))
 
 
@@ -94,6 +106,8 @@ def run_shared(mine: Config | None) -> int:
     """One rank under a launcher that is not ours. Rank 0 brings what it composed; the others get it through the launcher's store."""
     from framework.parallel.ddp import share_text  # noqa: PLC0415
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
     shared = mine or json.loads(share_text(None))
     run_dir = Path(shared["run_dir"])
     outcome = outcome_of(partial(_run_shared, shared, mine is not None), run_dir, bool(shared["config"]["debug"]))

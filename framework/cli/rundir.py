@@ -2,21 +2,36 @@
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
-from framework.durable import write_json, write_text
-from framework.errors import ConfigError
+from framework.durable import remove_leftovers, write_json, write_text
+from framework.errors import ConfigError, ResourceError
+from framework.lock import locked
 from framework.settings import FACTS, NEXT_FACTS
+
+PATIENCE_S = 60.0
+
+
+def in_use(run_dir: Path) -> AbstractContextManager[None]:
+    """One process at a time trains in ``run_dir``: ResourceError R108 names the other. A requeued job waits a minute for the one before it."""
+    fix = "wait until it ends, or stop it"
+    return locked(
+        run_dir / "run.lock",
+        lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
+        patience_s=PATIENCE_S,
+        needed=False,
+    )
 
 
 def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
-    resumed = config["resume"] is not None and Path(config["resume"]).resolve() == run_dir.resolve()
+    before = config["resume"]["run"]
+    resumed = before is not None and Path(before).resolve() == run_dir.resolve()
     try:
         os.close(os.open(run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
     except FileExistsError as error:
@@ -26,6 +41,7 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
             "holds a run already",
             "choose another, go on with resume= where it has saved a checkpoint, or remove it",
         ) from error
+    remove_leftovers(run_dir)
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
     write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))

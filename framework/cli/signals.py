@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the run to stop after this step, the second stops it at once."""
+"""SIGINT, SIGTERM, SIGUSR1 (Slurm's word before its time limit): the first asks the run to stop after this step, the second stops it at once."""
 
 import signal
 import threading
@@ -8,6 +8,7 @@ from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, Terminated
 
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 
 
@@ -21,7 +22,7 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -34,7 +35,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_PREEMPTED if self._first == signal.SIGTERM else EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._first and time.monotonic() - self._at > SAME_S:
@@ -44,7 +45,7 @@ class StopSignals:
 
 
 class Interrupts:
-    """Lets SIGTERM unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind. ``first`` is the
+    """Lets SIGTERM and SIGUSR1 unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind. ``first`` is the
     number of the first signal, also where a library takes the exception for a failure of its own.
     """
 
@@ -52,10 +53,10 @@ class Interrupts:
 
     def take(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in NUMBERS:
                 signal.signal(number, self._unwind)
         return self
 
     def _unwind(self, number: int, frame: FrameType | None) -> None:
         self.first = self.first or number
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated

@@ -34,6 +34,8 @@ def print_run(run_dir: Path, code: int, short: bool) -> None:
             console.print(_spans(summary))
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
+        if skipped := summary.get("skipped_steps"):
+            console.print(f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite")
         console.print(
             f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
         )

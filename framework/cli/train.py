@@ -19,7 +19,7 @@ from framework.cli.app import resolved, run_app
 from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of
 from framework.cli.report import sweep_report
-from framework.cli.rundir import claim, discard_if_empty
+from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
 from framework.targets import check_targets
@@ -83,14 +83,15 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
         settings.check(config)
         check_targets(config, allowed)
         _check_launch(config)
-        claim(run_dir, cfg, config, _to_repeat(overrides), typed.config_dir)
+        is_sweep = hydra.mode == RunMode.MULTIRUN
+        with in_use(run_dir):
+            claim(run_dir, cfg, config, _to_repeat(overrides), typed.config_dir)
+            typed.run_dirs.append(run_dir)
+            code = _attempt(config, run_dir, allowed, is_sweep)
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
         return error.exit_code
-    typed.run_dirs.append(run_dir)
-    is_sweep = hydra.mode == RunMode.MULTIRUN
-    code = _attempt(config, run_dir, allowed, is_sweep)
     if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         raise SweepStopped(code)
     return code
@@ -98,7 +99,7 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
 
 def _to_repeat(overrides: list[str]) -> list[str]:
     """What a resumed run takes over; what it may call must be allowed anew."""
-    return [word for word in overrides if not word.lstrip("+").startswith(("resume=", "allow_targets="))]
+    return [word for word in overrides if not word.lstrip("+").startswith(("resume", "allow_targets="))]
 
 
 def _repeated(words: Any) -> list[str]:
@@ -130,7 +131,7 @@ def _check_launch(config: Config) -> None:
 
 def _resumed(arguments: list[str]) -> list[str]:
     """With ``resume=RUN_DIR``: that run's own choices first, then what this command line changes, in the same directory."""
-    resume = option(arguments, "resume")
+    resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
         return arguments
     run_dir = Path(resume.strip("'\"")).absolute()
@@ -142,7 +143,7 @@ def _resumed(arguments: list[str]) -> list[str]:
         raise CheckpointError(101, f"resume = {resume}", what, "give the path a run printed") from error
     if not isinstance(known, str | None) or (known is not None and known.startswith("-")):
         raise CheckpointError(101, f"resume = {resume}", "its run.json names no folder as config_dir", "mend or remove it")
-    rest = [word for word in arguments if not word.startswith("resume=")]
+    rest = [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
     try:
         parser = OverridesParser.create()
         given = {parser.parse_override(word).get_key_element() for word in rest if "=" in word and not word.startswith("-")}
@@ -150,4 +151,4 @@ def _resumed(arguments: list[str]) -> list[str]:
     except HydraException:
         return arguments  # Hydra will say what is wrong with them
     flags = ["--config-dir", known] if known and option(arguments, "--config-dir", "-cd") is None else []
-    return [*flags, f"hydra.run.dir={quoted(str(run_dir))}", f"resume={quoted(str(run_dir))}", *kept, *rest]
+    return [*flags, f"hydra.run.dir={quoted(str(run_dir))}", f"resume.run={quoted(str(run_dir))}", *kept, *rest]

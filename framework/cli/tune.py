@@ -184,8 +184,8 @@ def _refuse(config: Config) -> None:
     if "num_processes" in config["parallel"] or "RANK" in os.environ:
         what = "tune measures one replica, in one process"
         raise ConfigError(196, "parallel = ddp", what, "leave parallel= out, and give one rank's part as rank_batch_size=")
-    if config["resume"] is not None:
-        raise ConfigError(196, f"resume = {config['resume']}", "nothing is gone on with", "give that run's own words")
+    if (run := config["resume"]["run"]) is not None:
+        raise ConfigError(196, f"resume = {run}", "nothing is gone on with", "give that run's own words")
 
 
 def recipe_path(wish: Wish) -> Path:

@@ -39,7 +39,7 @@ class Workers:
     """``map`` runs ``read`` over requests with ``num`` workers of a ``kind``: ``thread`` or ``process``; 0: in the caller's thread.
 
     Threads share a batch slice by slice: decoding releases the GIL. Processes read whole batches, for transforms that hold it; they are
-    started at the first ``map`` and live until ``close``. ``timeout_s``: longest wait for a batch; ResourceError R106. ``stages``: the
+    started at the first ``map`` and live until ``close``; a ``map`` beside one that is not closed has processes of its own. ``timeout_s``: longest wait for a batch; ResourceError R106. ``stages``: the
     seconds of what was handed over, which processes send along with each batch.
     """
 
@@ -50,13 +50,14 @@ class Workers:
         self.stages = Stages()
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
+        self._busy = threading.Lock()  # torch's processes serve one iterator at a time
         self._late = False
 
     def map(self, requests: Iterable[Request]) -> Iterator[Batch]:
         """One batch per request, in order. Closing the iterator early is clean."""
         if self.num == 0:
             return self._in_line(requests) if self.read.decodes else self._gathered(requests)
-        return self._threads(requests) if self.kind == "thread" else self._processes(requests)
+        return self._threads(requests) if self.kind == "thread" else self._by_processes(requests)
 
     def _in_line(self, requests: Iterable[Request]) -> Iterator[Batch]:
         ahead = threading.current_thread() is not threading.main_thread()
@@ -113,6 +114,20 @@ class Workers:
         which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
         fix = "look at the disk or the transform, or raise workers.timeout_s"
         return ResourceError(106, f"workers.timeout_s = {self.timeout_s:g}", f"no batch came within that time{which}", fix)
+
+    def _by_processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
+        if self._busy.acquire(blocking=False):
+            try:
+                yield from self._processes(requests)
+            finally:
+                self._busy.release()
+            return
+        others = Workers(self.read, self.num, self.kind, self.timeout_s, self.start_method)
+        others.stages = self.stages
+        try:
+            yield from others.map(requests)
+        finally:
+            others.close()
 
     def _processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
         if self._loader is None:
@@ -305,5 +320,6 @@ def _same(batch: Any) -> Any:
 
 def _start_worker(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a whole group is told to stop: the parent still needs its batches
     # torch's worker looks every 5 s whether its parent lives; PR_SET_PDEATHSIG would end it with the prefetch thread that forked it

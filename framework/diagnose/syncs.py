@@ -69,8 +69,8 @@ def _step_of(probe: Probe) -> Callable[[], None]:
         with trainer.precision.autocast():
             outcome = trainer.objective(trainer.model, batch)
         trainer.precision.backward(outcome.loss)
-        trainer.precision.step(trainer.optimizer, None)
-        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.precision.step(trainer.stepper.optimizer, None)
+        trainer.stepper.optimizer.zero_grad(set_to_none=True)
 
     return step
 

@@ -1,9 +1,10 @@
 """The packing run: items in, one store out, the same bytes whatever the number of processes, machines and interruptions."""
 
 import json
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
@@ -12,11 +13,11 @@ from framework import __version__
 from framework.contracts import Field, Manifest
 from framework.durable import remove_leftovers
 from framework.errors import DataError, ResourceError
+from framework.lock import locked
 from framework.measure.host import num_cores
 from framework.pack.finish import check_place, is_put, list_bad, put_folder, put_joined, size_of, whole
 from framework.pack.jobs import DiskFull, Moved, Plan, Work, make_plan, said_of_disk, stamp_of, stamps
 from framework.pack.journal import Done, Journal
-from framework.pack.lock import locked
 from framework.pack.oversee import Overseer
 from framework.pack.packing import Packed, Packing, Progress, Tell
 from framework.pack.space import check_space, needed_bytes, with_shortage
@@ -58,13 +59,15 @@ def _locks(packing: Packing) -> Generator[None, None, None]:
     """The whole output for a packer alone; shared among those who do parts, each of whom has a part of its own."""
     with ExitStack() as stack:
         if packing.part is not None:
-            stack.enter_context(locked(_beside(packing.path, f"part{packing.part}.lock")))
-        stack.enter_context(locked(_beside(packing.path, "lock"), shared=packing.part is not None))
+            stack.enter_context(_locked(packing.path, f"part{packing.part}.lock"))
+        stack.enter_context(_locked(packing.path, "lock", shared=packing.part is not None))
         yield
 
 
-def _beside(path: str, ending: str) -> Path:
-    return Path(f"{path}.{ending}")
+def _locked(path: str, ending: str, **how: Any) -> AbstractContextManager[None]:
+    lock = Path(f"{path}.{ending}")
+    fix = "wait until it ends, stop it, or choose another output.path"
+    return locked(lock, lambda holder: ResourceError(150, str(lock), f"{holder} is packing the same output", fix), **how)
 
 
 @final
@@ -108,13 +111,13 @@ class _Run:
                 pass
             if packing.part is None:
                 return self._finish(crew)
-            with locked(_beside(packing.path, "finish.lock"), wait=True):
+            with _locked(packing.path, "finish.lock", patience_s=math.inf):
                 return self._finish(crew)
 
     def _begin(self) -> Plan:
         if self.packing.part is None:
             return self._taken_up()
-        with locked(_beside(self.packing.path, "begin.lock"), wait=True):  # several parts may start at once
+        with _locked(self.packing.path, "begin.lock", patience_s=math.inf):  # several parts may start at once
             return self._taken_up()
 
     def _taken_up(self) -> Plan:

@@ -11,6 +11,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
+from itertools import zip_longest
 from typing import Any, final
 
 import torch
@@ -24,6 +25,7 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
 
 PREPARE_S = 6 * 3600  # how long rank 0 may take to pack what is missing
+SAVE_S = 600  # how long ranks that were told to stop may take to end their step and save
 MEET_S = 120  # how long ranks may take to start
 AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
@@ -71,7 +73,8 @@ class DistributedParallel:
             ) from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.notes: tuple[str, ...] = ()
-        self._asked, self._left, self._every, self._agreed_at = False, 1, 1, time.monotonic()
+        self._left, self._every, self._agreed_at = 1, 1, time.monotonic()
+        self._asked: list[bool] = []
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.sync_batch_norm:
@@ -91,19 +94,29 @@ class DistributedParallel:
         dist.all_reduce(shared)
         return shared.cpu()
 
-    def agree(self, flag: bool) -> bool:
+    def gather(self, values: Tensor) -> list[Tensor]:
+        lengths = torch.zeros(self.world_size, dtype=torch.float64)
+        lengths[self.rank] = len(values)
+        lengths = [int(length) for length in self.total(lengths)]
+        padded = torch.zeros(max(lengths), dtype=values.dtype)
+        padded[: len(values)] = values
+        found = [torch.empty_like(padded, device=self.device) for _ in lengths]
+        dist.all_gather(found, padded.to(self.device))
+        return [one.cpu()[:length] for one, length in zip(found, lengths, strict=True)]
+
+    def agree(self, *flags: bool) -> list[bool]:
         """Exchanged about once a second, so that it costs nothing in fast steps and answers soon in slow ones; rank 0's clock decides."""
-        self._asked = self._asked or flag
+        self._asked = [asked or flag for asked, flag in zip_longest(self._asked, flags, fillvalue=False)]
         self._left -= 1
         if self._left > 0:
-            return False
+            return [False] * len(flags)
         now = time.monotonic()
         step_s = (now - self._agreed_at) / self._every
         wish = min(AGREE_STEPS, max(1, int(AGREE_S / step_s))) if self.rank == 0 else 0
-        asked, every = self.total(torch.tensor([float(self._asked), float(wish)], dtype=torch.float64)).tolist()
+        *asked, every = self.total(torch.tensor([*map(float, self._asked), float(wish)], dtype=torch.float64)).tolist()
         self._left = self._every = int(every)
-        self._agreed_at = now
-        return asked > 0
+        self._asked, self._agreed_at = [], now
+        return [count > 0 for count in asked]
 
     def close(self) -> None:
         if dist.is_initialized():
@@ -129,6 +142,13 @@ def share_text(text: str | None) -> str:
     return store.get(key).decode()
 
 
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that this torch's launcher has."""
+    from torch.distributed.launcher.api import LaunchConfig  # noqa: PLC0415
+
+    return {name: value for name, value in options.items() if name in LaunchConfig.__dataclass_fields__}
+
+
 def launch(num_processes: int, module: str, arguments: list[str], environment: dict[str, str]) -> int:
     """Run ``python -m module arguments`` as ``num_processes`` ranks on this machine, and wait. Raises DistributedError P102 when one fails.
 
@@ -149,9 +169,13 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.1,
+        **_known({"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "shutdown_timeout": SAVE_S}),
     )
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
-    before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before, handlers = (
+        dict(os.environ),
+        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)},
+    )
     # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
     os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:

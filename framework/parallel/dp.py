@@ -37,8 +37,11 @@ class DataParallel:
     def total(self, sums: Tensor) -> Tensor:
         return sums
 
-    def agree(self, flag: bool) -> bool:
-        return flag
+    def gather(self, values: Tensor) -> list[Tensor]:
+        return [values]
+
+    def agree(self, *flags: bool) -> list[bool]:
+        return list(flags)
 
     def close(self) -> None:
         pass

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.precision.clip import clip
+from framework.finite import are_finite
+from framework.precision.clip import clip, gradients
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,7 +31,9 @@ class AMP:
     def backward(self, loss: Tensor) -> None:
         self._scaler.scale(loss).backward()
 
-    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False) -> bool:
+        if skip_bad and not self._scaler.is_enabled() and not are_finite(gradients(optimizer)):  # a scaler looks by itself
+            return False
         self._watch(optimizer)
         if clip_norm is not None:
             self._scaler.unscale_(optimizer)  # before clipping: the norm of scaled gradients means nothing

@@ -1,6 +1,12 @@
-"""Gradient clipping, for every precision."""
+"""Gradients, clipped or looked at, for every precision."""
 
 import torch
+from torch import Tensor
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Of all its parameters that have one."""
+    return [parameter.grad for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None]
 
 
 def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:

@@ -6,7 +6,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.precision.clip import clip
+from framework.finite import are_finite
+from framework.precision.clip import clip, gradients
 
 _NOTHING = nullcontext()
 
@@ -24,7 +25,9 @@ class FP32:
     def backward(self, loss: Tensor) -> None:
         loss.backward()
 
-    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> bool:
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False) -> bool:
+        if skip_bad and not are_finite(gradients(optimizer)):
+            return False
         if clip_norm is not None:
             clip(optimizer, clip_norm)
         optimizer.step()

@@ -42,6 +42,9 @@ class ConsoleSink:
             text = _short(report, self._console.width - BESIDE)
             self._progress.update(self._task, completed=report.step, epoch=epoch, text=text, refresh=True)
 
+    def flush(self) -> None:
+        pass
+
     def close(self) -> None:
         self._progress.stop()
 

@@ -1,6 +1,7 @@
 """metrics.jsonl: a line per report, for tools. Numbers are printed so that reading them back gives the same float64."""
 
 import json
+import os
 from pathlib import Path
 from typing import final
 
@@ -27,11 +28,15 @@ class JsonlSink:
             "epoch_left": report.epoch_left,
             "left_s": report.left_s,
             **_spans(report),
-            **{name: value for name, value in (("stages_s", report.stages_s), ("usage", report.usage)) if value},
+            **{key: value for key, value in (("stages_s", report.stages_s), ("usage", report.usage)) if value},
+            **({"skipped": report.skipped} if report.skipped else {}),
         }
         if report.ready is not None:
             line["ready"] = report.ready
         self._file.write(json.dumps(line) + "\n")
+
+    def flush(self) -> None:
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -45,14 +50,23 @@ def _spans(report: Report) -> dict[str, float]:
 
 
 def _truncate(path: Path, last_step: int) -> None:
+    """Cut the file off after the last line of a step that is not void: at once, so that a kill leaves all lines or the good ones."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step(line) <= last_step]
-    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    length, ends = 0, True
+    with open(path, "rb+") as file:
+        for line in file:
+            if _step(line) > last_step:
+                break
+            length, ends = length + len(line), line.endswith(b"\n")
+        file.truncate(length)
+        if not ends:
+            file.seek(length)
+            file.write(b"\n")
 
 
-def _step(line: str) -> float:
+def _step(line: bytes) -> float:
     try:
         return json.loads(line)["step"]
-    except ValueError:  # the last line of a run that was killed while writing it
+    except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -15,7 +15,7 @@ class MeasuredSink:
     """Hands training reports on to ``sinks``, with ``stats`` and ``usage`` in them, and sums up for the run's summary.
 
     ``start_step``: of the run. ``stages_s``: thread-seconds of the whole run; ``ready``: batches that lay ready, on average over its steps.
-    What of ``usage`` is called ``peak_`` is a peak so far; all else is a mean since it was asked last.
+    ``warn`` is told of a sink that cannot write. What of ``usage`` is called ``peak_`` is a peak so far; all else is a mean since it was asked last.
     """
 
     def __init__(
@@ -23,9 +23,11 @@ class MeasuredSink:
         sinks: Sequence[Sink],
         stats: Callable[[], LoaderStats],
         usage: Callable[[], Mapping[str, float]],
+        warn: Callable[[str], None],
         start_step: int = 0,
     ) -> None:
-        self._sinks, self._stats, self._usage = sinks, stats, usage
+        self._sinks, self._stats, self._usage, self._warn = sinks, stats, usage, warn
+        self._failed: set[str] = set()
         self._step, self._asked_at = start_step, time.monotonic()
         self._used: Mapping[str, float] = {}
         self._peaks: dict[str, float] = {}
@@ -45,12 +47,24 @@ class MeasuredSink:
 
     def write(self, report: Report) -> None:
         measured = self._measured(report) if report.split == "train" else report
-        for sink in self._sinks:
-            sink.write(measured)
+        self._each(lambda sink: sink.write(measured))
+
+    def flush(self) -> None:
+        self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
+        self._each(lambda sink: sink.close())
+
+    def _each(self, action: Callable[[Sink], None]) -> None:
+        """A log that cannot be written is no reason to stop learning: it is said once."""
         for sink in self._sinks:
-            sink.close()
+            name = type(sink).__name__
+            try:
+                action(sink)
+            except OSError as error:
+                if name not in self._failed:
+                    self._warn(f"warning: {name} cannot write: {error.strerror or error}; training goes on without it")
+                self._failed.add(name)
 
     def _measured(self, report: Report) -> Report:
         num_steps, self._step = max(1, report.step - self._step), report.step

@@ -36,6 +36,9 @@ class TensorBoardSink:
             Summary(value=values), report.step
         )  # one event for all: add_scalar takes 30 us for each
 
+    def flush(self) -> None:
+        self._writer.flush()
+
     def close(self) -> None:
         self._writer.close()
 
@@ -47,7 +50,12 @@ def _times(report: Report) -> dict[str, float]:
         found |= {f"span/{name}_s": span.mean_s, f"span_p50/{name}_s": span.p50_s, f"span_p90/{name}_s": span.p90_s}
     found |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
     found |= {f"usage/{name}": value for name, value in report.usage.items()}
-    more = {"time_left/epoch_records": report.epoch_left, "time_left/run_s": report.left_s, "stage/ready": report.ready}
+    more = {
+        "stage/ready": report.ready,
+        "usage/skipped_steps": report.skipped or None,
+        "time_left/epoch_records": report.epoch_left,
+        "time_left/run_s": report.left_s,
+    }
     return found | {tag: value for tag, value in more.items() if value is not None}
 
 

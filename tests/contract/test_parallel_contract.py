@@ -71,5 +71,10 @@ def test_totals_are_host_float64(ranks):
 
 def test_all_ranks_agree_at_the_same_call_once_any_said_true(ranks):
     assert all(found["agreed"] == ranks[0]["agreed"] for found in ranks)
-    assert True in ranks[0]["agreed"]
-    assert True not in ranks[0]["agreed"][:3]
+    assert [True, False] in ranks[0]["agreed"]
+    assert ranks[0]["agreed"][:3] == [[False, False]] * 3
+
+
+def test_what_is_gathered_is_every_rank_s_own_of_any_length(ranks):
+    expected = [[float(rank)] * (rank + 1) for rank in range(len(ranks))]
+    assert [found["gathered"] for found in ranks] == [expected] * len(ranks)

@@ -44,9 +44,9 @@ def talk(_):
         "under_launcher": under_launcher(),
         "rank": [ranks.rank, ranks.world_size, ranks.device.type],
         "total": ranks.total(torch.tensor([1.0 + RANK, 0.1, 2.0**53], dtype=torch.float64)).tolist(),
-        "never": [ranks.agree(False) for _ in range(32)],
-        "late": [ranks.agree(RANK == 1 and call >= 3) for call in range(40)],
-        "once": [ranks.agree(RANK == 0 and call == 3) for call in range(40)],
+        "never": [ranks.agree(False)[0] for _ in range(32)],
+        "late": [ranks.agree(RANK == 1 and call >= 3)[0] for call in range(40)],
+        "once": [ranks.agree(RANK == 0 and call == 3)[0] for call in range(40)],
         **replicate(ranks),
         **accumulate(ranks),
     }

@@ -1,30 +1,44 @@
-"""One packer at a time: a file that is locked while its holder lives, and says who that is."""
+"""One at a time: a file that is locked while its holder lives, and says who that is."""
 
+import errno
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from framework.errors import ResourceError
+from framework.errors import PacelineError, ResourceError
 
-PATIENCE_S = 1.0  # the worker processes of a packer that was killed hold its lock until the kernel has ended them too
+PATIENCE_S = 1.0  # the children of a process that was killed hold its lock until the kernel has ended them too
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without
 RETRY_S = 0.05
 
 
 @contextmanager
-def locked(path: Path, shared: bool = False, wait: bool = False) -> Generator[None, None, None]:
+def locked(
+    path: Path,
+    refused: Callable[[str], PacelineError],
+    *,
+    shared: bool = False,
+    patience_s: float = PATIENCE_S,
+    needed: bool = True,
+) -> Generator[None, None, None]:
     """Hold the lock ``path`` (``flock``): alone, or ``shared`` with others who share it. The file is gone when nobody holds it.
 
-    A dead holder's lock is free: the kernel sees to that. ResourceError R150 names a living one, unless ``wait`` says to wait for it.
+    A dead holder's lock is free: the kernel sees to that. Who has waited ``patience_s`` for a living one raises ``refused`` of its name. Where
+    there are no locks, ResourceError R101, or nothing is held, if it is not ``needed``.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait)
+        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, refused, patience_s)
     except OSError as error:
+        if error.errno in NO_LOCKS and not needed:
+            path.unlink(missing_ok=True)
+            yield
+            return
         fix = "choose another place, one whose file system has locks"
         raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
     try:
@@ -39,8 +53,8 @@ def locked(path: Path, shared: bool = False, wait: bool = False) -> Generator[No
         os.close(descriptor)
 
 
-def _acquire(path: Path, kind: int, wait: bool) -> int:
-    end = time.monotonic() + PATIENCE_S
+def _acquire(path: Path, kind: int, refused: Callable[[str], PacelineError], patience_s: float) -> int:
+    end = time.monotonic() + patience_s
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -49,9 +63,11 @@ def _acquire(path: Path, kind: int, wait: bool) -> int:
                 return descriptor
         except BlockingIOError as error:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            if not wait and time.monotonic() > end:
+            if time.monotonic() > end:
                 os.close(descriptor)
-                fix = "wait until it ends, stop it, or choose another output.path"
-                raise ResourceError(150, str(path), f"{holder} is packing the same output", fix) from error
+                raise refused(holder) from error
+        except OSError:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
         time.sleep(RETRY_S)

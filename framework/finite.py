@@ -1,0 +1,41 @@
+"""Numbers that are none any more: NaN and infinity, looked for and told of."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts import Parallel
+from framework.errors import DistributedError, NumericError, PacelineError
+from framework.tally import Pass, Progress
+
+FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Whether all weights and buffers are. Reads the device once."""
+    return are_finite([one.detach() for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()])
+
+
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all elements are, by the largest magnitude: few operations for all. Reads the device once."""
+    return math.isfinite(torch.nn.utils.get_total_norm([one for one in tensors if one.numel()], math.inf))
+
+
+def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:
+    """What to raise, asked on all ranks at once; ``bad``: this rank's first pass whose loss is not finite. The rank that met it first says in
+    which records (N101), the others that it does (P104).
+    """
+    steps = [
+        float(first) for first in parallel.gather(torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64))
+    ]
+    if steps.index(min(steps)) != parallel.rank:
+        return DistributedError(104, f"step {step}", what, "the rank that met it first names the records")
+    return NumericError(101, f"step {step}" if bad is None else bad.where, what, FIX)
+
+
+def too_many(progress: Progress) -> NumericError:
+    """Steps in a row that changed nothing."""
+    what = f"the gradients of {progress.missed} steps in a row were not finite"
+    return NumericError(102, f"step {progress.step + 1}", what, "lower optim.lr, set clip_norm, or look at the data")

@@ -1,0 +1,61 @@
+"""Whether a saved run and this one learn the same: what decides it, compared key by key."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from framework.contracts import Manifest
+from framework.errors import CheckpointError
+
+Config = dict[str, Any]
+Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
+
+PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
+KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
+
+
+def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
+    """All that decides what is learned. Not in it: how the work is cut and carried (ranks, workers, loader, store, device), and for how long.
+
+    Texts are hashed: they may come from the environment, and be secret. ``batch_size``: over all ranks; ``manifest``: of the training data.
+    """
+    chosen = {**{name: config[name] for name in PARTS}, **{name: config[name] for name in KEYS}}
+    data = {"records": manifest.num_records, "classes": list(manifest.classes), "digest": manifest.digest or None}
+    return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
+
+
+def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    children = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else None
+    if children is None:
+        yield (
+            where,
+            node if isinstance(node, int | float | None) else sha256(str(node).encode(errors="surrogateescape")).hexdigest()[:16],
+        )
+    elif where == "data.classes":
+        yield where, sha256("\0".join(node).encode(errors="surrogateescape")).hexdigest()[:16]
+    else:
+        for name, value in children:
+            yield from _leaves(value, f"{where}.{name}" if where else str(name))
+
+
+def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
+    """CheckpointError K105 with every key that differs, unless ``allow`` names it or what it is a part of."""
+    keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
+    keys = [key for key in keys if not _unknown(key, saved, present)]
+    refused = [key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in allow)]
+    if refused:
+        what = f"was saved with other values of {', '.join(_told(key, saved, present) for key in refused)}"
+        names = ",".join(refused)
+        raise CheckpointError(105, f"resume = {run}", what, f"leave them as they were, or add 'resume.allow=[{names}]'")
+
+
+def _unknown(key: str, saved: Learned, present: Learned) -> bool:
+    """A folder of images and the like know no digest: what they hold is not compared."""
+    return key == "data.digest" and None in (saved.get(key), present.get(key))
+
+
+def _told(key: str, saved: Learned, present: Learned) -> str:
+    values = [side.get(key, "nothing") for side in (saved, present)]
+    return (
+        key if any(isinstance(value, str) and value != "nothing" for value in values) else f"{key} ({values[0]}, now {values[1]})"
+    )

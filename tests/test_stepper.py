@@ -1,0 +1,82 @@
+import pytest
+import torch
+from torch import nn
+
+from framework.average import Average
+from framework.errors import NumericError
+from framework.precision.fp32 import FP32
+from framework.schedule.cosine import Cosine
+from framework.stepper import Stepper
+from framework.tally import Plan, Progress
+from tests.fakes import CPU, SkippingPrecision
+
+
+def make(precision=None, average=None, lr=0.1, **plan):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}], lr=lr)
+    average = None if average is None else Average(model, average)
+    return Stepper(Plan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision or FP32(False, device=CPU), average)
+
+
+def learn(stepper, progress, value=1.0):
+    stepper.model(torch.full((3, 2), value) * torch.rand(3, 2)).sum().backward()
+    stepper.step(progress, 10)
+    progress.step += 1
+
+
+def test_every_group_follows_the_schedule_from_its_own_rate():
+    stepper, progress = make(), Progress()
+    rates = []
+    for _ in range(3):
+        learn(stepper, progress)
+        rates.append([group["lr"] for group in stepper.optimizer.param_groups])
+    assert rates[0] == [0.1, 1.0]
+    assert all(second == pytest.approx(10 * first) for first, second in rates)
+    assert rates[2][0] < rates[1][0] < rates[0][0]
+    assert stepper.rate == rates[2][0]
+
+
+def test_gradients_are_gone_after_the_step():
+    stepper = make()
+    learn(stepper, Progress())
+    assert all(parameter.grad is None for parameter in stepper.model.parameters())
+
+
+def test_a_step_that_was_left_out_is_counted_and_takes_no_place_in_the_schedule():
+    stepper, progress = make(SkippingPrecision(0, 1)), Progress()
+    for _ in range(3):
+        learn(stepper, progress)
+    assert (progress.scheduled, progress.missed, stepper.rate) == (1, 0, 0.1)
+
+
+def test_too_many_in_a_row_are_an_error():
+    stepper, progress = make(SkippingPrecision(1, 2, 3), max_missed=2), Progress()
+    for _ in range(3):
+        learn(stepper, progress)
+    with pytest.raises(NumericError, match="N102"):
+        learn(stepper, progress)
+
+
+def test_what_is_evaluated_and_kept_is_the_average_where_there_is_one():
+    assert make().weights is not make(average=0.9).weights
+    stepper = make(average=0.9)
+    assert stepper.weights is stepper.average.model
+
+
+def test_a_state_comes_back():
+    first, second, progress = make(average=0.5), make(average=0.5), Progress()
+    learn(first, progress)
+    second.load_state_dict(first.state_dict())
+    found, expected = second.state_dict(), first.state_dict()
+    assert all(torch.equal(found[part][name], value) for part in ("model", "average") for name, value in expected[part].items())
+
+
+def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
+    stepper, progress = make(average=0.5, skip_bad=True), Progress()
+    learn(stepper, progress)
+    before = {name: value.clone() for name, value in {**stepper.model.state_dict(), **stepper.weights.state_dict()}.items()}
+    learn(stepper, progress, value=float("nan"))
+    after = {**stepper.model.state_dict(), **stepper.weights.state_dict()}
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert (progress.scheduled, progress.missed) == (1, 1)
