@@ -1,0 +1,97 @@
+"""All campaigns, at full length: python -m tests.faults [--only NAME ...] [--seed N] [--share 0.1]; the table goes to benchmarks/DATE_faults.md.
+
+Every attempt has a seed of its own; '--only NAME --seed N --times 1' does one again.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from framework.measure.host import machine
+from tests.faults import ranks, states, training
+from tests.faults.lanes import Row, repeat, told
+
+HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
+
+
+def kills(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = training.make_place(Path(folder))
+        yield repeat("kill -9 in training, gone on with, the same bits", partial(training.killed_at_random, place), times, seed)
+
+
+def saves(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = training.make_place(Path(folder))
+        for point in training.POINTS:
+            attempt = partial(training.killed_while_saving, place, point)
+            yield repeat(f"kill -9 in a save, at {point}", attempt, -(-times // len(training.POINTS)), seed)
+
+
+def stops(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = training.make_place(Path(folder))
+        yield repeat("SIGTERM, SIGUSR1: saved, nothing lost", partial(training.told_to_stop, place), times, seed)
+
+
+def ddp(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = ranks.with_ranks(training.make_place(Path(folder), ("fp32",)), Path(folder))
+        fault = "kill -9 of a rank of two or of their parent: all down in 15 s, the same bits"
+        yield repeat(fault, partial(ranks.one_killed, place), times, seed, lanes=1)
+
+
+def flips(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = states.make_state(Path(folder, "state.pt"))
+        yield repeat(
+            "bits of a checkpoint flipped, or cut off: told before unpickling", partial(states.is_told, whole), times, seed
+        )
+
+
+CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
+    "kills": (kills, 500),
+    "saves": (saves, 140),
+    "stops": (stops, 100),
+    "ddp": (ddp, 30),
+    "flips": (flips, 5000),
+}
+
+
+def main() -> int:
+    """0 where everything was survived."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="+", choices=CAMPAIGNS, default=list(CAMPAIGNS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the attempts")
+    parser.add_argument("--times", type=int, help="attempts of each, instead")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    print(f"seed {options.seed}\n{HEAD}", flush=True)
+    for name in options.only:
+        campaign, times = CAMPAIGNS[name]
+        for row in campaign(options.times or max(1, round(times * options.share)), options.seed):
+            print(told(row), *row.failed, sep="\n", flush=True)
+            rows.append(row)
+    if options.only == list(CAMPAIGNS) and options.share == 1 and options.times is None:
+        write(rows, options.seed)
+    return int(any(row.failed for row in rows))
+
+
+def write(rows: list[Row], seed: int) -> None:
+    """The table as a file, with what it was found on."""
+    found = machine()
+    where = f"{found['num_cores']} cores of {found['processor']}, {found['platform']}"
+    lines = [f"# Faults, {time.strftime('%F')}", "", f"`make faults`, seed {seed}; {where}.", "", HEAD, *map(told, rows)]
+    lines += [f"- {line}" for row in rows for line in row.failed]
+    path = Path(__file__).parents[2] / "benchmarks" / f"{time.strftime('%F')}_faults.md"
+    path.write_text("\n".join(lines) + "\n")
+    print(f"written: {path.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Campaigns of faults: many attempts, seeded, side by side, counted in rows of one table."""
+
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+Attempt = Callable[[random.Random], str]  # "" or, in a line, what went wrong
+
+
+class Row(NamedTuple):
+    """``fault``: what was done; ``tried`` times; ``failed``: what went wrong, a line each, with the seed that does it again."""
+
+    fault: str
+    tried: int
+    failed: Sequence[str]
+    seconds: float
+    note: str = ""
+
+
+def repeat(fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = "") -> Row:
+    """``attempt`` with the seeds ``seed``..``seed + times - 1``, in so many processes side by side, each attempt in a new folder."""
+    start = time.perf_counter()
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    seeds = range(seed, seed + times)
+    processes = [context.Process(target=_lane, args=(attempt, seeds[lane::lanes], results)) for lane in range(lanes)]
+    for process in processes:
+        process.start()
+    failed = [line for line in (results.get() for _ in seeds) if line]
+    for process in processes:
+        process.join()
+    return Row(fault, times, failed, time.perf_counter() - start, note)
+
+
+def _lane(attempt: Attempt, seeds: Sequence[int], results) -> None:
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                said = attempt(random.Random(seed))
+            except Exception as error:  # noqa: BLE001  # counted, and told
+                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            os.chdir("/")
+        results.put(f"seed {seed}: {said}" if said else "")
+
+
+def told(row: Row) -> str:
+    """A line of the table."""
+    return f"| {row.fault} | {row.tried:,} | {row.tried - len(row.failed):,} | {row.seconds:.0f} s | {row.note} |"

@@ -1,0 +1,26 @@
+"""A user's model whose steps draw from every generator there is: what goes on from a state that lacks one ends in other bits."""
+
+import random
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """float [B, in_channels, 8, 8] -> logits, with dropout, batch norm, and a whim of Python's, NumPy's and torch's."""
+
+    def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64 * in_channels, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(width, num_classes),
+        )
+
+    def forward(self, image: Tensor) -> Tensor:
+        whim = random.random() + random.gauss(0, 1) + np.random.rand() + np.random.randn() + torch.randn(()).item()  # noqa: NPY002
+        return self.layers(image) * (1 + 1e-3 * whim)

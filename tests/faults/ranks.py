@@ -1,0 +1,62 @@
+"""Kill a rank of two, or who started them, at any moment: everything ends soon, and going on ends in the same bits."""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from framework.durable import is_alive
+from tests.faults.forked import Command, paceline, wait_for
+from tests.faults.training import Place, difference, end_of, go_on, good, torn, words
+
+ROOT = Path(__file__).parents[2]
+DDP = ["parallel=ddp", "parallel.num_processes=2"]
+DOWN_S = 15.0
+
+
+def with_ranks(place: Place, folder: Path) -> Place:
+    """The place, with the end of an undisturbed run of two ranks."""
+    start = time.perf_counter()
+    good(paceline(*words(place.dataset, "fp32", DDP), f"hydra.run.dir={folder / 'ddp'}", before=importable))
+    return place._replace(ends={**place.ends, "ddp": (*end_of(folder / "ddp"), time.perf_counter() - start)})
+
+
+def importable() -> None:
+    """Ranks find the tests' own model."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The children of ``pid`` that are ranks."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        return [
+            int(child)
+            for child in children.read_text().split()
+            if b"framework.cli.rank" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+    except OSError:
+        return []
+
+
+def one_killed(place: Place, draw: random.Random) -> str:
+    """kill -9 of a rank, or now and then of the parent."""
+    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
+        victim = draw.choice([*ranks, *ranks, command.pid])
+        with suppress(ProcessLookupError):  # it had finished
+            os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)
+        wait_for(lambda: not any(map(is_alive, ranks)), "the ranks' end", DOWN_S)
+        code, took_s = command.process.exitcode, time.monotonic() - start
+    if took_s > DOWN_S or code not in (0, 7, -signal.SIGKILL):
+        return f"exit code {code} after {took_s:.0f} s"
+    if found := torn():
+        return f"torn: {found}"
+    good(paceline(*go_on(place, "fp32", draw), *DDP, before=importable))
+    return difference(place, "ddp")
