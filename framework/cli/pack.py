@@ -12,8 +12,9 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.outcome import Outcome, told
 from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, ConfigError, Terminated
-from framework.targets import check_targets
+from framework.targets import check_targets, did_you_mean
 
+KEYS = ("input", "output", "pack", "workers", "advise", "allow_targets")
 GO_ON = "finished jobs are kept; the same command goes on"
 
 
@@ -41,6 +42,9 @@ def _attempt(cfg: DictConfig, grant: Grant) -> Outcome:
     allowed = allowed_targets(config, grant)
     check_targets(config, allowed)
     check_workers(config["workers"])
+    for key in config:
+        if key not in KEYS:
+            raise ConfigError(102, key, f"no such key{did_you_mean(key, KEYS)}", "correct or remove it")
     if not isinstance(config["pack"], dict):
         raise ConfigError(101, f"pack = {config['pack']}", "not a value it can have", "give its keys: pack.encode=raw, say")
     if not isinstance(config["advise"], bool):

@@ -20,6 +20,9 @@ TYPOS = [
     (["train", "--multirn"], "C124", "'--multirun'"),
     (["trian"], "C120", "'train'"),
     (["pack", "input=foldr"], "C104", "'folder'"),
+    (["pack", "input=digits", "output.path=x.h5", "+wokers=1"], "C102", "'workers'"),
+    (["train", "+model._taret_=x"], "C106", "'model._target_'"),
+    (["train", "recipe=digits"], "C102", "'recipes'"),
 ]
 
 
