@@ -63,8 +63,9 @@ def test_ranks_together_read_every_record_once():
     assert sorted(seen) == list(range(10))
 
 
-def test_two_epochs_run_at_once_do_not_disturb_each_other():
-    source = make_source("hdf5", 10, num_workers=2)
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_two_epochs_run_at_once_do_not_disturb_each_other(kind):
+    source = make_source("hdf5", 10, num_workers=2, worker_kind=kind)
     together = list(zip(source.batches(0), source.batches(1), strict=True))
     assert [plain(one.batch) for one, _ in together] == [batch for batch, *_ in micros(source, 0)]
     assert [plain(two.batch) for _, two in together] == [batch for batch, *_ in micros(source, 1)]
