@@ -84,7 +84,7 @@ class CheckpointFolder:
         if weights is not None:  # before the state, so that who goes on from it need not write them again
             for name in ("last.pt", "best.pt") if best else ("last.pt",):
                 with open_durable(self.folder / name) as file:
-                    torch.save(weights, file)
+                    _dump(weights, file)
                 reach("checkpoint.weights")
         self._sequence += 1
         save_state(self.folder / f"step-{step:08}.pt", {**state, **self.facts}, step, self._sequence)
@@ -114,14 +114,20 @@ class _Counting:
         self._file.flush()
 
 
+def _dump(value: Any, file: IO[bytes]) -> _Counting:
+    """``torch.save``; an OSError where the file says no."""
+    counting = _Counting(file)
+    try:
+        torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
+    except RuntimeError as error:
+        raise counting.error or error from None
+    return counting
+
+
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
     """Publish ``state`` under ``path``: the old file or the new one is there at every instant, whole. ResourceError R101."""
     with open_durable(path) as file:
-        counting = _Counting(file)
-        try:
-            torch.save(state, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
-        except RuntimeError as error:
-            raise counting.error or error from None
+        counting = _dump(state, file)
         end = _END.pack(_MAGIC, VERSION, step, sequence, counting.length, counting.crc)
         file.write(end + _CRC.pack(crc32(end)))
 

@@ -82,7 +82,7 @@ def start(*words: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
 @pytest.mark.parametrize("parallel", ["none", "ddp"])
 def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
     process = start("epochs=5000", f"parallel={parallel}")
@@ -91,7 +91,8 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
     ended = read(Path("run/exit.json"))
     assert ended["code"] == code
     assert "resume=" in ended["reason"]
-    assert Path("run/checkpoints/state.pt").exists()
+    assert Path("run", ended["checkpoint"]).exists()
+    assert f"after step {ended['step']}, state saved" in ended["reason"]
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
@@ -120,7 +121,7 @@ def test_resuming_with_another_model_is_refused_and_changes_nothing():
     before = read(Path("run/run.json"))
     done = paceline("train", "resume=run", "model.width=8", "epochs=2")
     assert done.code == 4
-    assert is_one_error_line(done, "K103")
+    assert is_one_error_line(done, "K105")
     assert read(Path("run/run.json")) == before
     assert paceline("train", "resume=run", "epochs=2").code == 0
 

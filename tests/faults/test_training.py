@@ -1,0 +1,195 @@
+"""A run that is killed, stopped, starved or misled: T of docs/faults.md. Long campaigns of the same attempts: make faults."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import framework.cli.rundir
+from framework.checkpoint import newest_path, newest_state, read_state
+from framework.durable import is_alive
+from tests.conftest import children_of_this_process
+from tests.faults import ranks, states, training
+from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
+from tests.faults.training import POINTS, RUN, good, words
+
+STATES = Path(RUN, "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The digits, and how undisturbed runs end."""
+    folder = tmp_path_factory.mktemp("faults")
+    before = os.getcwd()
+    os.chdir(folder)
+    yield training.make_place(folder)
+    os.chdir(before)
+
+
+def train(place, *more, precision="fp32"):
+    return [*words(place.dataset, precision, training.WAYS[0]), f"hydra.run.dir={RUN}", *more]
+
+
+# ------------------------------------------------------------------------------------------------------ samples of campaigns
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_t1_a_killed_run_goes_on_to_the_same_bits(place, seed):
+    assert training.killed_at_random(place, random.Random(seed)) == ""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_t3_a_run_killed_in_a_save_goes_on_to_the_same_bits(place, point):
+    assert training.killed_while_saving(place, point, random.Random(point)) == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_t12_a_run_told_to_stop_has_lost_nothing(place, seed):
+    assert training.told_to_stop(place, random.Random(seed)) == ""
+
+
+def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place, tmp_path_factory):
+    assert ranks.one_killed(ranks.with_ranks(place, tmp_path_factory.mktemp("ddp")), random.Random(0)) == ""
+
+
+def test_t4_damaged_states_are_told_before_they_are_unpickled(tmp_path):
+    whole = states.make_state(tmp_path / "state.pt")
+    assert [said for seed in range(300) if (said := states.is_told(whole, random.Random(seed)))] == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- resuming
+
+
+def killed(place):
+    """A run that was killed and left two states: the newer one."""
+    with Command(*train(place), before=training.die_at("checkpoint.removed", 3)) as command:
+        assert command.wait().code == -signal.SIGKILL
+    assert len(list(STATES.glob("step-*.pt"))) == 2
+    return newest_path(Path(RUN))
+
+
+def test_t4_a_torn_newest_state_is_said_and_the_one_before_is_taken(place):
+    newest = killed(place)
+    newest.write_bytes(newest.read_bytes()[:-50])
+    done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
+    assert f"note: {newest.name} (cut off" not in done.err  # it has no end, so it counts as the oldest, and need not be looked at
+    assert done.code == 0, done.err
+    assert training.difference(place, "fp32") == ""
+
+
+def test_t4_a_rotten_newest_state_is_named(place):
+    newest = killed(place)
+    data = bytearray(newest.read_bytes())
+    data[1000] ^= 4
+    newest.write_bytes(data)
+    done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
+    assert f"note: {newest.name} (its checksum differs) cannot be read; going on from step-000000" in done.err
+    assert training.difference(place, "fp32") == ""
+
+
+def test_t4_if_no_state_is_whole_it_is_one_line(place):
+    good(paceline(*train(place, "max_steps=8")))
+    for path in STATES.glob("step-*.pt"):
+        path.write_bytes(b"")
+    done = paceline("train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=null")
+    assert is_one_line(done, "K102", 4, "step-00000008.pt", "step-00000004.pt")
+
+
+def test_t7_a_finished_run_says_so_also_where_it_was_killed_before_it_could(place):
+    good(paceline(*train(place, "max_steps=8")))
+    resume = ["train", f"resume={RUN}", "allow_targets=[tests]"]
+    done = paceline(*resume)
+    assert done.code == 0
+    assert "this run was finished already, after 8 steps" in done.err
+    Path(RUN, "summary.json").unlink()
+    good(paceline(*resume))
+    assert json.loads(Path(RUN, "summary.json").read_text())["status"] == "finished"
+
+
+def test_t10_what_would_learn_something_else_is_refused_by_key_unless_it_is_allowed(place):
+    good(paceline(*train(place, "max_steps=8")))
+    resume = ["train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=10", "optim.lr=0.5", "seed=3"]
+    assert is_one_line(paceline(*resume), "K105", 4, "seed (0, now 3)", "optim.lr (0.02, now 0.5)", "resume.allow=[")
+    good(paceline(*resume[:-1], "resume.allow=[optim]"))
+
+
+def test_t15_a_run_whose_numbers_went_wrong_keeps_its_last_good_state(place):
+    done = paceline(*train(place, "optim.lr=1e20", "schedule=constant", "checkpoint.every_steps=1"))
+    assert is_one_line(done, "N101", 6, "at learning rate")
+    ended = json.loads(Path(RUN, "exit.json").read_text())
+    assert (ended["code"], ended["rank"]) == (6, None)
+    path = newest_path(Path(RUN))
+    if path is not None:
+        assert all(bool(torch.isfinite(value).all()) for value in read_state(path)["model"].values())
+        assert ended["checkpoint"] == f"checkpoints/{path.name}"
+
+
+def test_t15_left_out_steps_are_counted_and_too_many_end_the_run(place):
+    done = paceline(
+        *train(place, "optim.lr=1e20", "schedule=constant", "on_nan=skip", "max_skips=3", "checkpoint.every_steps=null")
+    )
+    assert is_one_line(done, "N102", 6, "4 steps in a row")
+
+
+def test_t26_after_a_kill_tensorboard_has_every_step_once(place):
+    more = ["sink=[jsonl,tensorboard]", "report_every=1"]
+    with Command(*train(place, *more)) as command:
+        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
+        command.process.join(0.1)
+    good(paceline("train", f"resume={RUN}", "allow_targets=[tests]"))
+    events = EventAccumulator(str(Path(RUN, "tensorboard")), size_guidance={"scalars": 0})
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss/train")] == list(range(1, 46))
+
+
+def test_t30_the_same_seed_is_the_same_run_and_another_is_not(place):
+    for seed in (0, 1):
+        good(paceline(*train(place, f"seed={seed}", "limit=null")))
+        assert (training.difference(place, "fp32") == "") == (seed == 0)
+        shutil.rmtree(RUN)
+
+
+# ------------------------------------------------------------------------------------------------------- disks and processes
+
+
+@needs_root
+def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its_end(place):
+    os.mkdir("disk")
+    more = ["model.width=256", "data.val=null", "checkpoint.keep=1", "epochs=1", f"hydra.run.dir={os.getcwd()}/disk/run"]
+    done = paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
+    assert is_one_line(done, "R101", 5, "No space left on device")
+    assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
+
+
+def test_t28_a_second_process_in_a_run_directory_is_told_who_the_first_is(place):
+    def hasty():
+        framework.cli.rundir.PATIENCE_S = 0.2
+
+    with Command(*train(place, "epochs=3000")) as command:
+        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
+        done = paceline("train", f"resume={RUN}", "allow_targets=[tests]", before=hasty)
+        assert is_one_line(done, "R108", 5, f"process {command.pid} on ")
+        os.kill(command.pid, signal.SIGUSR1)
+        assert command.wait().code == 75
+    assert not Path(RUN, "run.lock").exists()
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_l12_who_is_killed_leaves_nobody_behind(place, kind):
+    before = children_of_this_process()
+    with Command(*train(place, "epochs=3000", "workers.num=2", f"workers.kind={kind}", "loader=prefetch")) as command:
+        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+        os.kill(command.pid, signal.SIGKILL)
+        start = time.monotonic()
+        wait_for(lambda: not any(is_alive(int(child)) for child in children), "their end", 10)
+    assert time.monotonic() - start < 10
+    assert children_of_this_process() <= before
+    assert newest_state(Path(RUN)).state["progress"]["step"] > 0
