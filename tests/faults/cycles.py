@@ -1,0 +1,208 @@
+"""Open a loader, take some batches, leave it in any way there is, close it: no thread, process, file, shared memory or byte stays behind."""
+
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from framework.contracts import LoaderContext
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.stream import StreamLoader
+from framework.measure.clock import HostClock
+from framework.transform.none import NoTransform
+from framework.transform.resize import Resize
+from tests.conftest import _is_left, children_of_this_process
+from tests.contract.cases import STORES, WAYS, make_source, shares
+from tests.faults.lanes import Row, repeat
+
+COUNT, BATCH = 40, 4
+WAIT_S = 5.0
+SERIES = 100  # cycles over which memory is looked at
+MOST_GROWTH = 32 << 10  # bytes a cycle: less than a batch or a stack, more than what the allocator's pages come and go by
+LOADERS = {
+    "plain": lambda context: PlainLoader(True, context=context),
+    "prefetch": lambda context: PrefetchLoader(2, True, context=context),
+    "stream": lambda context: StreamLoader(2, 2, context=context),
+}
+
+
+def rows(times: int, seed: int) -> Iterator[Row]:
+    yield repeat("a loader opened, left in any way, closed: nothing stays", leaves_nothing, times, seed)
+    yield repeat(f"memory over {SERIES} such cycles", memory_stays, -(-times // SERIES), seed)
+
+
+class Mistake(Exception):
+    """A user's, in the body of the loop."""
+
+
+# ------------------------------------------------------------------------------------------------------ ways to leave a loader
+
+
+def take(loader, draw: random.Random, epoch: int = 0):
+    """An epoch of which some batches were taken: the right ones."""
+    batches = loader.epoch(epoch)
+    expected = shares(loader.context.source.order, epoch)
+    for share in expected[: draw.randint(0, 5)]:
+        compare(next(batches), share)
+    return batches
+
+
+def compare(micro, share) -> None:
+    found = micro.batch["index"].tolist(), micro.weight, micro.last
+    assert found == share, f"{found} came instead of {share}"
+
+
+def closed(loader, draw: random.Random) -> None:
+    take(loader, draw).close()
+
+
+def dropped(loader, draw: random.Random) -> None:
+    take(loader, draw)
+
+
+def whole(loader, draw: random.Random) -> None:
+    for micro, share in zip(loader.epoch(3), shares(loader.context.source.order, 3), strict=True):
+        compare(micro, share)
+
+
+def broken_off(loader, draw: random.Random) -> None:
+    last = draw.randint(0, 4)
+    for number, _ in enumerate(loader.epoch(0)):
+        if number == last:
+            break
+
+
+def failed_step(loader, draw: random.Random) -> None:
+    with suppress(Mistake):
+        for _ in loader.epoch(draw.randint(0, 1)):
+            raise Mistake
+
+
+def thrown_into(loader, draw: random.Random) -> None:
+    with suppress(Mistake):
+        take(loader, draw).throw(Mistake)
+
+
+def failed_augment(loader, draw: random.Random) -> None:
+    left = [draw.randint(0, 3)]
+
+    def augment(batch, epoch):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Mistake
+        return batch
+
+    object.__setattr__(loader.context, "augment", augment)
+    with suppress(Mistake):
+        list(loader.epoch(0))
+
+
+def two_alive(loader, draw: random.Random) -> None:
+    both = [take(loader, draw, epoch) for epoch in range(2)]
+    draw.shuffle(both)
+    for batches in both:
+        next(batches, None)
+        batches.close()
+
+
+def source_closed(loader, draw: random.Random) -> None:
+    batches = take(loader, draw)
+    loader.close()
+    batches.close()
+
+
+def twice(loader, draw: random.Random) -> None:
+    closed(loader, draw)
+    loader.close()
+    whole(loader, draw)
+
+
+ENDINGS = (closed, dropped, whole, broken_off, failed_step, thrown_into, failed_augment, two_alive, source_closed, twice)
+
+
+# ------------------------------------------------------------------------------------------------------------- what stays behind
+
+
+def make(name: str, kind: str, num_workers: int, worker_kind: str, size: list[int] | None):
+    transform = NoTransform() if size is None else Resize(size, True, True)
+    options = {"num_workers": num_workers, "worker_kind": worker_kind, "transform": transform, "verify": "first_epoch"}
+    source = make_source(kind, COUNT, batch_size=BATCH, seed=5, **options)
+    return LOADERS[name](LoaderContext(source, torch.device("cpu"), lambda batch, epoch: batch, HostClock()))
+
+
+def cycle(parts: tuple, ending: Callable, draw: random.Random) -> None:
+    loader = make(*parts)
+    try:
+        ending(loader, draw)
+    finally:
+        loader.close()
+
+
+def there() -> set[tuple[str, object]]:
+    """Threads, child processes, open files, and shared memory that nobody has any more."""
+    gc.collect()
+    found: set[tuple[str, object]] = {("thread", thread.name) for thread in threading.enumerate()}
+    found |= {("process", pid) for pid in children_of_this_process()}
+    found |= {("file", number) for number in os.listdir("/proc/self/fd")}
+    return found | {("shared memory", name) for name in os.listdir("/dev/shm") if _is_left(name)}
+
+
+def left_behind(before: set) -> set:
+    """What is there beyond ``before`` after it had time to go."""
+    end, left = time.monotonic() + WAIT_S, there() - before
+    while left and time.monotonic() < end:
+        time.sleep(0.02)
+        left &= there()
+    return left
+
+
+def drawn(draw: random.Random) -> tuple:
+    kind = draw.choice(STORES)
+    return draw.choice([*LOADERS]), kind, *draw.choice(WAYS), draw.choice((None, [8, 8]))
+
+
+@cache
+def warm() -> None:
+    """What is loaded, opened or started once in a process's life."""
+    for kind in ("hdf5", "lmdb", "folder"):
+        for way in WAYS:
+            cycle(("prefetch", kind, *way, [8, 8]), closed, random.Random(0))
+    gc.collect()
+    gc.freeze()  # torch's own hundred thousands of objects need not be looked at after every cycle
+
+
+def leaves_nothing(draw: random.Random) -> str:
+    """One cycle."""
+    warm()
+    parts, ending, before = drawn(draw), draw.choice(ENDINGS), there()
+    try:
+        cycle(parts, ending, draw)
+    except Exception as error:  # noqa: BLE001  # counted, and told with what was done
+        return f"{parts} {ending.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    left = left_behind(before)
+    return f"{parts} {ending.__name__}: {sorted(map(str, left))} left behind" if left else ""
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_stays(draw: random.Random) -> str:
+    """Many cycles of one loader: the second half takes no more than the first did."""
+    warm()
+    parts, sizes = drawn(draw), []
+    for number in range(SERIES):
+        cycle(parts, ENDINGS[number % len(ENDINGS)], draw)
+        sizes.append(resident_bytes())
+    half = SERIES // 2
+    growth = (max(sizes[half:]) - max(sizes[:half])) / half
+    return f"{parts}: {growth / 1024:.0f} kB a cycle" if growth > MOST_GROWTH else ""
