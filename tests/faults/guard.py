@@ -1,0 +1,83 @@
+"""Something dangerous in a forked process: its crash, its hang, its hunger are told here, and end nobody else."""
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tests.faults.forked import run
+
+LIMIT_S = 5  # of processor time: more is a hang, and so is
+WAIT_S = 20.0  # on a machine that has other things to do
+MOST_BYTES = 512 << 20
+SPARE_BYTES = 4 << 30  # of addresses: stacks and the like are more than what is ever used
+M_PERTURB = -6  # malloc.h: what malloc fills memory with
+CODES = (2, 3, 4, 5, 6, 7, 8)  # docs/errors.md
+
+
+def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S) -> str:
+    """What ``work`` says: "" or a line; or how its process ended instead. It prints to the files ``out`` and ``err``."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_do, args=(work, arguments, send))
+    child.start()
+    send.close()
+    try:
+        said = receive.recv() if receive.poll(wait_s) else f"hangs: more than {wait_s:g} s"
+    except EOFError:
+        child.join()
+        hangs = child.exitcode == -signal.SIGXCPU
+        said = f"hangs: more than {LIMIT_S} s of work" if hangs else f"crashed: exit code {child.exitcode}"
+    if child.is_alive():
+        child.kill()
+    child.join()
+    receive.close()
+    return said
+
+
+def _do(work: Callable[..., str], arguments: tuple[object, ...], send: Connection) -> None:
+    faulthandler.disable()
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False) for number in (1, 2))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _kilobytes("VmRSS")
+    resource.setrlimit(resource.RLIMIT_AS, (1024 * _kilobytes("VmSize") + SPARE_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        said = work(*arguments)
+    except BaseException as error:  # noqa: BLE001  # that is what is looked for
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    grown = 1024 * (_kilobytes("VmHWM") - before)
+    send.send(said or (f"grew by {grown >> 20} MiB" if grown > MOST_BYTES else ""))
+    os._exit(0)
+
+
+def _kilobytes(name: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text[text.index(f"{name}:") :].split()[1])
+
+
+def fill_memory_with(byte: int) -> None:
+    """New memory is full of this from now on: what is read before it was written differs from one time to the next."""
+    ctypes.CDLL(None).mallopt(M_PERTURB, byte)
+
+
+def answered(*words: str) -> str:
+    """``paceline WORDS`` inside ``guarded``: "" where it went well, or said in one line what is wrong."""
+    code = run([*words])
+    text = Path("err").read_text(errors="replace")
+    lines = [line for line in text.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
+    if "Traceback" in text or code not in (0, *CODES):
+        return f"exit code {code}: {' '.join(text.split())[-400:]}"
+    if code and code != 8 and (len(lines) != 1 or text.splitlines()[-1:] != lines):
+        return f"exit code {code}, but not one line: {' '.join(text.split())[-400:]}"
+    return ""

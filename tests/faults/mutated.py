@@ -1,0 +1,363 @@
+"""Mutated inputs of every kind, each read in a process of its own: the right result, or one line; no crash, no hang, no great hunger.
+
+Images through every decoder there is and through packing, stores, what else is packed, recipes, checkpoints that look whole.
+"""
+
+import io
+import os
+import random
+import shutil
+import struct
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from framework.checkpoint import _CRC, _END, _MAGIC, END_BYTES, VERSION, newest_path, read_state, save_state
+from framework.data.dali import dali_source
+from framework.data.decode import accepted_header, decode, decode_deep, decode_shrunk
+from framework.data.hdf5 import HDF5Store, HDF5Writer, hdf5_source
+from framework.data.image import BadImage
+from framework.data.lmdb import LMDBStore
+from framework.data.window import window_pixels
+from framework.errors import PacelineError
+from framework.pack.folder import FolderInput
+from framework.pack.packing import Packing
+from framework.pack.prepare import Preparation
+from framework.pack.run import pack
+from framework.transform.none import NoTransform
+from framework.transform.random_resized_crop import RandomResizedCrop
+from tests.conftest import FIELDS, make_context, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
+from tests.data.fuzz import flips, mutations, truncations, verdict
+from tests.faults import files, training
+from tests.faults.files import cut_off, flipped, spliced
+from tests.faults.guard import answered, fill_memory_with, guarded
+from tests.faults.lanes import Row, repeat
+
+SHARES = {
+    "decoded": 0.46,
+    "read": 0.1,
+    "by_dali": 0.04,
+    "packed": 0.1,
+    "stored": 0.14,
+}  # of the attempts; those below take longer
+SLOW_SHARES = {"inputs": 0.06, "recipes": 0.05, "states": 0.05}
+COUNT = 60
+RECIPES = Path(__file__).parents[2] / "recipes"
+VALUES = (
+    *(
+        "null",
+        "[]",
+        "{}",
+        "-1",
+        "0",
+        "1e999",
+        ".nan",
+        "true",
+        "'  '",
+        "???",
+        "x",
+        "99999999999999999999999",
+        "[1, 2",
+        "{a: b",
+        "'",
+    ),
+    *(
+        "${epochs}",
+        "${nothing}",
+        "${oc.env:HOME}",
+        "${",
+        "*a",
+        "&a [*a]",
+        "!!python/object/apply:os.getcwd []",
+        "!!binary aGk=",
+        "!x y",
+    ),
+    *(
+        "{_target_: os.system}",
+        "2026-11-21",
+        "0x1F",
+        "1_000",
+        "| text",
+        "> text",
+        "@",
+        "`",
+        "%",
+        "[" * 200,
+        "\U0001f600",
+        "[[[1]]]",
+    ),
+)
+OTHERS = (
+    None,
+    -1,
+    1 << 70,
+    0,
+    float("nan"),
+    float("inf"),
+    "text",
+    [],
+    {},
+    {"a": 1},
+    [1, 2],
+    torch.zeros(3),
+    torch.zeros(0),
+    True,
+)
+
+
+def rows(times: int, seed: int) -> Iterator[Row]:
+    """A row for each kind of input."""
+    attempts = {"decoded": decoded, "read": read, "by_dali": read_by_dali, "packed": packed, "stored": stored}
+    for name, share in SHARES.items():
+        yield repeat(f"mutated: {attempts[name].__doc__}", attempts[name], max(1, round(times * share)), seed)
+    with tempfile.TemporaryDirectory() as folder:
+        place = training.make_place(Path(folder), ("fp32",))
+        slow = {"inputs": packed_inputs, "recipes": partial(recipe, place.dataset), "states": partial(resumed, place, folder)}
+        told = {"inputs": packed_inputs.__doc__, "recipes": recipe.__doc__, "states": resumed.__doc__}
+        for name, share in SLOW_SHARES.items():
+            yield repeat(f"mutated: {told[name]}", slow[name], max(1, round(times * share)), seed)
+
+
+# ------------------------------------------------------------------------------------------------------------------- images
+
+
+def image_file(draw: random.Random) -> tuple[str, bytes]:
+    name = draw.choice([*files.images()])
+    return name, files.mutated(files.images()[name], draw)
+
+
+def named(name: str, said: str) -> str:
+    return f"{name}: {said}" if said else ""
+
+
+def decoded(draw: random.Random) -> str:
+    """images, by our decoders: the same pixels from whatever lay in memory"""
+    name, data = image_file(draw)
+    return named(name, guarded(_decoded, data, draw.choice((1, 3)), draw.random()))
+
+
+def _decoded(data: bytes, channels: int, where: float) -> str:
+    calls: dict[str, Callable[[], np.ndarray]] = {
+        "decode": lambda: decode(data, channels),
+        "decode_shrunk": lambda: decode_shrunk(data, channels, (4, 4)),
+        "decode_deep": lambda: decode_deep(data, channels),
+        "window_pixels": lambda: _window(data, channels, where),
+    }
+    for name, call in calls.items():
+        one, other = (_outcome(call, byte) for byte in (0x55, 0xAA))
+        if type(one) is not type(other) or not np.array_equal(one, other):
+            return f"{name} is not the same twice: {_short(one)}, {_short(other)}"
+        if isinstance(one, np.ndarray) and (one.ndim != 3 or one.shape[2] != channels):
+            return f"{name} gives {one.shape}"
+        if isinstance(one, str) and (not one or "\n" in one):
+            return f"{name} says {one!r}"
+    return ""
+
+
+def _outcome(call: Callable[[], np.ndarray], byte: int) -> np.ndarray | str:
+    fill_memory_with(byte)
+    try:
+        return np.array(call())
+    except BadImage as error:
+        return str(error)
+
+
+def _short(outcome: np.ndarray | str) -> str:
+    return outcome if isinstance(outcome, str) else f"pixels {outcome.shape}"
+
+
+def _window(data: bytes, channels: int, where: float) -> np.ndarray:
+    header = accepted_header(data)
+    height, width = header.size
+    top, left = int(where * height), int(where * width)
+    return window_pixels(data, header, channels, (top, left, height - top, width - left, 0), None)
+
+
+def read(draw: random.Random) -> str:
+    """images in a store, read for training"""
+    name, data = image_file(draw)
+    return named(name, guarded(_read, hdf5_source, data, draw.randint(0, 2)))
+
+
+def read_by_dali(draw: random.Random) -> str:
+    """images in a store, read by DALI"""
+    name, data = image_file(draw)
+    return named(name, guarded(_read, partial(dali_source, prefetch_depth=1), data, 0))
+
+
+def _read(make: Callable, data: bytes, num_workers: int) -> str:
+    path = write_store("x.h5", {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}, IMAGE_FIELDS)
+    crop = RandomResizedCrop([8, 8], [0.2, 1.0], [0.7, 1.4], 0.5, 0.5, True)
+    for transform in (crop, NoTransform()):
+        try:
+            source = make(path, context=make_context(2, num_workers, transform=transform, verify="always"))
+            for batch, *_ in source.batches(0):
+                if transform is crop and tuple(batch["image"].shape[1:]) != (3, 8, 8):
+                    return f"a batch of {tuple(batch['image'].shape)}"
+            source.close()
+        except PacelineError as error:
+            if "\n" in str(error):
+                return f"more than one line: {error}"
+    return ""
+
+
+def packed(draw: random.Random) -> str:
+    """images, packed in any way"""
+    name, data = image_file(draw)
+    ways = ({}, {"encode": "jpeg"}, {"encode": "png", "max_side": 20}, {"encode": "raw", "size": (12, 10), "bit_depth": 8})
+    return named(name, guarded(_packed, data, {"quality": 90, **draw.choice(ways)}))
+
+
+def _packed(data: bytes, options: dict) -> str:
+    Path("in/a").mkdir(parents=True)
+    for number, content in enumerate((jpeg(0), data, jpeg(1))):
+        Path(f"in/a/{number}.jpg").write_bytes(content)
+    source = FolderInput("in", None, None)
+    done = pack(Packing(source, HDF5Writer, "x.h5", Preparation(**options), on_error="skip", suffix=".h5"))
+    store = HDF5Store("x.h5")
+    indices = torch.arange(store.manifest.num_records)
+    bad = [f"{line.error} {line.reason}" for line in done.bad]
+    if len(indices) + len(bad) != 3 or "\n" in "".join(bad) or store.damaged(indices, store.read(indices)):
+        return f"{store.manifest.num_records} records, {bad}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------ stores, other inputs
+
+
+@cache
+def whole_store(ending: str, kind: str) -> tuple[bytes, dict[str, list]]:
+    """(bytes, records) of a store."""
+    records = make_records(COUNT) if kind == "raw" else encoded_records(COUNT)
+    path = write_store(os.path.abspath(f"whole.{ending}"), records, FIELDS if kind == "raw" else IMAGE_FIELDS)
+    return Path(path).read_bytes(), plain(records)
+
+
+def stored(draw: random.Random) -> str:
+    """HDF5 and LMDB stores"""
+    ending, kind = draw.choice(("h5", "lmdb")), draw.choice(("raw", "images"))
+    data, expected = whole_store(ending, kind)
+    damage = draw.choice((flips, mutations, mutations, truncations))
+    Path(f"x.{ending}").write_bytes(next(damage(data, 1, seed=draw.randrange(1 << 30))))
+    said = guarded(verdict, {"h5": HDF5Store, "lmdb": LMDBStore}[ending], f"x.{ending}", expected, torch.arange(COUNT))
+    return "" if said in ("right", "found", "refused") else f"{ending} {kind} {damage.__name__}: {said}"
+
+
+@cache
+def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
+    """name -> (files, the words that pack them)."""
+    archive, table, arrays = io.BytesIO(), "image,label\n1.jpg,a\n2.jpg,b\n", io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for number, (name, data) in enumerate((("1.jpg", jpeg(1)), ("1.cls", b"0"), ("2.jpg", jpeg(2)), ("2.cls", b"1"))):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(data), number
+            tar.addfile(entry, io.BytesIO(data))
+    np.savez(arrays, image=np.zeros((5, 3, 4, 4), np.uint8), label=np.arange(5))
+    idx = {"images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60), "labels": struct.pack(">2I", 0x801, 5) + bytes(5)}
+    return {
+        "tar": ({"x.tar": archive.getvalue()}, ["input.path=x.tar"]),
+        "list": ({"x.csv": table.encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)}, ["input.path=x.csv"]),
+        "arrays": ({"x.npz": arrays.getvalue()}, ["input.path=x.npz"]),
+        "idx": (idx, ["input.images=images", "input.labels=labels"]),
+        "store": ({"x.h5": whole_store("h5", "raw")[0]}, ["input.path=x.h5"]),
+    }
+
+
+def packed_inputs(draw: random.Random) -> str:
+    """archives, tables, arrays and stores, packed by the command"""
+    name = draw.choice([*other_inputs()])
+    contents, words = other_inputs()[name]
+    victim = next(iter(contents))
+    for file, data in contents.items():
+        Path(file).write_bytes(files.mutated(data, draw) if file == victim else data)
+    said = guarded(answered, "pack", f"input={name}", *words, "output=lmdb", "output.path=out.lmdb", "workers=0")
+    return named(name, said)
+
+
+# ---------------------------------------------------------------------------------------------------- recipes, checkpoints
+
+
+def recipe(dataset: str, draw: random.Random) -> str:
+    """recipes, trained by the command"""
+    text = (RECIPES / f"{draw.choice(('digits', 'cifar10', 'speedup'))}.yaml").read_text()
+    for _ in range(draw.randint(1, 3)):
+        text = draw.choice((bad_value, bad_value, without_line, indented, as_bytes))(text, draw)
+    Path("recipes").mkdir()
+    Path("recipes/mine.yaml").write_text(text, encoding="utf-8", errors="surrogateescape")
+    short = ["max_steps=2", "limit=64", "epochs=1", "sink=[]", f"dataset={dataset}"]
+    said = guarded(answered, "train", "--config-dir", ".", "recipes=mine", *short)
+    return f"{said}; the recipe: {text!r}" if said else ""
+
+
+def bad_value(text: str, draw: random.Random) -> str:
+    lines = text.split("\n")
+    at = draw.randrange(len(lines))
+    lines[at] = f"{lines[at].partition(':')[0]}: {draw.choice(VALUES)}"
+    return "\n".join(lines)
+
+
+def without_line(text: str, draw: random.Random) -> str:
+    lines = text.split("\n")
+    del lines[draw.randrange(len(lines))]
+    return "\n".join(lines or [""])
+
+
+def indented(text: str, draw: random.Random) -> str:
+    lines = text.split("\n")
+    at = draw.randrange(len(lines))
+    lines[at] = draw.choice((" ", "  ", "\t", "- ", "? ", "<<: ")) + lines[at]
+    return "\n".join(lines)
+
+
+def as_bytes(text: str, draw: random.Random) -> str:
+    data = text.encode(errors="surrogateescape")
+    return draw.choice((flipped, cut_off, spliced))(data, draw).decode(errors="surrogateescape")
+
+
+def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
+    """checkpoints whose checksum was made anew, gone on with by the command"""
+    shutil.copytree(Path(folder, "fp32"), "run")
+    newest = newest_path(Path("run"))
+    assert newest is not None
+    state = read_state(newest)
+    for path in newest.parent.glob("step-*.pt"):
+        if path != newest:
+            path.unlink()
+    what = "bytes"
+    if draw.random() < 0.3:
+        stamped(newest, files.mutated(newest.read_bytes()[:-END_BYTES], draw))
+    else:
+        what = changed(state, draw)
+        save_state(newest, state, 1, 9)
+    said = guarded(answered, "train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48")
+    return named(what, said)
+
+
+def stamped(path: Path, payload: bytes) -> None:
+    """A file with the end that a whole one has."""
+    end = _END.pack(_MAGIC, VERSION, 1, 9, len(payload), crc32(payload))
+    path.write_bytes(payload + end + _CRC.pack(crc32(end)))
+
+
+def changed(node: Any, draw: random.Random, where: str = "") -> str:
+    """Something inside the state is left out, or becomes something else: what it was."""
+    keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+    key = draw.choice(keys)
+    child = node[key]
+    if isinstance(child, dict | list) and child and draw.random() < 0.8:
+        return changed(child, draw, f"{where}.{key}")
+    if isinstance(node, dict) and draw.random() < 0.2:
+        del node[key]
+        return f"{where}.{key} is gone"
+    node[key] = draw.choice(
+        [*OTHERS, *([child.flatten()[1:], child * float("nan"), child.half()] if torch.is_tensor(child) else [])]
+    )
+    return f"{where}.{key} = {str(node[key])[:60]}"
