@@ -1,0 +1,150 @@
+"""One letter wrong in any key, group, choice, recipe or option: one line that has the right word, before torch is asked for.
+
+Keys are drawn from the whole composed tree, with any choices in its groups. Where no more than one in fifty is not named, they are
+listed in the table's note, and nothing has failed.
+"""
+
+import io
+import random
+import re
+import string
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+
+from omegaconf import OmegaConf
+
+from framework.cli.app import register
+from framework.cli.explain import _keys, _options
+from framework.cli.main import COMMANDS, run
+from framework.cli.paths import CONF
+from tests.faults.lanes import Row, repeat
+
+MOST_MISSED = 0.02
+MISSED = "another word: "
+OF_TORCH = ("framework.assemble", "framework.cli.rank", "framework.run")  # who import it
+OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +
+OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
+
+
+def rows(times: int, seed: int) -> Iterator[Row]:
+    row = repeat(
+        "a letter wrong in a key, group, choice, recipe, option: one line, exit code 2, the right word", is_named, times, seed
+    )
+    missed = [line for line in row.failed if MISSED in line]
+    share = f"the right word in {1 - len(missed) / times:.1%}"
+    if len(missed) > MOST_MISSED * times:
+        yield row._replace(note=share)
+        return
+    print(*missed, sep="\n")
+    yield row._replace(failed=[line for line in row.failed if MISSED not in line], note=share)
+
+
+def is_named(draw: random.Random) -> str:
+    """One letter."""
+    words, right = draw.choice((wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word))(draw)
+    code, err = refused(words)
+    lines = err.splitlines()
+    if code != 2 or len(lines) != 1 or not lines[0].startswith("error[C"):
+        return f"{' '.join(words)}: exit code {code}: {err[:300]!r}"
+    guesses = re.findall(r"did you mean (.*?)\?", err)
+    return (
+        ""
+        if guesses and any(f"'{word}'" in guesses[0] for word in right)
+        else f"{MISSED}{' '.join(words)}: {right[0]}: {err[:200]}"
+    )
+
+
+def refused(words: list[str]) -> tuple[int, str]:
+    """(exit code, what was printed) of a command that would fail if it asked for torch."""
+    err = io.StringIO()
+    loaded = {name: sys.modules[name] for name in OF_TORCH if name in sys.modules}
+    sys.modules.update(dict.fromkeys(OF_TORCH))  # what imports one of them fails
+    try:
+        with redirect_stderr(err), redirect_stdout(io.StringIO()):
+            return run(words), err.getvalue()
+    except ImportError as error:
+        return -1, f"not told: {error}"
+    finally:
+        for name in OF_TORCH:
+            del sys.modules[name]
+        sys.modules.update(loaded)
+
+
+def edited(word: str, known: object, draw: random.Random) -> str:
+    """``word`` with one letter dropped, doubled, swapped with the next, or replaced; a word that is not ``known``."""
+    for _ in range(1000):
+        at = draw.choice([number for number, letter in enumerate(word) if letter.isalnum()])
+        following = word[at + 1 : at + 2]
+        found = draw.choice(
+            (
+                word[:at] + word[at + 1 :],
+                word[:at] + word[at] + word[at:],
+                word[:at] + following + word[at] + word[at + 2 :] if following.isalnum() else word,
+                word[:at] + draw.choice(string.ascii_lowercase) + word[at + 1 :],
+            )
+        )
+        if found and found not in known and all(found.split(".")):  # pyright: ignore[reportOperatorIssue]
+            return found
+    raise AssertionError(f"{word!r} cannot be misspelt")
+
+
+# ------------------------------------------------------------------------------------------------------ what can be misspelt
+
+
+@cache
+def groups(command: str) -> dict[str, list[str]]:
+    """Choices by group."""
+    register()  # Hydra then finds recipes
+    defaults = OmegaConf.to_container(OmegaConf.load(CONF / f"{command}.yaml")).get("defaults", [])
+    names = [name for entry in defaults if isinstance(entry, dict) for name in entry if "override" not in name]
+    return {name: _options(command, name, None) for name in names}
+
+
+@cache
+def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
+    register()
+    return [key for key in _keys(command, list(chosen)) if not key.startswith("hydra")]
+
+
+def chosen_parts(command: str, draw: random.Random) -> list[str]:
+    """Choices of some groups: their keys are other ones."""
+    found = [
+        f"{group}={draw.choice(names)}" for group, names in groups(command).items() if group not in ("sink", "debug", "recipes")
+    ]
+    return draw.sample(found, min(2, len(found)))
+
+
+def wrong_key(draw: random.Random) -> tuple[list[str], list[str]]:
+    command = draw.choice(("train", "train", "train", "pack"))
+    chosen = chosen_parts(command, draw)
+    known = keys(command, tuple(chosen))
+    right = draw.choice([key for key in known if key not in groups(command)])
+    wrong = edited(right, known, draw)
+    upto = 1 + next(n for n, (a, b) in enumerate(zip(right.split("."), wrong.split("."), strict=False)) if a != b)
+    sign = draw.choice(("", "", "", *(("+", "++") if command == "train" and right.split(".")[0] not in OPEN else ())))
+    return [command, *chosen, f"{sign}{wrong}=1"], [right, ".".join(right.split(".")[:upto])]
+
+
+def wrong_group(draw: random.Random) -> tuple[list[str], list[str]]:
+    command = draw.choice(("train", "train", "pack"))
+    right = draw.choice([*groups(command)])
+    choice = draw.choice(groups(command)[right])
+    return [command, f"{edited(right, keys(command, ()), draw)}={choice}"], [right]
+
+
+def wrong_choice(draw: random.Random) -> tuple[list[str], list[str]]:
+    command = draw.choice(("train", "train", "pack"))
+    group = draw.choice([*groups(command), "recipes"] if command == "train" else [*groups(command)])
+    right = draw.choice(groups(command)[group])
+    return [command, f"{group}={edited(right, groups(command)[group], draw)}"], [right]
+
+
+def wrong_word(draw: random.Random) -> tuple[list[str], list[str]]:
+    """A command, or an option."""
+    if draw.random() < 0.5:
+        right = draw.choice([*COMMANDS])
+        return [edited(right, COMMANDS, draw)], [right]
+    right = draw.choice(OPTIONS)
+    return ["train", edited(right, OPTIONS, draw)], [right]
