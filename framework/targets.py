@@ -1,5 +1,6 @@
 """What a configuration may call, and with which arguments; checked before torch is imported or anything is made."""
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 from framework.errors import ConfigError
 from framework.signature import static_signature
 
-ALLOWED = ("framework.", "torch.nn.", "torch.optim.")
+TORCH = ("torch.nn.", "torch.optim.")
+GROUPS = ("augment", "data", "loader", "model", "objective", "pack", "parallel", "precision", "schedule", "sink", "transform")
+_PART = re.compile(rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)")
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 Config = dict[str, Any]
 
@@ -32,7 +35,8 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
         signature = static_signature(target)
         given = [str(key) for key in block if key not in SPECIAL]
         if unknown_special := [key for key in given if key.startswith("_") and key.endswith("_")]:
-            raise ConfigError(106, f"{where}.{unknown_special[0]}", "not a key Hydra knows", "remove it")
+            what = f"not a key Hydra knows{did_you_mean(unknown_special[0], sorted(SPECIAL), where)}"
+            raise ConfigError(106, f"{where}.{unknown_special[0]}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
         for key in given:
@@ -41,9 +45,16 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
 
 
+def is_allowed(name: str, allowed: Sequence[str]) -> bool:
+    """Whether a dotted name is on the list. Of ours only parts are: classes and sources. A function, such as one that starts processes, would do
+    what it does for whoever names it.
+    """
+    return name.startswith((*TORCH, *allowed)) or _PART.fullmatch(name) is not None
+
+
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     """ConfigError C105 where a name is not on the allow-list."""
-    if not isinstance(target, str) or not target.startswith((*ALLOWED, *allowed)):
+    if not isinstance(target, str) or not is_allowed(target, allowed):
         what = "not on the list of what a configuration may call"
         raise ConfigError(
             105, f"{where}._target_ = {target}", what, "if you trust it, add allow_targets=[its package] on the command line"

@@ -1,8 +1,11 @@
+import re
+
 import pytest
 
 from framework.assemble import build
+from framework.cli.paths import CONF
 from framework.errors import ConfigError
-from framework.targets import as_prefixes, check_name, check_targets, did_you_mean, targets
+from framework.targets import as_prefixes, check_name, check_targets, did_you_mean, is_allowed, targets
 
 LOADER = {"_target_": "framework.loader.prefetch.PrefetchLoader", "depth": 4, "pin_memory": False}
 
@@ -65,6 +68,20 @@ def test_a_target_inside_a_target_is_checked_too():
 def test_a_forbidden_thing_under_an_allowed_name_is_refused(target):
     with pytest.raises(ConfigError, match="C105"):
         build("model", {"_target_": target}, ())
+
+
+def test_every_choice_is_on_the_list():
+    named = {name for path in CONF.glob("*/*.yaml") for name in re.findall(r"_target_: *(framework\.[\w.]+)", path.read_text())}
+    assert len(named) > 50
+    assert all(is_allowed(name, ()) for name in named)
+
+
+@pytest.mark.parametrize(
+    "target", ["framework.parallel.ddp.launch", "framework.cli.main.run", "framework.durable.write_text", "framework.pack.run.pack"]
+)
+def test_a_function_of_ours_is_not_on_the_list(target):
+    with pytest.raises(ConfigError, match=r"C105.*not on the list"):
+        check_name("model", target, ())
 
 
 @pytest.mark.parametrize(
