@@ -1,0 +1,575 @@
+"""Checkpoints, configurations, stores and archives that try to execute something, or to follow a path: each leaves a canary if it can.
+
+``attempt`` plants one, gives it to the real command, and says what went wrong, if anything did.
+"""
+
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import lmdb
+import numpy as np
+import torch
+
+from framework import checkpoint
+from framework.checkpoint import read_state, save_state
+from tests.cli.command import Done
+from tests.conftest import edited_manifest, make_records, write_store
+from tests.data import test_hdf5 as plants
+from tests.faults.forked import paceline
+from tests.faults.lanes import Row, repeat
+
+CANARY = "canary"
+TOUCH = f"touch {CANARY}"
+EVIL = (
+    f"open({CANARY!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Module):\n    pass\ndef run(*_, **__):\n    return {{}}\n"
+)
+BOX = "box"  # where the command stands; what is beside it must stay as it was
+
+
+class Payload(NamedTuple):
+    """``plant`` writes what it takes into the present folder, and returns the words of the command; ``codes``: how it may end."""
+
+    name: str
+    plant: Callable[[], list[str]]
+    codes: tuple[int, ...]
+
+
+# ------------------------------------------------------------------------------------------------------------------- checkpoints
+
+
+class Reduced:
+    """Calls ``function`` when it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+def nested_bytes() -> bytes:
+    """A pickle inside a pickle."""
+    file = io.BytesIO()
+    torch.save(Reduced(os.system, TOUCH), file)
+    return file.getvalue()
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "os.system": lambda: Reduced(os.system, TOUCH),
+    "exec": lambda: Reduced(exec, f"open({CANARY!r}, 'w').close()"),
+    "eval": lambda: Reduced(eval, f"open({CANARY!r}, 'w').close()"),
+    "open": lambda: Reduced(open, CANARY, "w"),
+    "Popen": lambda: Reduced(__import__("subprocess").Popen, ["touch", CANARY]),
+    "import_module": lambda: Reduced(__import__("importlib").import_module, "evil"),
+    "Path.touch": lambda: Reduced(Path.touch, Path(CANARY)),
+    "copy": lambda: Reduced(shutil.copy, "evil.py", CANARY),
+    "run_path": lambda: Reduced(__import__("runpy").run_path, "evil.py"),
+    "torch.load inside": lambda: Reduced(torch.storage._load_from_bytes, nested_bytes()),
+    "pickle.loads inside": lambda: Reduced(pickle.loads, pickle.dumps(Reduced(os.system, TOUCH))),
+    "numpy": lambda: Reduced(np.save, f"{CANARY}.npy", np.zeros(1)),
+}
+PLACES = ("model", "progress", "optimizer", "learned", "generators")
+STRANGERS = ("../../x", -1, 1 << 70, float("nan"), None, [], {"x": 1}, torch.zeros(2))
+
+
+@cache
+def template() -> tempfile.TemporaryDirectory:
+    """A run of three steps, made once; kept for as long as somebody holds it."""
+    folder = tempfile.TemporaryDirectory()
+    here = os.getcwd()
+    os.chdir(folder.name)
+    try:
+        done = paceline("train", "limit=64", "max_steps=3", "batch_size=16", "dataset=data", "hydra.run.dir=run", "sink=[jsonl]")
+    finally:
+        os.chdir(here)
+    assert done.code == 0, done.err
+    return folder
+
+
+def a_run() -> Path:
+    """A run to go on with, in the present folder: its newest state."""
+    for name in ("run", "data"):
+        shutil.copytree(Path(template().name, name), name)
+    return next(Path("run/checkpoints").glob("step-*.pt"))
+
+
+RESUME = ["train", "resume=run", "max_steps=5"]
+
+
+def state_with(place: str, make: Callable[[], Any]) -> list[str]:
+    """A real state, whole to the last byte of its end, with something else in one place; ``""``: it is all there is."""
+    path = a_run()
+    state = read_state(path)
+    planted = make()
+    save_state(path, {**state, place: planted} if place else planted, 3, 99)
+    return RESUME
+
+
+def nested() -> list[str]:
+    path = a_run()
+    state = read_state(path)
+    state["progress"]["step"] = [{"x": ({"y": Reduced(os.system, TOUCH)},)}]
+    save_state(path, state, 3, 99)
+    return RESUME
+
+
+def other_bytes(make: Callable[[], bytes], with_end: bool = True) -> list[str]:
+    """No zip of torch's, but with an end of ours that fits it."""
+    path = a_run()
+    data = make()
+    end = checkpoint._END.pack(checkpoint._MAGIC, checkpoint.VERSION, 3, 99, len(data), crc32(data))
+    path.write_bytes(data + (end + checkpoint._CRC.pack(crc32(end)) if with_end else b""))
+    return RESUME
+
+
+def legacy() -> bytes:
+    file = io.BytesIO()
+    torch.save({"model": Reduced(os.system, TOUCH)}, file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def good_and_bad() -> bytes:
+    """Two members of one name: which one is read differs from reader to reader."""
+    evil = pickle.dumps(Reduced(os.system, TOUCH), 2)
+    return zipped(("x/data.pkl", pickle.dumps({}, 2)), ("x/data.pkl", evil), ("x/version", b"3\n"), ("x/byteorder", b"little"))
+
+
+def tarred() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in ("sys_info", "pickle", "storages", "tensors"):
+            data = pickle.dumps(Reduced(os.system, TOUCH), 2)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return file.getvalue()
+
+
+def numpy_objects() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array([Reduced(os.system, TOUCH)], dtype=object), allow_pickle=True)
+    return file.getvalue()
+
+
+BYTES: dict[str, Callable[[], bytes]] = {
+    "legacy": legacy,
+    "two data.pkl": good_and_bad,
+    "tar": tarred,
+    "pickle": lambda: pickle.dumps(Reduced(os.system, TOUCH)),
+    "pickle of protocol 0": lambda: pickle.dumps(Reduced(os.system, TOUCH), 0),
+    "npy of objects": numpy_objects,
+    "zip of nothing": zipped,
+    "zip with code": lambda: zipped(("x/data.pkl", pickle.dumps({}, 2)), ("x/code/__torch__.py", EVIL.encode())),
+    "TorchScript": lambda: zipped(("x/constants.pkl", pickle.dumps(Reduced(os.system, TOUCH), 2)), ("x/data.pkl", b"\x80\x02N.")),
+    "names that lead out": lambda: zipped(("../../x/data.pkl", pickle.dumps({}, 2))),
+}
+
+
+def checkpoints() -> list[Payload]:
+    found = [Payload(f"state is {name}", partial(state_with, "", make), (4,)) for name, make in CALLS.items()]
+    found += [Payload(f"{place} is os.system", partial(state_with, place, CALLS["os.system"]), (4,)) for place in PLACES]
+    found += [Payload("nested deep", nested, (4,))]
+    found += [Payload(f"file is {name}", partial(other_bytes, make), (4,)) for name, make in BYTES.items()]
+    found += [Payload(f"file is {name}, bare", partial(other_bytes, make, False), (4,)) for name, make in list(BYTES.items())[:4]]
+    kinds = [(place, value) for place in ("model", "progress", "optimizer", "generators") for value in STRANGERS[:4]]
+    return found + [
+        Payload(f"{place} = {value!r}", partial(state_with, place, lambda v=value: v), (4,)) for place, value in kinds
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------ configurations
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "os.system": {"_args_": [TOUCH]},
+    "posix.system": {"_args_": [TOUCH]},
+    "logging.os.system": {"_args_": [TOUCH]},
+    "subprocess.call": {"_args_": [["touch", CANARY]]},
+    "subprocess.Popen": {"args": ["touch", CANARY]},
+    "builtins.exec": {"_args_": [f"open('{CANARY}', 'w')"]},
+    "builtins.eval": {"_args_": [f"open('{CANARY}', 'w')"]},
+    "builtins.open": {"file": CANARY, "mode": "w"},
+    "importlib.import_module": {"name": "evil"},
+    "evil.Net": {},
+    "runpy.run_path": {"path_name": "evil.py"},
+    "pathlib.Path.write_text": {"_args_": [CANARY, "x"]},
+    "pathlib.Path.touch": {"_args_": [{"_target_": "pathlib.Path", "_args_": [CANARY]}]},
+    "code.InteractiveInterpreter": {"locals": {}},
+    "multiprocessing.Process": {"target": {"_target_": "evil.run", "_partial_": True}},
+    "torch.load": {"f": "evil.pt", "weights_only": False},
+    "torch.hub.load": {"repo_or_dir": ".", "model": "run", "source": "local"},
+    "torch.jit.load": {"f": "evil.pt"},
+    "pickle.load": {"file": "evil.pt"},
+    "shutil.copy": {"src": "evil.py", "dst": CANARY},
+    "hydra.utils.instantiate": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
+    "hydra.utils.call": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
+    "framework.cli.main.os.system": {"_args_": [TOUCH]},
+    "framework.run.subprocess.call": {"_args_": [["touch", CANARY]]},
+    "framework.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
+    "framework.durable.write_text": {"_args_": [CANARY, "x"]},
+    "framework.parallel.ddp.launch": {"num_processes": 1, "module": "evil", "arguments": [], "environment": {}},
+    "framework.cli.main.run": {"_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]},
+    "framework.model.digits.nn.modules.module.warnings.sys.modules": {},
+    "framework.pack.list.csv.csv.sys.exit": {},
+    "torch.nn.modules.module.functools.partial": {"_args_": ["evil.run"]},
+    "torch.nn.Module.__init__.__globals__": {},
+    "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
+    "torch.optim.optimizer.torch.load": {"_args_": ["evil.pt"]},
+    "torch.nn.Sequential": {"_args_": [{"_target_": "os.system", "_args_": [TOUCH]}]},
+    "torch.nn.Linear": {"in_features": {"_target_": "posix.system", "_args_": [TOUCH], "_partial_": False}, "out_features": 1},
+}
+HYDRA: dict[str, Any] = {
+    "callbacks": {"callbacks": {"x": {"_target_": "os.system", "_args_": [TOUCH]}}},
+    "env_set": {"job": {"env_set": {"PATH": ".", "LD_PRELOAD": "./evil.so", "PACELINE_ALLOW_TARGETS": "evil"}}},
+    "job_logging file": {
+        "job_logging": {"handlers": {"x": {"class": "logging.FileHandler", "filename": CANARY}}, "root": {"handlers": ["x"]}}
+    },
+    "job_logging factory": {"job_logging": {"handlers": {"x": {"()": "evil.run"}}, "root": {"handlers": ["x"]}}},
+    "job_logging ext": {"job_logging": {"formatters": {"x": {"format": "ext://evil.run"}}, "root": {"handlers": []}}},
+    "hydra_logging": {"hydra_logging": {"handlers": {"x": {"class": "evil.Net"}}, "root": {"handlers": ["x"]}}},
+    "launcher": {"mode": "MULTIRUN", "launcher": {"_target_": "evil.Net"}, "sweeper": {"params": {"seed": "1,2"}}},
+    "sweeper": {"mode": "MULTIRUN", "sweeper": {"_target_": "evil.Net", "params": {"seed": "1,2"}}},
+    "sweep of targets": {"mode": "MULTIRUN", "sweeper": {"params": {"model._target_": "evil.Net"}}},
+    "sweep allows": {"mode": "MULTIRUN", "sweeper": {"params": {"allow_targets": "[evil]", "model._target_": "evil.Net"}}},
+    "run.dir": {"run": {"dir": "../outside"}},
+    "sweep.subdir": {"mode": "MULTIRUN", "sweep": {"subdir": "../../../outside"}, "sweeper": {"params": {"seed": "1,2"}}},
+    "output_subdir": {"output_subdir": "../../../outside"},
+    "overrides": {"overrides": {"task": ["allow_targets=[evil]", "model._target_=evil.Net"]}},
+    "searchpath": {"searchpath": ["pkg://evil"]},
+}
+
+
+def evil_files() -> None:
+    """What a payload would call."""
+    Path("evil.py").write_text(EVIL)
+    Path("evil.pt").write_bytes(nested_bytes())
+    Path("hubconf.py").write_text(EVIL)
+
+
+def recipe(body: dict[str, Any], folder: str = "mine/recipes") -> None:
+    evil_files()
+    Path(folder).mkdir(parents=True)
+    text = json.dumps({"defaults": ["digits"], **body}, indent=1)  # YAML, too
+    Path(folder, "sent.yaml").write_text(f"# @package _global_\n{text}\n")
+
+
+def by_recipe(body: dict[str, Any]) -> list[str]:
+    recipe(body)
+    return ["train", "--config-dir", "mine", "recipes=sent"]
+
+
+def by_recipe_here(body: dict[str, Any]) -> list[str]:
+    recipe(body, "recipes")
+    return ["train", "--config-dir", ".", "recipes=sent"]
+
+
+def by_choice(group: str, block: dict[str, Any]) -> list[str]:
+    """A file of a group in somebody's folder."""
+    evil_files()
+    Path("mine", group).mkdir(parents=True)
+    Path("mine", group, "sent.yaml").write_text(json.dumps(block))
+    return ["train", "--config-dir", "mine", f"{group}=sent"]
+
+
+def by_word(*words: str) -> list[str]:
+    evil_files()
+    return ["train", *words]
+
+
+def by_run(change: dict[str, Any]) -> list[str]:
+    """A run's directory that somebody sent."""
+    a_run()
+    evil_files()
+    facts = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps({**facts, **change}))
+    return RESUME
+
+
+def flow(block: Any) -> str:
+    """A block as Hydra's grammar takes it."""
+    if isinstance(block, dict):
+        return "{" + ",".join(f"{key}:{flow(value)}" for key, value in block.items()) + "}"
+    if isinstance(block, list):
+        return "[" + ",".join(map(flow, block)) + "]"
+    return "'" + block.replace("'", "\\'") + "'" if isinstance(block, str) else str(block).lower()
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "searchpath": {"overrides": ["hydra.searchpath=[pkg://evil]"]},
+    "launcher": {"overrides": ["hydra/launcher=evil"]},
+    "option": {"overrides": ["--experimental-rerun=evil.pt"]},
+    "target": {"overrides": ["model._target_=evil.Net"]},
+    "allow": {"overrides": ["allow_targets=[evil]", "model._target_=evil.Net"]},
+    "run dir": {"overrides": ["hydra.run.dir=../outside"]},
+    "config dir": {"config_dir": "--experimental-rerun=evil.pt"},
+    "config dir of another kind": {"config_dir": 5},
+    "no words": {"overrides": 5},
+    "words of another kind": {"overrides": [{"x": 1}]},
+}
+WORDS = {
+    "searchpath": ["hydra.searchpath=[pkg://evil]"],
+    "rerun": ["--experimental-rerun", "evil.pt"],
+    "launcher": ["-m", "hydra.launcher._target_=evil.Net", "seed=1,2"],
+    "env_set": ["+hydra.job.env_set.PATH=."],
+    "out": ["recipes=../../outside"],
+    "subdir": ["-m", "seed=1,2", "hydra.sweep.subdir=../../outside"],
+    "sweep": ["-m", "model._target_=os.system", "seed=1"],
+    "transform function": ["transform=function", "transform.function=evil.run"],
+    "tune out": ["tune", "name=../../outside"],
+    "tune absolute": ["tune", f"name=/tmp/{CANARY}"],
+}
+
+
+def configurations() -> list[Payload]:
+    found: list[Payload] = []
+    ways: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
+        lambda block: by_word("~model", f"+model={flow(block)}"),
+        lambda block: by_recipe({"model": block}),
+        lambda block: by_recipe_here({"objective": {"_target_": "torch.nn.Sequential", "_args_": [block]}}),
+        lambda block: by_choice("loader", block),
+        lambda block: by_choice("sink", {"x": block}),
+    )
+    for number, (target, rest) in enumerate(TARGETS.items()):
+        block = {"_target_": target, **rest}
+        found.append(Payload(f"{target}, way {number % 5}", partial(ways[number % 5], block), (2,)))
+        found.append(
+            Payload(f"{target}, partial", partial(by_recipe, {"optim": {**block, "_partial_": True, "_convert_": "all"}}), (2,))
+        )
+    found += [Payload(f"hydra {name}", partial(by_recipe, {"hydra": block}), (2,)) for name, block in HYDRA.items()]
+    found += [Payload(f"run.json {name}", partial(by_run, change), (2, 4)) for name, change in RUNS.items()]
+    return found + [Payload(f"words {name}", partial(typed, words), (2, 3)) for name, words in WORDS.items()]
+
+
+def typed(words: list[str]) -> list[str]:
+    Path("../outside.yaml").write_text("seed: 1\n")
+    evil_files()
+    return words if words[0] == "tune" else ["train", *words]
+
+
+# -------------------------------------------------------------------------------------------------------------------------- stores
+
+
+def read_by(path: str) -> list[str]:
+    data = "lmdb" if path.endswith(".lmdb") else "hdf5"
+    return ["train", f"data={data}", f"data.train={path}", "data.val=null", "prepare=null", "batch_size=3", "max_steps=1"]
+
+
+def hdf5(plant: Callable[..., Any], name: str, command: str) -> list[str]:
+    """A store with something else in a dataset's place."""
+    write_store("x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, plants.IMAGE_FIELDS)
+    plants._edit("x.h5", plants._replace(name, plant))
+    return read_by("x.h5") if command == "train" else [command, "x.h5"]
+
+
+def lmdb_value(key: bytes, make: Callable[[], bytes]) -> list[str]:
+    path = write_store("x.lmdb", make_records(3))
+    with lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, make())
+    return ["verify", path]
+
+
+def shard_named(name: str) -> list[str]:
+    """A folder whose manifest names a file elsewhere."""
+    write_store("../outside.h5", make_records(3))
+    os.mkdir("x")
+    path = write_store("part.h5", make_records(3))
+    import h5py
+
+    with h5py.File(path) as file:
+        text = file.attrs["manifest"]
+    shard = {"name": name, "num_records": 3, "size_bytes": os.path.getsize(path), "sha256": "", "digest": ""}
+    Path("x/manifest.json").write_text(edited_manifest(text, shards=[shard]))
+    return ["inspect", "x"]
+
+
+OUTSIDE = (
+    "../../outside.h5",
+    "/etc/hostname",
+    "..",
+    ".",
+    "",
+    "a/../../../outside.h5",
+    "a\0b.h5",
+    "~/x.h5",
+    "$HOME/x",
+    "..\\..\\x",
+)
+PICKLED = {
+    "pickle": lambda: pickle.dumps(Reduced(os.system, TOUCH)),
+    "pickle of protocol 0": lambda: pickle.dumps(Reduced(os.system, TOUCH), 0),
+    "torch": nested_bytes,
+    "npy of objects": numpy_objects,
+}
+
+
+def stores() -> list[Payload]:
+    found: list[Payload] = []
+    for number, plant in enumerate(plants.PLANTS):
+        for place in ("records/label", "records/image/data", "crc32"):
+            command = ("train", "verify")[number % 2]
+            found.append(Payload(f"HDF5 {plant.__name__} {place}", partial(hdf5, plant, place, command), (3,)))
+    for name, make in PICKLED.items():
+        found.append(Payload(f"LMDB record {name}", partial(lmdb_value, (1).to_bytes(8, "big"), make), (3,)))
+        found.append(Payload(f"LMDB manifest {name}", partial(lmdb_value, b"manifest", make), (3,)))
+    return found + [Payload(f"shard {name!r}", partial(shard_named, name), (3,)) for name in OUTSIDE]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ archives
+
+
+def tar(*members: tuple[str, bytes | None, str]) -> list[str]:
+    """A shard of (name, bytes or type of a member that is no file, where it leads)."""
+    Path("../outside.jpg").write_bytes(b"secret")
+    with tarfile.open("x.tar", "w") as archive:
+        for name, data, leads in members:
+            entry = tarfile.TarInfo(name)
+            if leads:
+                entry.type, entry.linkname = data or tarfile.SYMTYPE, leads
+                archive.addfile(entry)
+            else:
+                entry.size = len(data or b"")
+                archive.addfile(entry, io.BytesIO(data or b""))
+    return ["pack", "input=tar", "input.path=x.tar", "output.path=x.h5"]
+
+
+def arrays(name: str, make: Callable[[], bytes]) -> list[str]:
+    Path(name).write_bytes(make())
+    return ["pack", "input=arrays", f"input.path={name}", "output.path=x.h5"]
+
+
+def npz_of_objects() -> bytes:
+    return zipped(("image.npy", numpy_objects()))
+
+
+def link_in_folder() -> list[str]:
+    """Nothing but a link to what lies elsewhere."""
+    Path("../outside.jpg").write_bytes(b"secret")
+    Path("images/a").mkdir(parents=True)
+    Path("images/a/x.jpg").symlink_to("../../../outside.jpg")
+    return ["pack", "input.path=images", "output.path=x.h5"]
+
+
+def listed(path: str) -> list[str]:
+    Path("../outside.jpg").write_bytes(b"secret")
+    Path("x.csv").write_text(f"image,label\n{path},1\n")
+    return ["pack", "input=list", "input.path=x.csv", "output.path=x.h5"]
+
+
+def archives() -> list[Payload]:
+    names = ("../outside.jpg", "/etc/x.jpg", "a/../../outside.jpg", "./../outside.jpg", "a/\x1b[2Jx/../../../x.jpg")
+    kinds = {"symlink": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE}
+    found = [Payload(f"tar {name!r}", partial(tar, (name, b"x", "")), (3,)) for name in names]
+    found += [Payload(f"tar {kind} out", partial(tar, ("a.jpg", entry, "../outside.jpg")), (3,)) for kind, entry in kinds.items()]
+    found += [
+        Payload(
+            "tar link, then a file through it", partial(tar, ("a", tarfile.SYMTYPE, ".."), ("a/outside.jpg", b"x", "")), (3,)
+        ),
+        Payload("tar device", partial(tar, ("a.jpg", tarfile.CHRTYPE, "x")), (3,)),
+        Payload("tar pipe", partial(tar, ("a.jpg", tarfile.FIFOTYPE, "x")), (3,)),
+        Payload("tar of pickles", partial(tar, ("a.npy", numpy_objects(), "")), (2, 3)),
+        Payload("npy of objects", partial(arrays, "x.npy", numpy_objects), (3,)),
+        Payload("npz of objects", partial(arrays, "x.npz", npz_of_objects), (3,)),
+        Payload("a pickle called npy", partial(arrays, "x.npy", CALLS_PICKLED), (3,)),
+        Payload("zip with names that lead out", partial(arrays, "x.npz", lambda: zipped(("../../outside.npy", b"x"))), (3,)),
+        Payload("a link in a folder", link_in_folder, (3,)),
+    ]
+    lists = (
+        "../outside.jpg",
+        "/etc/hostname",
+        "a/../../outside.jpg",
+        "file:///etc/hostname",
+        "|touch canary",
+        "$(touch canary).jpg",
+    )
+    return found + [Payload(f"list {name!r}", partial(listed, name), (3,)) for name in lists]
+
+
+CALLS_PICKLED = PICKLED["pickle"]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ attempts
+
+
+KINDS: dict[str, Callable[[], list[Payload]]] = {
+    "checkpoints": checkpoints,
+    "configurations": configurations,
+    "stores": stores,
+    "archives": archives,
+}
+
+
+@cache
+def attempts() -> list[Payload]:
+    """All of them, each by its number."""
+    return [payload for payloads in KINDS.values() for payload in payloads()]
+
+
+def attempt(number: int, draw: random.Random) -> str:
+    """Plant payload ``number`` in the present folder and give it to the command: "", or what went wrong."""
+    payload = attempts()[number % len(attempts())]
+    os.mkdir(BOX)
+    os.chdir(BOX)
+    words = payload.plant()
+    beside = outside()
+    done = paceline(*words, limit_s=60)
+    return "" if not (wrong := verdict(payload, done, beside)) else f"{payload.name}: {wrong}"
+
+
+def outside() -> dict[str, bytes]:
+    """What lies beside the box."""
+    return {path.name: path.read_bytes() for path in Path("..").iterdir() if path.is_file() or path.name != BOX}
+
+
+def verdict(payload: Payload, done: Done, beside: dict[str, bytes]) -> str:
+    """What went wrong."""
+    if found := [str(path) for path in Path("..").rglob(f"{CANARY}*")]:
+        return f"EXECUTED: {found}"
+    if outside() != beside:
+        return f"FOLLOWED: {sorted(outside())} lie beside it now"
+    if "Traceback" in done.out + done.err:
+        return f"a traceback: {done.err[-300:]}"
+    lines = [line for line in done.err.splitlines() if line.startswith("error[")]
+    if done.code not in payload.codes or len(lines) != 1:
+        return f"exit code {done.code}, {len(lines)} error lines: {done.err[-300:]}"
+    return ""
+
+
+def rows(times: int, seed: int) -> Iterator[Row]:
+    """The campaign: ``times`` of them, spread evenly over the kinds; all where there are no more."""
+    template()
+    start = 0
+    for kind, payloads in KINDS.items():
+        count = max(1, min(len(payloads()), round(len(payloads()) * times / len(attempts()))))
+        counter = multiprocessing.get_context("fork").Value("i", start)
+        yield repeat(f"hostile {kind}: refused in one line, nothing executed or followed", partial(_next, counter), count, seed)
+        start += len(payloads())
+    template().cleanup()
+    template.cache_clear()
+
+
+def _next(counter: Any, draw: random.Random) -> str:
+    """The one that no lane has tried yet."""
+    with counter.get_lock():
+        number = counter.value
+        counter.value += 1
+    return attempt(number, draw)
