@@ -120,7 +120,13 @@ class Probe:
         grace_s: float = math.inf,
     ) -> None:
         self.num_windows, self.grace_s = num_windows, grace_s
-        quiet = {"sink": {}, "resume": {"run": None, "allow": []}, "max_steps": None, "validate_every": None, "epochs": ENDLESS}
+        quiet = {
+            "sink": {},
+            "resume": {"run": None, "auto": False, "allow": []},
+            "max_steps": None,
+            "validate_every": None,
+            "epochs": ENDLESS,
+        }
         verify = "always" if config["verify"] == "always" else "off"  # as in all epochs but the first
         self.config: Config = {**config, **quiet, "verify": verify, "data": {**config["data"], "val": None}}
         self.assembly = Assembly(self.config, allowed)

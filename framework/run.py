@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from framework.assemble import Assembly
-from framework.checkpoint import Found, newest_state
+from framework.checkpoint import Found, newest_path, newest_state
 from framework.durable import write_json
 from framework.errors import ConfigError
 from framework.measure.host import machine, num_cores, peak_rss_bytes
@@ -35,8 +35,7 @@ def run(
     """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
     torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     start = time.perf_counter()
-    resumed = config["resume"]["run"]
-    found = newest_state(Path(resumed)) if resumed else None
+    found = _found(config["resume"])
     assembly = Assembly(config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None)
     trainer: Trainer | None = None
     try:
@@ -78,6 +77,14 @@ def run(
         for sink in trainer.sinks if trainer is not None else ():
             sink.close()
         assembly.close()
+
+
+def _found(resume: Config) -> Found | None:
+    """The state to go on from; None to begin."""
+    run_dir = resume["run"]
+    if run_dir is None or (resume["auto"] and newest_path(Path(run_dir)) is None):
+        return None
+    return newest_state(Path(run_dir))
 
 
 def _of_damage(found: Found) -> list[str]:

@@ -60,7 +60,7 @@ WORKERS = ("num", "kind", "start_method", "timeout_s")
 VERIFY = ("off", "first_epoch", "always")
 ON_NAN = ("stop", "skip")
 CHECKPOINT = ("every_steps", "every_s", "keep")
-RESUME = ("run", "allow")
+RESUME = ("run", "auto", "allow")
 
 
 def check(config: dict[str, Any]) -> None:
@@ -168,7 +168,9 @@ def _check_checkpoint(block: dict[str, Any]) -> None:
 
 def _check_resume(block: dict[str, Any]) -> None:
     _check_keys("resume", block, RESUME)
-    run, allow = block.get("run"), block.get("allow")
+    run, auto, allow = (block.get(key) for key in RESUME)
+    if not isinstance(auto, bool):
+        raise ConfigError(101, f"resume.auto = {auto}", "not a value it can have", "give true or false")
     if not isinstance(run, str | None):
         raise ConfigError(101, f"resume.run = {run}", "not a value it can have", "give the directory of a run, or null")
     if not isinstance(allow, list) or not all(isinstance(key, str) for key in allow):

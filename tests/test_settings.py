@@ -23,7 +23,7 @@ VALUES = {
 WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
 CHECKPOINT = {"every_steps": None, "every_s": 600, "keep": 2}
-RESUME = {"run": None, "allow": []}
+RESUME = {"run": None, "auto": False, "allow": []}
 BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
 CONFIG = {**VALUES, **{group: {} for group in GROUPS}, **BLOCKS}
 
@@ -208,4 +208,4 @@ def test_an_unknown_key_of_a_block_is_answered(block):
 @pytest.mark.parametrize("value", ["optim.lr", None, [1]])
 def test_what_may_differ_is_a_list_of_keys(value):
     with pytest.raises(ConfigError, match=r"^error\[C101\]: resume.allow = "):
-        check({**CONFIG, "resume": {"run": "there", "allow": value}})
+        check({**CONFIG, "resume": {**RESUME, "allow": value}})

@@ -102,6 +102,19 @@ def _to_repeat(overrides: list[str]) -> list[str]:
     return [word for word in overrides if not word.lstrip("+").startswith(("resume", "allow_targets="))]
 
 
+def _resumed_if_there(arguments: list[str]) -> list[str]:
+    """ConfigError C127 where it is not said where."""
+    run_dir = option(arguments, "hydra.run.dir")
+    if run_dir is None:
+        raise ConfigError(127, "resume = auto", "nobody says where", "add hydra.run.dir=RUN_DIR, the same each time")
+    rest = [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
+    facts = Path(run_dir.strip("'\"")) / "run.json"
+    if not facts.exists() or not facts.stat().st_size:  # nothing, or killed before it had begun
+        return [*rest, *(["resume.auto=true", f"resume.run={quoted(str(facts.parent.absolute()))}"] if facts.exists() else [])]
+    rest = [word for word in rest if not word.startswith("hydra.run.dir=")]
+    return _resumed([f"resume={run_dir}", *rest, "resume.auto=true"])
+
+
 def _repeated(words: Any) -> list[str]:
     """A run's overrides as ``run.json`` has them, which somebody may have sent. ConfigError C125 for what only a command line says."""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -130,10 +143,14 @@ def _check_launch(config: Config) -> None:
 
 
 def _resumed(arguments: list[str]) -> list[str]:
-    """With ``resume=RUN_DIR``: that run's own choices first, then what this command line changes, in the same directory."""
+    """With ``resume=RUN_DIR``: that run's own choices first, then what this command line changes, in the same directory. With ``resume=auto``
+    the same, where hydra.run.dir holds a run, and else as if it were not there: one command for every start of a job that may be killed.
+    """
     resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
         return arguments
+    if resume == "auto":
+        return _resumed_if_there(arguments)
     run_dir = Path(resume.strip("'\"")).absolute()
     try:
         facts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))

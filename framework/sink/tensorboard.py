@@ -20,8 +20,9 @@ class TensorBoardSink:
     """
 
     def __init__(self, num_images: int, *, run: RunContext) -> None:
-        purge_step = run.start_step + 1 if run.start_step else None
-        self._writer = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=purge_step)
+        folder = run.run_dir / "tensorboard"
+        purge_step = run.start_step + 1 if folder.exists() else None
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         for name, images in _images(run.sample, 0 if run.start_step else num_images).items():
             self._writer.add_images(f"sample/{name}", images, global_step=0)
 

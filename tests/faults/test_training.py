@@ -156,6 +156,23 @@ def test_t30_the_same_seed_is_the_same_run_and_another_is_not(place):
         shutil.rmtree(RUN)
 
 
+def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(place):
+    again = train(place, "resume=auto")
+    with Command(*again) as command:  # killed as soon as it has a directory
+        wait_for(lambda: Path(RUN, "run.json").exists(), "its beginning")
+    with Command(*again) as command:
+        wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
+        os.kill(command.pid, signal.SIGUSR1)
+        assert command.wait().code in (0, 75)
+    good(paceline(*again))
+    assert training.difference(place, "fp32") == ""
+    assert "finished already" in paceline(*again).err
+
+
+def test_auto_needs_a_directory(place):
+    assert is_one_line(paceline(*words(place.dataset, "fp32", training.WAYS[0]), "resume=auto"), "C127", 2, "hydra.run.dir")
+
+
 # ------------------------------------------------------------------------------------------------------- disks and processes
 
 
