@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
 from zlib import crc32
@@ -25,7 +26,7 @@ _END, _CRC = (
     struct.Struct("<I"),
 )  # magic, version, step, sequence, length, CRC32 of the payload; CRC32 of these
 END_BYTES = _END.size + _CRC.size
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes read at once, and the least that a thread is asked to sum
 
 
 class Stamp(NamedTuple):
@@ -94,14 +95,16 @@ class CheckpointFolder:
 
 
 class _Counting:
-    """A file that knows the length and the CRC32 of what was written to it, and why it could not be."""
+    """A file that knows the length and the CRC32 of what was written to it, and why it could not be. A thread of ``beside`` sums while
+    another writes: neither needs Python's lock.
+    """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.length, self.crc = file, 0, 0
+    def __init__(self, file: IO[bytes], beside: ThreadPoolExecutor) -> None:
+        self._file, self._beside, self.length, self.crc = file, beside, 0, 0
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        self.crc = crc32(data, self.crc)
+        later = self._beside.submit(crc32, data, self.crc) if len(data) > _PIECE else None
         self.length += len(data)
         reach("checkpoint.writing")
         try:
@@ -109,6 +112,8 @@ class _Counting:
         except OSError as error:  # torch would make a RuntimeError of it that does not say why
             self.error = error
             raise
+        finally:  # the memory is torch's again when this returns
+            self.crc = crc32(data, self.crc) if later is None else later.result()
 
     def flush(self) -> None:
         self._file.flush()
@@ -116,11 +121,12 @@ class _Counting:
 
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
     """``torch.save``; an OSError where the file says no."""
-    counting = _Counting(file)
-    try:
-        torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
-    except RuntimeError as error:
-        raise counting.error or error from None
+    with ThreadPoolExecutor(1, "paceline-checksum") as beside:
+        counting = _Counting(file, beside)
+        try:
+            torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
+        except RuntimeError as error:
+            raise counting.error or error from None
     return counting
 
 
