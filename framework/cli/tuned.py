@@ -106,7 +106,7 @@ def write_recipe(path: Path, text: str, wanted: Config, words: Sequence[str], gr
 
 def check_name(name: str, bases: Sequence[str]) -> None:
     """ConfigError C197 for what cannot be a recipe's name."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ConfigError(197, f"name = {name}", "not a name for a recipe", "give letters, digits, dots, dashes")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ConfigError(197, f"name = {name[:100]}", "not a name for a recipe", "give up to 100 letters, digits, dots, dashes")
     if f"tuned/{name}" in bases:
         raise ConfigError(197, f"name = {name}", "the recipe would be made of itself", "give another name=")

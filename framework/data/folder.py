@@ -18,6 +18,7 @@ from framework.errors import DataError
 
 PARTS = ".parts"  # how the folders of a packing that is under way end
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+LONGEST_NAME = 240  # bytes, of a class; a file system takes 255, and we put something before it
 
 
 def folder_source(path: str, *, context: SourceContext) -> StoreSource:
@@ -125,8 +126,9 @@ class FolderWriter:
     def close(self, manifest: Manifest) -> None:
         assert self._temporary is not None
         for number, name in enumerate(manifest.classes):
-            if os.path.basename(name) != name or name in ("", ".", ".."):  # a store must not be able to write elsewhere
-                raise DataError(114, str(self.path), f"a folder cannot have the name of class {name!r}", "rename the class")
+            fits = os.path.basename(name) == name and name not in ("", ".", "..")  # a store must not be able to write elsewhere
+            if not fits or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
+                raise DataError(114, str(self.path), f"a folder cannot have the name of class {name[:100]!r}", "rename the class")
             if (self._temporary / str(number)).exists():
                 (self._temporary / str(number)).rename(self._temporary / f"named-{name}")
         for folder in self._temporary.glob("named-*"):

@@ -1,0 +1,67 @@
+"""Names that become paths inside something of ours stay inside it."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framework.cli.app import slug
+from framework.cli.tuned import check_name
+from framework.contracts import Field, Manifest
+from framework.data.folder import FolderWriter
+from framework.errors import ConfigError, DataError
+
+OUT = [
+    "..",
+    ".",
+    "../x",
+    "../../etc/x",
+    "/etc/x",
+    "//etc/x",
+    "a/../../x",
+    "a/..",
+    "./x",
+    "a/b",
+    "~/x",
+    "$HOME/x",
+    "..\\x",
+    "C:\\x",
+    "a\0b",
+    "a\nb",
+    "x\n",
+    "-rf",
+    "\x1b[2Jx",
+    "..%2fx",
+    "\u2024\u2024/x",
+    "x" * 5000,
+]
+WIDE = {"image": Field("uint8", (3, 8, 8)), "label": Field("int64", ())}
+
+
+@pytest.mark.parametrize("name", ["", *OUT], ids=lambda name: ascii(name)[:20])
+def test_no_recipe_is_tuned_under_a_name_that_leads_out(name):
+    with pytest.raises(ConfigError, match="C197") as caught:
+        check_name(name, ["digits"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OUT, ids=lambda name: ascii(name)[:20])
+def test_the_directory_of_a_job_stays_in_its_sweep(name):
+    folder = f"0-{slug(f'source={name}')}"
+    assert os.path.basename(os.path.normpath(folder)) == folder
+    os.mkdir(folder)
+
+
+@pytest.mark.parametrize("name", ["", *OUT], ids=lambda name: ascii(name)[:20])
+def test_a_class_becomes_a_folder_inside_the_folder_or_is_refused(name):
+    os.mkdir("box")
+    writer = FolderWriter("box/out", fields=WIDE, num_records=1)
+    writer.write({"image": np.zeros((1, 3, 8, 8), np.uint8), "label": np.zeros(1, np.int64)}, ["a"])
+    with suppress(DataError):  # any other error fails
+        writer.close(Manifest(1, WIDE, [name]))
+    writer.abort()
+    assert set(os.listdir("box")) <= {"out"}
+    assert os.listdir(".") == ["box"]
+    assert all(path.parent == Path("box/out") for path in Path("box/out").glob("*"))
