@@ -1,0 +1,111 @@
+"""Every combination of the options composes, and trains two steps or is refused with a rule and what to do; never a traceback.
+
+All of data x loader x parallel x precision x workers, each with other keys drawn at random beside it; ddp, which takes seconds, is
+drawn from them.
+"""
+
+import itertools
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.cli.command import Done
+from tests.faults.forked import paceline
+from tests.faults.lanes import Row, repeat
+
+DATA = ("hdf5", "lmdb", "folder", "dali", "synthetic")
+LOADERS = ("plain", "prefetch", "stream")
+PARALLEL = ("none", "dp")
+PRECISIONS = (("precision=fp32",), ("precision=amp",), ("precision=amp", "precision.dtype=fp16"))
+WORKERS = ((0, "thread"), (2, "thread"), (2, "process"))
+COMBINATIONS = list(itertools.product(DATA, LOADERS, PARALLEL, PRECISIONS, WORKERS))
+SHORT = ["max_steps=2", "limit=48", "batch_size=16", "epochs=2"]
+SMALL = "transform.size=[8,8]"
+MORE = (  # of each group, one: the empty one is what is there anyway
+    ((), (), ("transform=flip",), ("transform=opencv",), ("transform=resize", SMALL), ("transform=random_crop", "transform.size=[6,6]"),
+     ("transform=random_resized_crop", SMALL), ("transform=center_crop", SMALL, "transform.resize=9"), ("transform=albumentations",)),
+    ((), (), ("augment=none",), ("augment=flip",), ("augment=crop_flip",), ("augment=mixup",), ("augment=cutmix",), ("augment=compose",),
+     ("augment=random_erasing",), ("augment=color_jitter",), ("augment=kornia",),
+     ("augment=compose", "+augment@augment.parts.a=normalize", "+augment@augment.parts.b=mixup")),
+    ((), ("order=block",), ("order=block", "order.block_records=3", "order.window_blocks=2"), ("shuffle=false",)),
+    ((), ("data.stage=ram",), ("data.stage=device",), ("data.stage=cold",)),
+    ((), ("verify=off",), ("verify=always",)),
+    ((), ("workers.start_method=fork",), ("workers.start_method=spawn",), ("workers.num=null",), ("workers.timeout_s=20",)),
+    ((), ("ema_decay=0.9",), ("clip_norm=1.0",), ("ema_decay=0.5", "clip_norm=0.1")),
+    ((), ("on_nan=skip",), ("on_nan=skip", "max_skips=0")),
+    ((), ("accumulate=3",), ("rank_batch_size=8",), ("rank_batch_size=5", "accumulate=2")),
+    ((), ("channels_last=true",), ("clock=false",), ("report_every=1",), ("validate_every=1",)),
+    ((), ("model=resnet9", "model.width=4", "model.in_channels=1"), ("model=resnet9",), ("model=conv1d",), ("model=unet", "model.width=4"), ("model=speedup",)),
+    ((), ("objective=regress",), ("objective=restore",)),
+    ((), ("optim=adam",), ("optim=adamw",), ("schedule=constant",), ("schedule=cosine",), ("optim=adamw", "schedule=cosine")),
+    ((), ("sink=[]",), ("sink=[jsonl]",), ("sink=[console,tensorboard]",)),
+    ((), ("checkpoint.every_steps=1",), ("checkpoint.keep=1", "checkpoint.every_s=0.001")),
+    ((), ("seed=7",), ("device=cpu",), ("device=cuda",), ("loader.depth=1",)),
+)  # fmt: skip
+MOST_MORE = 4  # groups drawn from at once: of many, one would be refused nearly always
+
+
+def rows(times: int, seed: int) -> Iterator[Row]:
+    """A row for each choice of data, and one for ddp. ``times``: about how many runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = make_dataset(folder)
+        each = max(1, round(times / len(COMBINATIONS)))
+        for data in DATA:
+            mine = [combination for combination in COMBINATIONS if combination[0] == data]
+            parts = [repeat("", partial(is_told, dataset, one), each, seed + number * each) for number, one in enumerate(mine)]
+            yield joined(f"data={data}: every loader, dp, precision, workers, other keys", parts)
+        yield repeat("parallel=ddp: the same, drawn", partial(drawn_ddp, dataset), max(1, times // 40), seed)
+
+
+def make_dataset(folder: str) -> str:
+    """The digits in every format, so that no run need pack them."""
+    dataset = str(Path(folder, "digits"))
+    for data in ("hdf5", "lmdb", "folder"):
+        done = paceline("train", f"data={data}", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder}/{data}")
+        assert done.code == 0, done.err
+    return dataset
+
+
+def joined(fault: str, parts: list[Row]) -> Row:
+    failed = [line for part in parts for line in part.failed]
+    return Row(fault, sum(part.tried for part in parts), failed, sum(part.seconds for part in parts))
+
+
+def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
+    """One combination, and what is drawn beside it."""
+    data, loader, parallel, precision, (num, kind) = combination
+    chosen = [
+        f"data={data}",
+        f"loader={loader}",
+        f"parallel={parallel}",
+        *precision,
+        f"workers.num={num}",
+        f"workers.kind={kind}",
+    ]
+    others = [word for group in draw.sample(MORE, draw.randint(0, MOST_MORE)) for word in draw.choice(group)]
+    words = list({word.split("=")[0]: word for word in (*SHORT, *chosen, *others, *more)}.values())
+    done = paceline("train", f"dataset={dataset}", *words)
+    return wrong(words, done)
+
+
+def wrong(words: list[str], done: Done) -> str:
+    """ "" where it trained, or said in one line what is wrong, by which rule, and what to do."""
+    lines = done.err.splitlines()
+    refusals = [line for line in lines if re.match(r"error\[[CDR]\d+\]: .+: .+; .+", line)]
+    if "Traceback" in done.err + done.out:
+        return f"{' '.join(words)}: {done.err[-1500:]}"
+    if done.code == 0 or (done.code in (2, 3, 5) and refusals == lines[-1:]):
+        return ""
+    return f"{' '.join(words)}: exit code {done.code}: {' '.join(done.err.split())[-700:]}"
+
+
+def drawn(dataset: str, draw: random.Random) -> str:
+    return is_told(dataset, draw.choice(COMBINATIONS), draw)
+
+
+def drawn_ddp(dataset: str, draw: random.Random) -> str:
+    data, loader, _, precision, workers = draw.choice(COMBINATIONS)
+    return is_told(dataset, (data, loader, "ddp", precision, workers), draw, "parallel.num_processes=2")
