@@ -40,6 +40,7 @@ from tests.faults import files, training
 from tests.faults.files import cut_off, flipped, spliced
 from tests.faults.guard import answered, fill_memory_with, guarded
 from tests.faults.lanes import Row, repeat
+from tests.faults.spelling import chosen_parts, keys
 
 SHARES = {
     "decoded": 0.46,
@@ -48,7 +49,7 @@ SHARES = {
     "packed": 0.1,
     "stored": 0.14,
 }  # of the attempts; those below take longer
-SLOW_SHARES = {"inputs": 0.06, "recipes": 0.05, "states": 0.05}
+SLOW_SHARES = {"inputs": 0.05, "recipes": 0.04, "values": 0.03, "states": 0.04}
 COUNT = 60
 RECIPES = Path(__file__).parents[2] / "recipes"
 VALUES = (
@@ -95,6 +96,11 @@ VALUES = (
         "[[[1]]]",
     ),
 )
+GIVEN = (
+    *("null", "-1", "0", "3", "1e30", "99999999999999999999", "true", "text", "''", "[]", "[1,2]", "[x]", "{}", "{a:1}", "nan"),
+    "/dev/null",
+)
+SHORT = {"max_steps": 2, "limit": 16, "batch_size": 8, "epochs": 1}
 OTHERS = (
     None,
     -1,
@@ -120,10 +126,15 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         yield repeat(f"mutated: {attempts[name].__doc__}", attempts[name], max(1, round(times * share)), seed)
     with tempfile.TemporaryDirectory() as folder:
         place = training.make_place(Path(folder), ("fp32",))
-        slow = {"inputs": packed_inputs, "recipes": partial(recipe, place.dataset), "states": partial(resumed, place, folder)}
-        told = {"inputs": packed_inputs.__doc__, "recipes": recipe.__doc__, "states": resumed.__doc__}
+        slow = {
+            "inputs": packed_inputs,
+            "recipes": partial(recipe, place.dataset),
+            "values": partial(value, place.dataset),
+            "states": partial(resumed, place, folder),
+        }
+        told = {"inputs": packed_inputs, "recipes": recipe, "values": value, "states": resumed}
         for name, share in SLOW_SHARES.items():
-            yield repeat(f"mutated: {told[name]}", slow[name], max(1, round(times * share)), seed)
+            yield repeat(f"mutated: {told[name].__doc__}", slow[name], max(1, round(times * share)), seed)
 
 
 # ------------------------------------------------------------------------------------------------------------------- images
@@ -295,6 +306,18 @@ def recipe(dataset: str, draw: random.Random) -> str:
     short = ["max_steps=2", "limit=64", "epochs=1", "sink=[]", f"dataset={dataset}"]
     said = guarded(answered, "train", "--config-dir", ".", "recipes=mine", *short)
     return f"{said}; the recipe: {text!r}" if said else ""
+
+
+def value(dataset: str, draw: random.Random) -> str:
+    """values of any key, given to the command"""
+    parts = chosen_parts("train", draw)
+    key = draw.choice(
+        [key for key in keys("train", tuple(parts)) if key != "resume" and not key.startswith(("dataset", "debug"))]
+    )
+    word = draw.choice((f"~{key}", *(f"++{key}={given}" for given in GIVEN)))
+    short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
+    said = guarded(answered, "train", *parts, *short, f"dataset={dataset}", word)
+    return f"{' '.join(parts)} {word}: {said}" if said else ""
 
 
 def bad_value(text: str, draw: random.Random) -> str:
