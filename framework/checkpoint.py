@@ -150,7 +150,9 @@ def read_state(path: Path) -> dict[str, Any]:
     except Damaged:
         raise
     except Exception as error:  # whole, but not ours: a hostile pickle can raise anything
-        raise Damaged((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
+        raise Damaged(
+            f"not plain weights and values, or not torch's format ({type(error).__name__})"
+        ) from error  # torch's words advise to run it
     if not isinstance(state, dict):
         raise Damaged("not a state of a run")
     return state
