@@ -125,6 +125,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _known(error: Exception) -> PacelineError | None:
+    if any(
+        getattr(one, "errno", None) in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in str(one)
+        for one in _chain(error)
+    ):
+        return ResourceError(109, "ulimit -n", "too many open files", "raise it, or use fewer workers, or workers.kind=thread")
     if isinstance(error, PacelineError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):

@@ -297,6 +297,16 @@ class _Requests:
         return (request._replace(indices=request.indices.numpy()) for request in self.now)  # a tensor would start a thread
 
 
+def _share(batch: Batch) -> None:
+    """Move a batch into shared memory here, where an error can be told: in the thread that sends it, it would be lost, and the batch with it."""
+    try:
+        for tensor in batch.values():
+            tensor.share_memory_()
+    except (RuntimeError, OSError) as error:
+        fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
+        raise ResourceError(102, "workers", f"a batch cannot be shared ({plain(error)})", fix) from error
+
+
 class _Reads(Dataset[Any]):
     """The reader as torch's DataLoader wants it. Runs in the worker process."""
 
@@ -306,7 +316,9 @@ class _Reads(Dataset[Any]):
     def __getitem__(self, request: Request) -> Timed | Failure:
         request = request._replace(indices=torch.from_numpy(request.indices))
         try:
-            return self.read.timed(request)
+            found = self.read.timed(request)
+            _share(found.batch)
+            return found
         except PacelineError as error:
             return Failure(error.args, type(error).__name__)
         except Exception as error:  # noqa: BLE001  # anything a user's code may raise

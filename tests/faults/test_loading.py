@@ -1,0 +1,78 @@
+"""What workers and ranks may meet beside the data: L and T of docs/faults.md."""
+
+import json
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.checkpoint import read_state
+from tests.faults import ranks, training
+from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
+from tests.faults.training import RUN, words
+
+TIMEOUT_S = 8
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """The digits' stores."""
+    folder = tmp_path_factory.mktemp("digits")
+    before = os.getcwd()
+    os.chdir(folder)
+    yield training.make_place(folder, ()).dataset
+    os.chdir(before)
+
+
+def train(dataset, *more):
+    return [*words(dataset, "fp32", []), f"hydra.run.dir={RUN}", *more]
+
+
+@needs_root
+def test_l7_shared_memory_without_room_is_one_line(dataset):
+    more = ["workers.num=2", "workers.kind=process", "batch_size=1437", "epochs=1"]
+    done = paceline(*train(dataset, *more), before=lambda: small_disk("/dev/shm", "64k"))
+    assert is_one_line(done, "R102", 5, "/dev/shm")
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_l8_too_few_file_handles_are_one_line(dataset, kind):
+    def few():
+        number = len(os.listdir("/proc/self/fd")) + 4
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+    done = paceline(*train(dataset, "workers.num=8", f"workers.kind={kind}", "loader=prefetch"), before=few)
+    assert is_one_line(done, "R109", 5, "ulimit -n")
+
+
+def stopped_ranks(dataset, victim, number):
+    """(exit code, what exit.json says) of two ranks of whom ``victim`` is sent a signal in the middle."""
+    with Command(*train(dataset, *ranks.DDP, "epochs=3000", "report_every=1"), before=ranks.importable) as command:
+        wait_for(lambda: Path(RUN, "metrics.jsonl").exists() and Path(RUN, "metrics.jsonl").stat().st_size > 3000, "steps")
+        os.kill([command.pid, *ranks.ranks_of(command.pid)][victim], number)
+        code = command.wait(30).code
+    return code, json.loads(Path(RUN, "exit.json").read_text())
+
+
+@pytest.mark.parametrize(("victim", "number"), [(0, signal.SIGUSR1), (2, signal.SIGTERM), (1, signal.SIGUSR1)])
+def test_t13_whoever_is_told_to_stop_all_ranks_save_at_one_step(dataset, victim, number):
+    code, said = stopped_ranks(dataset, victim, number)
+    state = read_state(Path(RUN, said["checkpoint"]))
+    assert (code, said["code"], state["progress"]["step"]) == (75, 75, said["step"])
+    assert len(state["generators"]) == len(state["pending"]["ranks"]) == 2
+
+
+def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
+    more = [*ranks.DDP, "epochs=3000", "report_every=1", f"parallel.timeout_s={TIMEOUT_S}"]
+    with Command(*train(dataset, *more), before=ranks.importable) as command:
+        wait_for(lambda: Path(RUN, "metrics.jsonl").exists() and Path(RUN, "metrics.jsonl").stat().st_size > 3000, "steps")
+        hung = ranks.ranks_of(command.pid)[1]
+        os.kill(hung, signal.SIGSTOP)
+        start = time.monotonic()
+        done = command.wait(TIMEOUT_S + 60)
+    assert time.monotonic() - start < TIMEOUT_S + 45
+    assert done.code == 7
+    assert "error[P10" in done.err.splitlines()[-1]
