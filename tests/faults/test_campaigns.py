@@ -1,0 +1,103 @@
+"""A few attempts of each campaign of faults, to see that they find nothing; ``make faults`` does them at full length."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from framework.order import Order, permutation
+from tests.faults import cycles, mutated, options, spelling, topologies, training
+from tests.faults.guard import guarded
+from tests.faults.lanes import repeat
+
+SEED = 7
+
+
+def failed(attempt, times, seed=SEED):
+    return repeat("", attempt, times, seed, lanes=1).failed
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return options.make_dataset(str(tmp_path_factory.mktemp("digits")))
+
+
+MUTATED = {"decoded": 40, "read": 8, "read_by_dali": 2, "packed": 8, "stored": 20, "packed_inputs": 5}
+
+
+@pytest.mark.parametrize("name", MUTATED)
+def test_a_mutated_input_gives_the_right_result_or_one_line(name):
+    assert not failed(getattr(mutated, name), MUTATED[name])
+
+
+def test_a_mutated_recipe_trains_or_is_refused_in_one_line(dataset):
+    assert not failed(partial(mutated.recipe, dataset), 4)
+
+
+def test_a_mutated_checkpoint_whose_checksum_fits_is_gone_on_with_or_refused_in_one_line(tmp_path):
+    place = training.make_place(tmp_path, ("fp32",))
+    assert not failed(partial(mutated.resumed, place, str(tmp_path)), 4, seed=0)
+
+
+def test_any_cut_of_an_epoch_has_every_record_once():
+    assert not failed(topologies.is_whole, 300)
+
+
+def test_a_letter_wrong_is_answered_with_the_right_word():
+    assert len(failed(spelling.is_named, 20)) <= 1
+
+
+def test_a_loader_left_in_any_way_leaves_nothing():
+    assert not failed(cycles.leaves_nothing, 30)
+
+
+def test_memory_stays_over_many_loaders():
+    assert not failed(cycles.memory_stays, 1)
+
+
+def test_any_combination_of_options_trains_or_is_refused_with_a_rule(dataset):
+    assert not failed(partial(options.drawn, dataset), 5)
+
+
+@pytest.mark.slow
+def test_any_combination_of_options_with_ranks_too(dataset):
+    assert not failed(partial(options.drawn_ddp, dataset), 1)
+
+
+# ------------------------------------------------------------------------------------------- what finds nothing must be able to
+
+
+DANGERS = {
+    "crashed: exit code -11": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "hangs: more than 2 s": lambda: time.sleep(60),
+    "grew by 6": lambda: b"x" * (600 << 20),
+    "ZeroDivisionError": lambda: 1 // 0,
+}
+
+
+@pytest.mark.parametrize("words", DANGERS)
+def test_what_crashes_hangs_or_eats_memory_is_told(words):
+    assert words in guarded(lambda: DANGERS[words]() and "", wait_s=2)
+
+
+def _cut_short(self, batch, cut=Order._cut):
+    return cut(self, batch[:-1] if len(batch) > 3 else batch)
+
+
+def _order_of_ranks(self, epoch):
+    return permutation(self.num_used, self.seed + self.world_size, epoch)
+
+
+@pytest.mark.parametrize(("name", "broken"), [("_cut", _cut_short), ("_permutation", _order_of_ranks)])
+def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
+    monkeypatch.setattr(Order, name, broken)
+    assert failed(topologies.is_whole, 30)
+
+
+def test_a_file_that_is_left_open_is_told(monkeypatch):
+    kept = []
+    monkeypatch.setattr(cycles, "ENDINGS", (lambda loader, draw: kept.append(os.open("left", os.O_CREAT)),))
+    monkeypatch.setattr(cycles, "WAIT_S", 0.1)
+    assert "'file'" in failed(cycles.leaves_nothing, 1)[0]
