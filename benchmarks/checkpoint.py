@@ -70,13 +70,17 @@ def main() -> None:
     options = parser.parse_args()
     print("| state | saved plainly | ours over it (quartiles) | read plainly | ours over it |\n| --- | --- | --- | --- | --- |")
     for megabytes in options.megabytes:
-        state = make_state(megabytes)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            plain, ours = Path(folder, "plain.pt"), Path(folder, "ours.pt")
-            save_s, save = compared(lambda: plain_save(plain, state), lambda: save_state(ours, state, 1, 1), options.rounds)
-            read_s, read = compared(lambda: torch.load(plain, weights_only=True), lambda: read_state(ours), options.rounds)
-        told = [f"{middle:.3f} ({low:.3f}, {high:.3f})" for low, middle, high in (save, read)]
-        print(f"| {megabytes:g} MB | {1e3 * save_s:.1f} ms | {told[0]} | {1e3 * read_s:.1f} ms | {told[1]} |", flush=True)
+            print(row(megabytes, Path(folder), options.rounds), flush=True)
+
+
+def row(megabytes: float, folder: Path, rounds: int) -> str:
+    """A line of the table."""
+    state, plain, ours = make_state(megabytes), folder / "plain.pt", folder / "ours.pt"
+    save_s, save = compared(lambda: plain_save(plain, state), lambda: save_state(ours, state, 1, 1), rounds)
+    read_s, read = compared(lambda: torch.load(plain, weights_only=True), lambda: read_state(ours), rounds)
+    told = [f"{middle:.3f} ({low:.3f}, {high:.3f})" for low, middle, high in (save, read)]
+    return f"| {megabytes:g} MB | {1e3 * save_s:.1f} ms | {told[0]} | {1e3 * read_s:.1f} ms | {told[1]} |"
 
 
 if __name__ == "__main__":

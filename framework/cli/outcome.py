@@ -21,6 +21,8 @@ from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, DistributedError, PacelineError, ResourceError, Terminated
 from framework.settings import AFTER_STEP, NEXT_FACTS
 
+FILES = (errno.EMFILE, errno.ENFILE)
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM)
 PEER_WORDS = (
     "gloo",
     "NCCL",
@@ -125,27 +127,29 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _known(error: Exception) -> PacelineError | None:
+    """What a user can mend."""
+    chain = list(_chain(error))
     if any(
-        getattr(one, "errno", None) in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in str(one)
-        for one in _chain(error)
-    ):
+        getattr(one, "errno", 0) in FILES or os.strerror(errno.EMFILE) in str(one) for one in chain
+    ):  # whatever was made of it
         return ResourceError(109, "ulimit -n", "too many open files", "raise it, or use fewer workers, or workers.kind=thread")
     if isinstance(error, PacelineError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
-        return ResourceError(
-            101, str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}", "free space or choose another place"
-        )
+    words = " ".join(str(error).split())[:200]
+    if isinstance(error, OSError) and error.errno in REFUSED:
+        where, what = str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}"
+        return ResourceError(101, where, what, "free space or choose another place")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError(
-            104, "memory", " ".join(str(error).split())[:200] or "used up", "lower batch_size, or raise accumulate"
-        )
-    lost = next((str(one) for one in _chain(error) if isinstance(one, RuntimeError) and "DataLoader worker" in str(one)), None)
+        return ResourceError(104, "memory", words or "used up", "lower batch_size, or raise accumulate")
+    return _lost(error, chain, words)
+
+
+def _lost(error: Exception, chain: list[BaseException], words: str) -> PacelineError | None:
+    """A worker, or another rank."""
+    lost = next((str(one) for one in chain if isinstance(one, RuntimeError) and "DataLoader worker" in str(one)), None)
     if lost is not None:  # torch's SIGCHLD handler raises wherever we are, also where another error is made of it
         fix = "look at memory and /dev/shm, and whether the store was changed, or set workers.kind=thread"
         return ResourceError(102, "workers", f"a worker process was lost ({' '.join(lost.split())[:200]})", fix)
     if isinstance(error, RuntimeError) and any(word in str(error) for word in PEER_WORDS):
-        return DistributedError(
-            103, "a rank", " ".join(str(error).split())[:200], "another rank ended or hangs; its own line says why"
-        )
+        return DistributedError(103, "a rank", words, "another rank ended or hangs; its own line says why")
     return None

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from framework.measure.host import machine
-from tests.faults import ranks, states, training
+from tests.faults import cycles, hostile, mutated, options, packing, ranks, reading, spelling, states, topologies, training
 from tests.faults.lanes import Row, repeat, told
 
 HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
@@ -59,6 +59,14 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "stops": (stops, 100),
     "ddp": (ddp, 30),
     "flips": (flips, 5000),
+    "packing": (packing.rows, 200),
+    "reading": (reading.rows, 5000),
+    "mutated": (mutated.rows, 5000),
+    "topologies": (topologies.rows, 100_000),
+    "options": (options.rows, 540),
+    "spelling": (spelling.rows, 1000),
+    "hostile": (hostile.rows, 246),
+    "cycles": (cycles.rows, 1000),
 }
 
 

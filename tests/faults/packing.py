@@ -1,20 +1,20 @@
-"""Kill a packing at random moments, go on with the same call, and compare every byte: python -m tests.faults.packing [KILLS] [SEED]
+"""Kill a packing at random moments, go on with the same call, and compare every byte.
 
 Each format, as one file and as a folder of files, with 0 to 3 worker processes; the moment is drawn evenly over the time that the packing
-takes. What was killed is killed again, up to three times, before it may finish. Prints counts; the exit code is 1 where a byte differs.
+takes. What was killed is killed again, up to three times, before it may finish.
 """
 
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing import get_context
-from pathlib import Path
 
 from framework.pack.run import pack
+from tests.faults.lanes import Row
 from tests.pack.inputs import content, packing
 
 WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
@@ -59,18 +59,12 @@ def campaign(path: str, one_file: bool, kills: int, draw: random.Random) -> Coun
     return found
 
 
-def main(kills: int, seed: int) -> int:
-    """``kills`` for each format, half of them as one file, half as a folder."""
-    total: Counter[str] = Counter()
-    print(f"seed {seed}; {Path(__file__).name}: {kills} kills a format")
+def rows(kills: int, seed: int) -> Iterator[Row]:
+    """``kills`` over both formats, as one file and as a folder."""
     for path, one_file in WAYS:
-        found = campaign(path, one_file, kills // 2, random.Random(seed))
-        total.update(found)
-        print(
-            f"{path} {'one file' if one_file else 'folder':9}", ", ".join(f"{found[name]} {name}" for name in found), flush=True
-        )
-    return int(total["different"] + total["left behind"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+        start = time.perf_counter()
+        found = campaign(path, one_file, -(-kills // len(WAYS)), random.Random(seed))
+        wrong = [f"seed {seed}: {found[name]} {name}" for name in ("different", "left behind") if found[name]]
+        fault = f"kill -9 in a packing to {path}, {'one file' if one_file else 'a folder'}: the same bytes"
+        note = f"{found['packings']} packings, {found['resumed']} resumed"
+        yield Row(fault, found["kills"], wrong, time.perf_counter() - start, note)
