@@ -214,3 +214,13 @@ def test_an_interrupt_waits_until_the_block_ends(number):
         done.append("all of it")
     assert done == ["all of it"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_link_planted_at_the_temporary_name_is_not_followed(monkeypatch, tmp_path):
+    (tmp_path / "target").write_text("untouched")
+    (tmp_path / "planted").symlink_to(tmp_path / "target")
+    monkeypatch.setattr("framework.durable.temporary_name", lambda path: tmp_path / "planted")
+    with pytest.raises(ResourceError, match="R101"), open_durable(tmp_path / "file") as file:
+        file.write(b"x")
+    assert (tmp_path / "target").read_text() == "untouched"
+    assert not (tmp_path / "file").exists()
