@@ -45,7 +45,7 @@ from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, draws
 from framework.pack.jobs import MakeWriter
-from framework.resume import Learned, check_same, learned
+from framework.resume import Learned, check_form, check_same, learned
 from framework.tally import Plan
 from framework.targets import Config, check_name, is_allowed, targets
 from framework.trainer import Trainer
@@ -65,7 +65,9 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         arguments = {**deferred.keywords, **runtime}
         _check_arguments(where, deferred.func, deferred.args, arguments)
         return deferred.func(*deferred.args, **arguments)  # not deferred(): that checks Hydra's policy at each call, 80 us
-    except (TypeError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error), "correct its arguments") from error
     except Exception as error:
         if type(error).__module__.startswith(("hydra.", "omegaconf.")):
@@ -270,7 +272,7 @@ class Assembly:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
         objective: Objective = self.build("objective")
         sample = self.train_source.sample(NUM_SAMPLES)
-        check_fit(model, objective, self._finish(training=False)(move(sample, self.device), 0), config)
+        check_fit(model, objective, self._augmented(sample), config)
         average = None if config["ema_decay"] is None else Average(model, config["ema_decay"])
         model = self.parallel.wrap(model)
         if config["compile"]:
@@ -298,6 +300,13 @@ class Assembly:
             trainer.sinks = self._sinks(run)
         return trainer
 
+    def _augmented(self, sample: Batch) -> Batch:
+        """As in evaluation. ConfigError C118 where the augmentation does not fit."""
+        try:
+            return self._finish(training=False)(move(sample, self.device), 0)
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            raise _misfit_of("augment", self.config["augment"], sample, error) from error
+
     def _checkpoints(self, run_dir: Path, say: Callable[[str], None]) -> CheckpointFolder:
         chosen = self.config["checkpoint"]
         facts = {
@@ -318,6 +327,7 @@ class Assembly:
             if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
                 what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
                 raise CheckpointError(104, f"resume = {run}", what, "change them when the epoch has ended")
+            check_form(state)
             trainer.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             what = f"its state does not fit this configuration ({_last_line(error)})"
@@ -364,8 +374,8 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(119, f"device = {name}", f"not here ({_last_line(error)})", "choose auto or cpu") from error
     return device
 
@@ -391,8 +401,12 @@ def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Conf
     try:
         objective(model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-        fields = ", ".join(f"{name} {tuple(t.shape[1:])}" for name, t in batch.items() if name != "index")
-        what = f"does not fit the data's {fields} ({type(error).__name__}: {_last_line(error)})"
-        fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
-        raise ConfigError(118, f"model = {config['model']['_target_']}", what, fix) from error
+        raise _misfit_of("model", config["model"], batch, error) from error
     model.train()
+
+
+def _misfit_of(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
+    fields = ", ".join(f"{field} {tuple(t.shape[1:])}" for field, t in batch.items() if field != "index")
+    what = f"does not fit the data's {fields} ({type(error).__name__}: {_last_line(error)})"
+    fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
+    return ConfigError(118, f"{name} = {block['_target_']}", what, fix if name == "model" else "set its keys to what the data is")

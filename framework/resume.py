@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from torch import Tensor
+
 from framework.contracts import Manifest
 from framework.errors import CheckpointError
 
@@ -59,3 +61,20 @@ def _told(key: str, saved: Learned, present: Learned) -> str:
     return (
         key if any(isinstance(value, str) and value != "nothing" for value in values) else f"{key} ({values[0]}, now {values[1]})"
     )
+
+
+def check_form(state: Mapping[str, Any]) -> None:
+    """ValueError or TypeError for what no run of ours saves, whatever its checksum says: counts that are none, texts where numbers belong."""
+    for name, count in state["progress"].items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"progress.{name} is {count!r}")
+    for part in ("best", "val"):
+        for name, mean in state[part].items():
+            if type(mean) not in (int, float):
+                raise ValueError(f"{part}.{name} is no number")
+    if state["best"] and "loss" not in state["best"]:
+        raise ValueError("best has no loss")
+    for values in state["optimizer"]["state"].values():
+        for name, value in values.items():
+            if not isinstance(value, Tensor | int | float | None):
+                raise TypeError(f"the optimizer's {name} is {type(value).__name__}")

@@ -56,6 +56,7 @@ GROUPS = (
 )
 
 
+PARTS = ("loader", "parallel", "precision", "model", "objective", "optim", "schedule", "transform", "augment")
 WORKERS = ("num", "kind", "start_method", "timeout_s")
 VERIFY = ("off", "first_epoch", "always")
 ON_NAN = ("stop", "skip")
@@ -76,6 +77,8 @@ def check(config: dict[str, Any]) -> None:
                 "not a value it can have",
                 f"give {wanted}{'' if least is None else f', at least {least:g}'}",
             )
+        if key not in config:
+            raise ConfigError(101, key, "was taken away", "leave it in")
     for key, value in config.items():
         if key not in RULES and key not in GROUPS:
             raise ConfigError(
@@ -90,11 +93,36 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(
                 101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"
             )
+    _check_integers(config)
+    _check_parts(config)
     _check_choices(config)
     _check_order(config["order"])
     _check_workers(config["workers"])
     _check_checkpoint(config["checkpoint"])
     _check_resume(config["resume"])
+
+
+def _check_integers(node: Any, where: str = "") -> None:
+    """ConfigError C101 for whole numbers that no tensor could hold."""
+    if isinstance(node, int) and not -(1 << 63) <= node < 1 << 63:
+        raise ConfigError(101, f"{where} = {node}"[:100], "not a value it can have", "give less than 2**63")
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in children:
+        _check_integers(value, f"{where}.{name}" if where else str(name))
+
+
+def _check_parts(config: dict[str, Any]) -> None:
+    """ConfigError C101 where a part should be described and is not."""
+    data = config["data"]
+    parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
+    parts |= {f"sink.{name}": block for name, block in (config["sink"] or {}).items()}
+    parts |= {} if data.get("writer") is None else {"data.writer": data["writer"]}
+    for where, block in parts.items():
+        if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
+            raise ConfigError(101, f"{where} = {block}"[:200], "describes no part", "choose one, or give it a _target_")
+    for split, types in (("train", str), ("val", str | None)):
+        if split not in data or not isinstance(data[split], types):
+            raise ConfigError(101, f"data.{split} = {data.get(split)}", "not a value it can have", "give the path of a store")
 
 
 def _check_choices(config: dict[str, Any]) -> None:
@@ -108,7 +136,7 @@ def _check_choices(config: dict[str, Any]) -> None:
     for where, block in (
         ("loader", config["loader"]),
         ("parallel", config["parallel"]),
-        ("data.source", config["data"].get("source") or {}),
+        ("data.source", config["data"]["source"]),
     ):
         _check_counts(where, block)
 

@@ -1,10 +1,11 @@
 import copy
 
 import pytest
+import torch
 
 from framework.contracts import Field, Manifest
 from framework.errors import CheckpointError
-from framework.resume import check_same, learned
+from framework.resume import check_form, check_same, learned
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 CONFIG = {
@@ -77,3 +78,33 @@ def test_a_longer_name_is_not_a_part():
 def test_no_text_is_kept_since_it_may_be_secret():
     assert "hunter2" not in str(of(model={"token": "hunter2"}))
     assert of(model={"token": "hunter2"}) != of(model={"token": "hunter3"})
+
+
+STATE = {
+    "progress": {"step": 3, "epoch": 0, "epoch_step": 3, "scheduled": 3, "missed": 0},
+    "best": {"loss": 0.5, "step": 2},
+    "val": {},
+    "optimizer": {"state": {0: {"momentum_buffer": torch.zeros(2), "step": 1, "x": None}}},
+}
+
+
+def test_the_form_of_a_state_passes():
+    check_form(STATE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"progress": {"step": float("inf")}},
+        {"progress": {"step": None}},
+        {"progress": {"step": -1}},
+        {"progress": {"step": True}},
+        {"best": {"accuracy": 0.5}},
+        {"best": {"loss": torch.zeros(0)}},
+        {"val": {"loss": "low"}},
+        {"optimizer": {"state": {0: {"momentum_buffer": "text"}}}},
+    ],
+)
+def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
+    with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+        check_form({**STATE, **changes})

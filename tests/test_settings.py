@@ -25,7 +25,9 @@ ORDER = {"block_records": None, "window_blocks": 1}
 CHECKPOINT = {"every_steps": None, "every_s": 600, "keep": 2}
 RESUME = {"run": None, "auto": False, "allow": []}
 BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
-CONFIG = {**VALUES, **{group: {} for group in GROUPS}, **BLOCKS}
+PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
+DATA = {"source": {"_target_": "framework.data.some.Source"}, "train": "train.h5", "val": None, "writer": None}
+CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}}
 
 
 def _workers(**changes):
@@ -209,3 +211,35 @@ def test_an_unknown_key_of_a_block_is_answered(block):
 def test_what_may_differ_is_a_list_of_keys(value):
     with pytest.raises(ConfigError, match=r"^error\[C101\]: resume.allow = "):
         check({**CONFIG, "resume": {**RESUME, "allow": value}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {}},
+        {"optim": {"_target_": 3}},
+        {"sink": {"jsonl": 3}},
+        {"sink": {"x": {}}},
+        {"data": {**DATA, "source": 3}},
+        {"data": {**DATA, "source": None}},
+        {"data": {**DATA, "writer": {}}},
+        {"data": {**DATA, "train": 3}},
+        {"data": {**DATA, "train": None}},
+        {"data": {name: DATA[name] for name in ("source", "train")}},
+    ],
+)
+def test_what_describes_no_part_and_no_path_is_named(changes):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: {next(iter(changes))}\S* = "):
+        check({**CONFIG, **changes})
+
+
+@pytest.mark.parametrize("key", ["prepare", "seed", "debug"])
+def test_a_key_that_was_taken_away_is_named(key):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: {key}"):
+        check({name: value for name, value in CONFIG.items() if name != key})
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1 << 63}, {"data": {**DATA, "source": {**DATA["source"], "sizes": [1, 1 << 70]}}}])
+def test_whole_numbers_that_no_tensor_holds_are_named(changes):
+    with pytest.raises(ConfigError, match=r"^error\[C101\]: (seed|data.source.sizes.1) = \d+"):
+        check({**CONFIG, **changes})

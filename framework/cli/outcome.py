@@ -133,6 +133,8 @@ def _known(error: Exception) -> PacelineError | None:
         getattr(one, "errno", 0) in FILES or os.strerror(errno.EMFILE) in str(one) for one in chain
     ):  # whatever was made of it
         return ResourceError(109, "ulimit -n", "too many open files", "raise it, or use fewer workers, or workers.kind=thread")
+    if any("can't start new thread" in str(one) for one in chain):
+        return ResourceError(110, "threads", "the system starts no more of them", "use fewer workers, or raise 'ulimit -u'")
     if isinstance(error, PacelineError):
         return error
     words = " ".join(str(error).split())[:200]
