@@ -115,7 +115,7 @@ def _check_parts(config: dict[str, Any]) -> None:
     """ConfigError C101 where a part should be described and is not."""
     data = config["data"]
     parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
-    parts |= {f"sink.{name}": block for name, block in (config["sink"] or {}).items()}
+    parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
     parts |= {} if data.get("writer") is None else {"data.writer": data["writer"]}
     for where, block in parts.items():
         if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
