@@ -102,6 +102,11 @@ def _to_repeat(overrides: list[str]) -> list[str]:
     return [word for word in overrides if not word.lstrip("+").startswith(("resume", "allow_targets="))]
 
 
+def _replaced(key: str, given: set[str]) -> bool:
+    """Whether a word of the run before is void: said anew, or about a choice that is another one now."""
+    return key in given or key.split(".", maxsplit=1)[0] in given & set(settings.GROUPS)
+
+
 def _resumed_if_there(arguments: list[str]) -> list[str]:
     """ConfigError C127 where it is not said where."""
     run_dir = option(arguments, "hydra.run.dir")
@@ -164,7 +169,7 @@ def _resumed(arguments: list[str]) -> list[str]:
     try:
         parser = OverridesParser.create()
         given = {parser.parse_override(word).get_key_element() for word in rest if "=" in word and not word.startswith("-")}
-        kept = [word for word in before if parser.parse_override(word).get_key_element() not in given]
+        kept = [word for word in before if not _replaced(parser.parse_override(word).get_key_element(), given)]
     except HydraException:
         return arguments  # Hydra will say what is wrong with them
     flags = ["--config-dir", known] if known and option(arguments, "--config-dir", "-cd") is None else []

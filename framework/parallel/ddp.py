@@ -171,7 +171,9 @@ def launch(num_processes: int, module: str, arguments: list[str], environment: d
         monitor_interval=0.1,
         **_known({"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "shutdown_timeout": SAVE_S}),
     )
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
+    for name in list(logging.root.manager.loggerDict):  # each has a level of its own
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
     before, handlers = (
         dict(os.environ),
         {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)},

@@ -76,3 +76,22 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
     assert time.monotonic() - start < TIMEOUT_S + 45
     assert done.code == 7
     assert "error[P10" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("ways", [([], ranks.DDP), (ranks.DDP, [])])
+def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(dataset, ways):
+    common = ["train", "epochs=3", "report_every=1", "sink=[jsonl]", f"dataset={dataset}"]
+    training.good(paceline(*common, "hydra.run.dir=whole"))
+    with Command(*common, *ways[0], f"hydra.run.dir={RUN}", before=ranks.importable) as command:
+        wait_for(lambda: len(losses(Path(RUN))) > 4, "steps")
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait().code == 75
+    training.good(paceline("train", f"resume={RUN}", "parallel=none", *ways[1], before=ranks.importable))
+    assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)
+
+
+def losses(run_dir):
+    """As they were reported, step by step."""
+    path = run_dir / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line["loss"] for line in lines if line["split"] == "train"]
