@@ -6,6 +6,7 @@ and launchers a file names, all before anything of ours runs.
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import Any
@@ -27,6 +28,7 @@ MOST_REFERENCES = 1000
 MOST_CHARACTERS = 1 << 20
 MOST_JOBS = 10_000
 PACKAGES = ("hydra.conf", "hydra_plugins.")  # that hold configurations; a package is imported before it is looked into
+HARMLESS = re.compile(r"\$\{(now|stamp|slug):[^${}/]*\}")
 BASIC = "hydra._internal.core_plugins.basic_"
 
 
@@ -195,10 +197,10 @@ def _texts(node: Any) -> list[str]:
 
 
 def _check_places(hydra: dict[str, Any], ours: dict[str, Any], typed: set[str]) -> None:
-    """Where a run goes, and who starts it, is said on the command line or by us, not by a file."""
+    """A file may say where a run goes, below the present directory; and who starts it, only the command line."""
     for key in ("run.dir", "sweep.dir", "sweep.subdir"):
-        if f"hydra.{key}" not in typed and _value(hydra, key) != _value(ours, key):
-            what = "set by a configuration file, which must not choose where a run goes"
+        if f"hydra.{key}" not in typed and _value(hydra, key) != _value(ours, key) and not _stays_below(str(_value(hydra, key))):
+            what = "set by a configuration file, which may not lead out of this directory"
             raise _refused(key, what, "give it on the command line")
     subdir = str(_value(hydra, "sweep.subdir"))
     if os.path.isabs(subdir) or ".." in subdir.split("/"):
@@ -207,6 +209,12 @@ def _check_places(hydra: dict[str, Any], ours: dict[str, Any], typed: set[str]) 
         target = str(_value(hydra, f"{key}._target_"))
         if not target.startswith(BASIC) and f"hydra/{key}" not in typed:
             raise _refused(key, "set by a configuration file, which must not choose it", f"give hydra/{key}= on the command line")
+
+
+def _stays_below(path: str) -> bool:
+    """Whether a path is relative and leads down, whatever the date and the like in it are; of other references nobody knows."""
+    path = HARMLESS.sub("x", path)
+    return "${" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 
 # -------------------------------------------------------------------------------------------------------------------- references

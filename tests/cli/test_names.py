@@ -12,6 +12,7 @@ from framework.cli.tuned import check_name
 from framework.contracts import Field, Manifest
 from framework.data.folder import FolderWriter
 from framework.errors import ConfigError, DataError
+from tests.cli.command import paceline
 
 OUT = [
     "..",
@@ -65,3 +66,25 @@ def test_a_class_becomes_a_folder_inside_the_folder_or_is_refused(name):
     assert set(os.listdir("box")) <= {"out"}
     assert os.listdir(".") == ["box"]
     assert all(path.parent == Path("box/out") for path in Path("box/out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("mine/${now:%Y-%m-%d}/x", True),
+        ("runs", True),
+        ("outputs/${stamp:}", True),
+        ("/tmp/x", False),
+        ("a/../../b", False),
+        ("${oc.env:HOME}/x", False),
+        ("${dataset}", False),
+        ("x${now:../..}", False),
+    ],
+)
+def test_a_file_may_send_a_run_below_this_directory_only(path, below):
+    Path("recipes").mkdir()
+    Path("recipes/mine.yaml").write_text(
+        f"# @package _global_\ndefaults: [digits]\nmax_steps: 1\nhydra: {{run: {{dir: '{path}'}}}}\n"
+    )
+    done = paceline("train", "--config-dir", ".", "recipes=mine", "data=synthetic")
+    assert ("error[C125]: hydra.run.dir: " in done.err) == (not below), done.err
