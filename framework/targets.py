@@ -10,7 +10,7 @@ from framework.signature import static_signature
 
 TORCH = ("torch.nn.", "torch.optim.")
 GROUPS = ("augment", "data", "loader", "model", "objective", "pack", "parallel", "precision", "schedule", "sink", "transform")
-_PART = re.compile(rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)")
+_PART = re.compile(rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)|framework\.pack\.blur\.blurred")
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 Config = dict[str, Any]
 
@@ -46,7 +46,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
 
 
 def is_allowed(name: str, allowed: Sequence[str]) -> bool:
-    """Whether a dotted name is on the list. Of ours only parts are: classes and sources. A function, such as one that starts processes, would do
+    """Whether a dotted name is on the list. Of ours only parts are: classes, sources, makers of records. Another function, such as one that starts processes, would do
     what it does for whoever names it.
     """
     return name.startswith((*TORCH, *allowed)) or _PART.fullmatch(name) is not None

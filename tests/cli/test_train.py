@@ -16,7 +16,7 @@ from tests.cli.command import is_one_error_line, losses, paceline
 
 SUMMARY = {
     *("status", "steps", "epochs", "wall_s", "records_per_s", "val", "best", "spans", "peak_rss_bytes", "choices", "notes"),
-    *("train_s", "validate_s", "run_steps", "stages_s", "queue", "usage"),
+    *("train_s", "validate_s", "run_steps", "skipped_steps", "stages_s", "queue", "usage"),
 }
 LINE = {"step", "epoch", "split", "loss", "records_per_s", "wait_s", "copy_s", "forward_s", "backward_s", "optimizer_s"}
 
@@ -35,7 +35,9 @@ def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     assert set(summary["spans"]) == {"wait", "copy", "forward", "backward", "optimizer", "report"}
     assert summary["choices"] == {"data": "hdf5", "loader": "prefetch", "parallel": "none", "precision": "fp32"}
     assert set(json.loads((run / "metrics.jsonl").read_text().splitlines()[0])) >= LINE
-    assert read(run / "exit.json") == {"code": 0, "reason": "finished"}
+    checkpoint = f"checkpoints/step-{summary['steps']:08}.pt"
+    ended = {"code": 0, "reason": "finished", "step": summary["steps"], "rank": None, "checkpoint": checkpoint}
+    assert read(run / "exit.json") == ended
     assert {"command", "versions", "git", "machine", "data"} <= set(read(run / "run.json"))
     assert all((run / name).exists() for name in ("config.yaml", "resolved.json", "tensorboard"))
     assert all(word in done.out for word in ("where the step time went", "share", "p50", "p90"))
