@@ -120,8 +120,10 @@ def conclude(outcome: Outcome, run_dir: Path, short: bool) -> int:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was made of, and what that was made of."""
-    while error is not None:
+    """The error, what it was made of, and what that was made of. Each once: an error may come back as its own context."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

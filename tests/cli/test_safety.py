@@ -163,3 +163,12 @@ def test_a_count_that_cannot_be_is_said(word):
 @pytest.mark.parametrize("word", ["ema_decay=2.0", "clip_norm=0"])
 def test_a_value_that_learns_nothing_is_said(word):
     assert is_one_error_line(paceline("train", word), "C101")
+
+
+def test_an_error_that_is_its_own_context_is_told_all_the_same(tmp_path):
+    def action():
+        first, second = ValueError("first"), ValueError("second")
+        first.__context__, second.__context__ = second, first
+        raise first
+
+    assert "ValueError: first" in outcome_of(action, tmp_path, show_traceback=False).reason
