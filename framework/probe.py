@@ -101,7 +101,7 @@ class Windows:
     def rate(self, spans_s: dict[str, float]) -> Rate:
         """What was counted, once all windows are full."""
         used_up = max(0, self._num_ready - self._ready()) * self._num_records / max(1, self._num_steps)
-        per_s = used_up / (self._start - self._warm_at)
+        per_s = min(used_up, self._num_records / 2) / (self._start - self._warm_at)  # of a few steps nothing might be left
         return Rate(tuple(rate - per_s for rate in self.rates), spans_s, self.busy_cores)
 
 

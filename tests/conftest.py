@@ -67,7 +67,8 @@ def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
     monkeypatch.chdir(tmp_path)
     before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background may have it ignored
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     yield
     for number, handler in handlers.items():  # a command run in this process has taken them
         signal.signal(number, handler)
