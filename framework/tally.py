@@ -81,6 +81,7 @@ class Tally:
     def __init__(self) -> None:
         self._passes: list[Pass] = []
         self._before: Columns | None = None  # of the run that this one goes on from
+        self.carried = 0.0  # records in it, over all ranks
 
     def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
         """Keep a pass, without its graph; as nothing where its records do not count (fillers)."""
@@ -98,7 +99,7 @@ class Tally:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._passes, self._before = [], None
+        self._passes, self._before, self.carried = [], None, 0.0
 
     def columns(self) -> Columns:
         """What was found, in the order in which it came."""
@@ -112,11 +113,6 @@ class Tally:
         counts = torch.tensor([one.outcome.count for one in passes], dtype=torch.float64)
         found = Columns(counts, torch.stack([one.outcome.loss for one in passes]).cpu().double(), sums)
         return found if before is None else _joined([before, found])
-
-    def num_records(self, total: Callable[[Tensor], Tensor]) -> float:
-        """Over all ranks, of this run; not those of the run before it."""
-        count = sum(one.outcome.count for one in self._passes)
-        return total(torch.tensor([count], dtype=torch.float64)).item()
 
     def first_bad(self) -> Pass | None:
         """The first pass of this rank whose loss is not finite."""
@@ -135,8 +131,10 @@ class Tally:
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
         """Go on after what was found before; of another number of ranks each takes on several's, or nobody's."""
-        before = _joined([_unflat(one, state["sums"]) for one in state["ranks"][rank::world_size]])
+        ranks = [_unflat(one, state["sums"]) for one in state["ranks"]]
+        before = _joined(ranks[rank::world_size])
         self._passes, self._before = [], before if len(before.counts) else None
+        self.carried = sum(float(one.counts.sum()) for one in ranks)
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:

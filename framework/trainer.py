@@ -90,7 +90,7 @@ class Trainer:
             self._epoch()
             yield self.val_means
         if self.stopped:
-            self._pace()  # of what the next run will report
+            self._pace(self._tally.means(self.parallel.total)[1])  # of what the next run will report
         self._lap()  # the last report's own time
 
     def _epoch(self) -> None:
@@ -151,16 +151,16 @@ class Trainer:
         found, count = tally.means(self.parallel.total)
         if not math.isfinite(found["loss"]):
             raise self._gone_wrong(f"the loss is {found['loss']}")
-        pace = self._pace()
+        pace = self._pace(count)
         tally.clear()
         if count:
             self._write("train", found, pace, self._lap())
 
-    def _pace(self) -> float:
-        """Records per second since the last report, which are also counted for the whole run."""
+    def _pace(self, count: float) -> float:
+        """Records per second since the last report, which are also counted for the whole run; those of the run before it are neither."""
         now = time.perf_counter()
         wall_s, self._reported_at = now - self._reported_at, now  # writing the report is part of the next one's time
-        fresh = self._tally.num_records(self.parallel.total)
+        fresh = count - self._tally.carried
         self.train_s += wall_s
         self.num_records += fresh
         return fresh / wall_s

@@ -74,7 +74,7 @@ def test_a_mean_is_the_same_to_the_bit_when_it_was_saved_in_between(cut):
 
 
 def test_only_this_run_s_records_count_for_its_pace():
-    assert gone_on([outcome([1.0, 2.0])], [outcome([3.0])]).num_records(one_rank) == 1
+    assert gone_on([outcome([1.0, 2.0])], [outcome([3.0])]).carried == 2
 
 
 @pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
@@ -86,7 +86,7 @@ def test_another_number_of_ranks_takes_every_record_on_once(ranks, world_size):
 def test_what_was_cleared_is_gone():
     tally = gone_on([outcome([1.0])], [outcome([2.0])])
     tally.clear()
-    assert (tally.columns().counts.tolist(), tally.num_records(one_rank)) == ([], 0)
+    assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
 
 
 # ------------------------------------------------------------------------------------------------------- numbers gone wrong

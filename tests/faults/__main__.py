@@ -18,10 +18,10 @@ from tests.faults.lanes import Row, repeat, told
 HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
 
 
-def kills(times: int, seed: int) -> Iterator[Row]:
+def of_one_process(fault: str, attempt: Callable[..., str], times: int, seed: int) -> Iterator[Row]:
+    """``attempt`` on runs of one process, of every precision."""
     with tempfile.TemporaryDirectory() as folder:
-        place = training.make_place(Path(folder))
-        yield repeat("kill -9 in training, gone on with, the same bits", partial(training.killed_at_random, place), times, seed)
+        yield repeat(fault, partial(attempt, training.make_place(Path(folder))), times, seed)
 
 
 def saves(times: int, seed: int) -> Iterator[Row]:
@@ -30,12 +30,6 @@ def saves(times: int, seed: int) -> Iterator[Row]:
         for point in training.POINTS:
             attempt = partial(training.killed_while_saving, place, point)
             yield repeat(f"kill -9 in a save, at {point}", attempt, -(-times // len(training.POINTS)), seed)
-
-
-def stops(times: int, seed: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        place = training.make_place(Path(folder))
-        yield repeat("SIGTERM, SIGUSR1: saved, nothing lost", partial(training.told_to_stop, place), times, seed)
 
 
 def ddp(times: int, seed: int) -> Iterator[Row]:
@@ -54,9 +48,9 @@ def flips(times: int, seed: int) -> Iterator[Row]:
 
 
 CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
-    "kills": (kills, 500),
+    "kills": (partial(of_one_process, "kill -9 in training, gone on with, the same bits", training.killed_at_random), 500),
     "saves": (saves, 140),
-    "stops": (stops, 100),
+    "stops": (partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop), 100),
     "ddp": (ddp, 30),
     "flips": (flips, 5000),
     "packing": (packing.rows, 200),
