@@ -1,4 +1,4 @@
-"""What a checksum costs: a state saved as we do, beside plain ``torch.save`` with ``fsync``, and read back, in turn.
+"""What checksum and durable name cost: a state saved as we do, beside plain ``torch.save`` with ``fsync``, and read back, in turn.
 
     python benchmarks/checkpoint.py [--rounds 15] [--megabytes 1 45 200] [--folder DIR]
 
@@ -6,6 +6,7 @@ A state is weights, moments and an average, as of an Adam run: tensors of the si
 """
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -26,9 +27,10 @@ def make_state(megabytes: float) -> dict[str, dict[str, torch.Tensor]]:
     while left > 0:
         for shape in SHAPES:
             for group in state.values():
-                if left > 0:
-                    group[f"{len(group)}"] = tensor = torch.randn(shape, generator=draw)
-                    left -= tensor.nbytes
+                size = 4 * math.prod(shape)
+                if left > 0 and (size <= left or shape == SHAPES[-1]):
+                    group[f"{len(group)}"] = torch.randn(shape, generator=draw)
+                    left -= size
     return state
 
 

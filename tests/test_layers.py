@@ -29,6 +29,8 @@ LAYERS = {
         "durable",
         "tally",
         "average",
+        "scaling",
+        "agreement",
         "lock",
         "finite",
         "generators",
@@ -46,6 +48,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 HOMES = {
     "h5py": {"data/hdf5.py"},
     "lmdb": {"data/lmdb.py"},
+    "isal": {"checkpoint.py", "data/checksum.py", "data/lmdb.py", "data/manifest.py"},
     "nvidia": {"data/dali.py"},
     "simplejpeg": {"data/decode.py"},
     "hydra": {"assemble.py", "cli"},

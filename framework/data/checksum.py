@@ -1,14 +1,14 @@
 """Checksums of records: CRC32 over a record's bytes, all fields in the manifest's order; SHA-256 over the CRC32s of a store.
 
-CRC32 is zlib's: about 5 GB/s a core, so some 20 us for a JPEG of 100 kB, and a microsecond for a record of 3 kB.
+CRC32 is zlib's, computed by ISA-L with carry-less multiplication: 25 to 55 GB/s a core where zlib itself has 4, so some 2 us for a JPEG of 100 kB.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 from torch import Tensor
 
 from framework.contracts import Field, Records

@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
-from zlib import crc32
 
 import lmdb
 import numpy as np
 import torch
+from isal.isal_zlib import crc32
 from torch import Tensor
 
 from framework.contracts import Field, Manifest, Records, SourceContext

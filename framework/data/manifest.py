@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from framework.contracts import Field, Manifest, Shard
 from framework.errors import DataError
