@@ -19,6 +19,7 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
+from framework.agreement import check_agreement, code_digest
 from framework.average import Average
 from framework.batch import Batch, move
 from framework.checkpoint import CheckpointFolder
@@ -46,6 +47,7 @@ from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, draws
 from framework.pack.jobs import MakeWriter
 from framework.resume import Learned, check_form, check_same, learned
+from framework.scaling import Scaling, scaling_of, without_scaling
 from framework.tally import Plan
 from framework.targets import Config, check_name, is_allowed, targets
 from framework.trainer import Trainer
@@ -187,15 +189,52 @@ class Assembly:
         self.val_source = self._source("val") if config["data"]["val"] else None
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
+        if not self.train.num_steps:
+            what = (
+                f"leaves nothing of {self.train_source.order.num_used} records, fewer than a batch of {self.scaling.batch_size}"
+            )
+            raise ConfigError(134, "last = drop", what, "lower batch_size, or choose short or wrap")
+        check_agreement(self.parallel, {**self._learned(), "torch": str(torch.__version__), "code": code_digest()})
 
     @property
     def notes(self) -> list[str]:
         """What the choices together mean, where that is not plain to see."""
-        share = self.config["rank_batch_size"]
-        batch_size = self.train_source.order.batch_size
-        return (
-            [] if share is None else [f"rank_batch_size={share} makes batch_size {batch_size}, over all ranks and accumulation"]
-        )
+        share, scaling, notes = self.config["rank_batch_size"], self.scaling, []
+        if share is not None:
+            notes.append(f"rank_batch_size={share} makes batch_size {scaling.batch_size}, over all ranks and accumulation")
+        if scaling.rule != "none":
+            notes.append(
+                f"optim.scaling={scaling.rule}: {', '.join(f'{key} {value:g}' for key, value in self.effective.items())}"
+            )
+        return notes
+
+    @property
+    def scaling(self) -> Scaling:
+        """Of the learning rate with the batch size."""
+        return scaling_of(self.config["optim"], self.train_source.order.batch_size)
+
+    @property
+    def effective(self) -> dict[str, float]:
+        """``batch_size`` over all ranks, and what it makes of ``lr`` and ``warmup_steps``, where the configuration has them."""
+        optim, schedule, scaling = self.config["optim"], self.config["schedule"], self.scaling
+        found: dict[str, float] = {"batch_size": scaling.batch_size}
+        if isinstance(optim.get("lr"), int | float):
+            found["lr"] = optim["lr"] * scaling.factor
+        if "warmup_steps" in schedule:
+            found["warmup_steps"] = scaling.steps(schedule["warmup_steps"])
+        return found
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        optim = without_scaling(self.config["optim"])
+        optimizer: torch.optim.Optimizer = build("optim", optim, self.allowed, params=model.parameters())
+        for group in optimizer.param_groups:
+            group["lr"] *= self.scaling.factor
+        return optimizer
+
+    @property
+    def _schedule(self) -> Config:
+        schedule = self.config["schedule"]
+        return {**schedule, "warmup_steps": self.effective["warmup_steps"]} if "warmup_steps" in schedule else schedule
 
     def build(self, name: str, **runtime: Any) -> Any:
         """The part that the block called ``name`` describes."""
@@ -221,6 +260,7 @@ class Assembly:
             rank=self.parallel.rank,
             world_size=world_size,
             limit=config["limit"],
+            last=config["last"] if training else "short",
             block=config["order"]["block_records"],
             window=config["order"]["window_blocks"],
         )
@@ -281,8 +321,8 @@ class Assembly:
             _plan(config),
             model=model,
             objective=objective,
-            optimizer=self.build("optim", params=model.parameters()),
-            schedule=self.build("schedule"),
+            optimizer=self._optimizer(model),
+            schedule=build("schedule", self._schedule, self.allowed),
             train=self.train,
             val=self.val,
             parallel=self.parallel,
@@ -295,6 +335,7 @@ class Assembly:
         )
         if state is not None:
             self._restore(trainer, state)
+        check_agreement(self.parallel, {"step": trainer.progress.step})  # a run directory that not all ranks see
         if self.parallel.rank == 0 and run_dir is not None:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)

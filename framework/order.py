@@ -103,7 +103,8 @@ class Share(NamedTuple):
 class Order:
     """The order of a data set. Global batch b of an epoch is ``P[b*batch_size:(b+1)*batch_size]``; ranks and accumulation cut it.
 
-    ``batch_size``: records per optimizer step over all ranks and accumulation; the last batch of an epoch may be short.
+    ``batch_size``: records per optimizer step over all ranks and accumulation. ``last``: what becomes of an epoch's last batch where records
+    are too few for it: ``short`` as it is, ``drop`` left out, ``wrap`` filled with the epoch's first records, which come twice then.
     ``limit``: use that many records only, evenly spaced over the data set, first and last included. ``block``, ``window``: shuffle as
     ``block_permutation`` does.
     """
@@ -118,6 +119,7 @@ class Order:
     limit: int | None = None
     block: int | None = None
     window: int = 1
+    last: str = "short"
 
     @property
     def num_used(self) -> int:
@@ -125,14 +127,19 @@ class Order:
         return self.num_records if self.limit is None else min(self.limit, self.num_records)
 
     @property
+    def num_taken(self) -> int:
+        """Records that an epoch's batches hold."""
+        return self.num_used if self.last == "short" else self.num_steps * self.batch_size
+
+    @property
     def num_steps(self) -> int:
         """Optimizer steps per epoch."""
-        return -(-self.num_used // self.batch_size)
+        return self.num_used // self.batch_size if self.last == "drop" else -(-self.num_used // self.batch_size)
 
     @property
     def identity(self) -> dict[str, int]:
         """What decides which records are in global batch b; not how ranks and passes cut it."""
-        found = {"records": self.num_used, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
+        found = {"records": self.num_taken, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
         return found if self.block is None else {**found, "block": self.block, "window": self.window}
 
     def used(self) -> Tensor:
@@ -145,6 +152,8 @@ class Order:
             return
         used = self.used()
         order = used[self._permutation(epoch)] if self.shuffle else used
+        if self.num_taken != self.num_used:
+            order = order[torch.arange(self.num_taken) % self.num_used]
         for batch in order[start * self.batch_size :].split(self.batch_size):
             if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
                 yield Share(batch, 1.0, True)

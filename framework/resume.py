@@ -8,6 +8,7 @@ from torch import Tensor
 
 from framework.contracts import Manifest
 from framework.errors import CheckpointError
+from framework.scaling import KEYS as SCALING_KEYS
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -22,8 +23,17 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
     Texts are hashed: they may come from the environment, and be secret. ``batch_size``: over all ranks; ``manifest``: of the training data.
     """
     chosen = {**{name: config[name] for name in PARTS}, **{name: config[name] for name in KEYS}}
+    chosen |= _later(config)
     data = {"records": manifest.num_records, "classes": list(manifest.classes), "digest": manifest.digest or None}
     return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
+
+
+def _later(config: Config) -> Config:
+    """Keys that older states lack, where they are not what those states had."""
+    optim = config["optim"]
+    if (optim.get("scaling") or "none") == "none":
+        optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
+    return {"optim": optim} if config["last"] == "short" else {"optim": optim, "last": config["last"]}
 
 
 def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:

@@ -69,6 +69,7 @@ def run(
             "stages_s": measured.stages_s,
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
+            "effective": assembly.effective,
         }
         if leads:
             write_json(run_dir / "summary.json", summary)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import ConfigError
+from framework.scaling import RULES as SCALINGS
 from framework.targets import did_you_mean
 
 # key: (types, least value or None); None among the types: may be left out
@@ -20,6 +21,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "validate_every": ((int, type(None)), 1),
     "limit": ((int, type(None)), 1),
     "shuffle": ((bool,), None),
+    "last": ((str,), None),
     "channels_last": ((bool,), None),
     "compile": ((bool,), None),
     "clock": ((bool,), None),
@@ -58,6 +60,7 @@ GROUPS = (
 
 PARTS = ("loader", "parallel", "precision", "model", "objective", "optim", "schedule", "transform", "augment")
 WORKERS = ("num", "kind", "start_method", "timeout_s")
+LAST = ("short", "drop", "wrap")
 VERIFY = ("off", "first_epoch", "always")
 ON_NAN = ("stop", "skip")
 CHECKPOINT = ("every_steps", "every_s", "keep")
@@ -128,11 +131,17 @@ def _check_parts(config: dict[str, Any]) -> None:
 def _check_choices(config: dict[str, Any]) -> None:
     if config["verify"] not in VERIFY:
         raise ConfigError(173, f"verify = {config['verify']}", "not a time to verify", f"choose one of {', '.join(VERIFY)}")
+    if config["last"] not in LAST:
+        what = "not a thing to do with an epoch's last records"
+        raise ConfigError(134, f"last = {config['last']}", what, f"choose one of {', '.join(LAST)}")
     if config["on_nan"] not in ON_NAN:
         raise ConfigError(178, f"on_nan = {config['on_nan']}", "not a thing to do", f"choose {' or '.join(ON_NAN)}")
     if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
         where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
         raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
+    _check_scaling(config["optim"])
+    if not _is_count(max_restarts := config["parallel"].get("max_restarts", 0), 0):
+        raise ConfigError(126, f"parallel.max_restarts = {max_restarts}", "not a number it can be", "give int, at least 0")
     for where, block in (
         ("loader", config["loader"]),
         ("parallel", config["parallel"]),
@@ -141,9 +150,22 @@ def _check_choices(config: dict[str, Any]) -> None:
         _check_counts(where, block)
 
 
+def _check_scaling(optim: dict[str, Any]) -> None:
+    rule, reference = optim.get("scaling") or "none", optim.get("reference_batch_size")
+    if rule not in SCALINGS:
+        raise ConfigError(
+            135, f"optim.scaling = {rule}", "not a rule for the learning rate", f"choose one of {', '.join(SCALINGS)}"
+        )
+    if not (reference is None or _is_count(reference, 1)) or (reference is None and rule != "none"):
+        what = "the batch size that optim.lr is meant for is missing" if reference is None else "not a batch size"
+        raise ConfigError(
+            135, f"optim.reference_batch_size = {reference}", what, "give the batch size that optim.lr is right for"
+        )
+
+
 def _check_counts(where: str, block: dict[str, Any]) -> None:
     """ConfigError C126 for what is counted and cannot be less than one."""
-    for key in ("depth", "copies", "num_processes", "prefetch_depth"):
+    for key in ("depth", "copies", "num_processes", "num_nodes", "prefetch_depth"):
         value = block.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")

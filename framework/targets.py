@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from framework.errors import ConfigError
+from framework.scaling import KEYS as SCALING_KEYS
 from framework.signature import static_signature
 
 TORCH = ("torch.nn.", "torch.optim.")
@@ -41,9 +42,10 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
             raise ConfigError(106, f"{where}.{unknown_special[0]}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
+        names = (*signature.names, *SCALING_KEYS) if where == "optim" else signature.names
         for key in given:
-            if key not in signature.names:
-                what = f"{target} has no argument {key!r}{did_you_mean(key, signature.names, where)}"
+            if key not in names:
+                what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
 
 

@@ -250,3 +250,39 @@ def test_a_large_permutation_is_the_one_torch_finds(monkeypatch):
     found = permutation(5_000_011, 3, 4)  # more records than buckets
     monkeypatch.setattr(order_module, "find", lambda name: None)
     assert torch.equal(found, permutation(5_000_011, 3, 4))
+
+
+# ------------------------------------------------------------------------------------------------------- an epoch's last batch
+
+
+@given(ORDERS, st.integers(0, 9), st.sampled_from(["drop", "wrap"]))
+def test_every_batch_is_whole_unless_the_last_may_be_short(order, epoch, last):
+    order = replace(order, last=last)
+    sizes = [sum(len(share.indices) for share in step) for step in _steps(order, epoch)]
+    assert sizes == [order.batch_size] * order.num_steps
+    assert order.num_taken == order.num_steps * order.batch_size == order.identity["records"]
+
+
+@given(ORDERS, st.integers(0, 9))
+def test_dropping_leaves_out_only_what_fills_no_batch(order, epoch):
+    short = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)]
+    dropped = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1, last="drop").shares(epoch)]
+    assert dropped == [batch for batch in short if len(batch) == order.batch_size]
+
+
+@given(ORDERS, st.integers(0, 9))
+def test_wrapping_fills_with_the_epoch_s_first_records(order, epoch):
+    short = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)]
+    wrapped = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1, last="wrap").shares(epoch)]
+    once = [index for batch in short for index in batch]
+    assert [index for batch in wrapped for index in batch] == (once * order.batch_size * 2)[: order.num_steps * order.batch_size]
+    assert len(wrapped) == len(short)
+
+
+@given(ORDERS, st.integers(0, 9), st.sampled_from(["drop", "wrap"]), st.integers(0, 5))
+def test_any_step_of_whole_batches_is_reached_by_a_jump(order, epoch, last, start):
+    order = replace(order, last=last)
+    whole = [_lists([share]) for share in order.shares(epoch)]
+    passes = [number for number, share in enumerate(order.shares(epoch)) if share.last]
+    begin = 0 if start == 0 else (passes[start - 1] + 1 if start <= len(passes) else len(whole))
+    assert [_lists([share]) for share in order.shares(epoch, start)] == whole[begin:]

@@ -12,6 +12,7 @@ CONFIG = {
     **{name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS},
     "seed": 0,
     "shuffle": True,
+    "last": "short",
     "limit": None,
     "clip_norm": None,
     "ema_decay": None,
@@ -50,6 +51,14 @@ def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
     with pytest.raises(CheckpointError) as refused:
         check_same("run", of(), of(**changed), [])
     assert f"error[K105]: resume = run: was saved with other values of {word}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("changed", "word"), [({"last": "drop"}, "last"), ({"optim": {"scaling": "sqrt"}}, "optim.scaling")])
+def test_later_keys_count_where_they_change_something(changed, word):
+    plain = of(optim={"scaling": "none", "reference_batch_size": 8})
+    assert plain == of()
+    with pytest.raises(CheckpointError, match=word):
+        check_same("run", plain, of(**changed), [])
 
 
 @pytest.mark.parametrize("changed", [{"epochs": 9}, {"loader": {"depth": 4}}, {"manifest": Manifest(10, {}, ["cat", "dog"])}])

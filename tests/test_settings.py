@@ -11,6 +11,7 @@ VALUES = {
     "accumulate": 1,
     "report_every": 10,
     "shuffle": True,
+    "last": "short",
     "device": "auto",
     "allow_targets": [],
     "verify": "first_epoch",

@@ -47,7 +47,7 @@ def together(ranks: list[Found]) -> Found:
 
 def _launch(path: Path, num_processes: int) -> Found:
     """Start the ranks and wait for what each leaves beside SPEC."""
-    from framework.parallel.ddp import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
+    from framework.parallel.launch import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
 
     threads = str(max(1, num_cores() // num_processes))
     lost = ""

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,19 +17,42 @@ from framework.cli.outcome import Outcome, conclude, newest_checkpoint, outcome_
 from framework.cli.progress import pack_with_progress
 from framework.cli.signals import StopSignals
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, DistributedError
+from framework.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DistributedError,
+    NumericError,
+)
 from framework.measure.host import die_with_parent, num_cores
+from framework.parallel.hosts import Meeting
 from framework.run import run
+from framework.targets import check_targets
 
 Config = dict[str, Any]
+# what a rank would only end with again
+LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointError, NumericError))
 
 
-def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
-    """Prepare the data, then train in this process, or in ranks started for it."""
+def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None = None) -> Outcome:
+    """Prepare the data, then train in this process, or in ranks started for it; with those of other hosts, where there is a ``meeting``."""
     prepare(config, allowed, pack_with_progress)  # a signal here ends the command at once: there is nothing to save yet
     if "num_processes" in config["parallel"] and "RANK" not in os.environ:
-        return _launch(config, run_dir, allowed)
+        return _launch(config, run_dir, allowed, meeting)
     return _run(config, run_dir, allowed)
+
+
+def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
+    """Start this host's ranks of the run that another host leads; returns the exit code. What may be called was said here, not there."""
+    shared = json.loads(meeting.share(None))
+    config, run_dir = shared["config"], Path(shared["run_dir"])
+    check_targets(config, allowed)
+    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting), run_dir, bool(config["debug"]))
+    if outcome.code:
+        print(outcome.reason, file=sys.stderr)
+    return outcome.code
 
 
 def _run(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
@@ -48,24 +72,37 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
+def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None) -> Outcome:
     """Start the ranks and wait. Their own words about what went wrong are in files, since a launcher knows only exit codes."""
-    from framework.parallel.ddp import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
+    from framework.parallel.launch import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
 
-    num_processes = config["parallel"]["num_processes"]
-    _read_outcomes(run_dir)  # of ranks that were killed together with who should have read them
-    threads = str(max(1, num_cores() // num_processes))
+    chosen = config["parallel"]
+    num_processes, num_nodes, max_restarts = chosen["num_processes"], chosen.get("num_nodes", 1), chosen.get("max_restarts", 0)
+    shared = {"config": config, "run_dir": str(run_dir), "allowed": allowed}
+    if meeting is None or meeting.leads:
+        _read_outcomes(run_dir, "*")  # of ranks that were killed together with who should have read them
+    if meeting is not None and meeting.leads:
+        meeting.share(json.dumps(shared))
+    mine = f"{socket.gethostname()}-{os.getpid()}"
     failed = ""
-    with _in_memory(json.dumps({"config": config, "run_dir": str(run_dir), "allowed": allowed})) as path:
+    with _in_memory(json.dumps({**shared, "launcher": mine})) as path:
         try:
-            signal_number = launch(num_processes, "framework.cli.rank", [path], {"OMP_NUM_THREADS": threads})
+            environment = _environment(num_processes, meeting)
+            signal_number = launch(num_processes, "framework.cli.rank", [path], environment, max_restarts, num_nodes, meeting)
         except DistributedError as error:
             signal_number, failed = 0, str(error)
-    said = _read_outcomes(run_dir)
-    silent = [rank for rank in range(num_processes) if rank not in said]
+    said = _read_outcomes(run_dir, mine)
+    silent = [rank for rank in range(num_processes) if rank not in said] if num_nodes == 1 else []
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
         return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     return _verdict(list(said.values()), silent, failed)
+
+
+def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
+    """The ranks' own: cores shared out; and the way to other hosts, which gloo would guess from this one's name."""
+    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
+    interface = meeting and meeting.interface
+    return {**threads, "GLOO_SOCKET_IFNAME": interface} if interface and "GLOO_SOCKET_IFNAME" not in os.environ else threads
 
 
 @contextmanager
@@ -77,9 +114,9 @@ def _in_memory(text: str) -> Generator[str, None, None]:
         yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
-def _read_outcomes(run_dir: Path) -> dict[int, Outcome]:
-    """What each rank said, the earliest first."""
-    paths = sorted(run_dir.glob("exit.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, Outcome]:
+    """What each rank of a launcher said, the earliest first."""
+    paths = sorted(run_dir.glob(f"exit.rank*.{launcher}.json"), key=lambda path: path.stat().st_mtime_ns)
     outcomes: dict[int, Outcome] = {}
     for path in paths:
         rank, outcome = int(path.name.split(".")[1][4:]), Outcome(**json.loads(path.read_text(encoding="utf-8")))
@@ -91,7 +128,7 @@ def _read_outcomes(run_dir: Path) -> dict[int, Outcome]:
 def _verdict(said: list[Outcome], silent: list[int], failed: str) -> Outcome:
     """The cause: the first rank with an error of its own; else one that ended without a word; else what all say."""
     own = [outcome for outcome in said if outcome.code not in (0, DistributedError.exit_code)]
-    if own or not failed:
+    if own or (said and not failed):
         return own[0] if own else said[0]
     if silent:
         lost = DistributedError(
@@ -104,7 +141,7 @@ def _verdict(said: list[Outcome], silent: list[int], failed: str) -> Outcome:
 
 def run_shared(mine: Config | None) -> int:
     """One rank under a launcher that is not ours. Rank 0 brings what it composed; the others get it through the launcher's store."""
-    from framework.parallel.ddp import share_text  # noqa: PLC0415
+    from framework.parallel.ranks import share_text  # noqa: PLC0415
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
@@ -119,7 +156,7 @@ def run_shared(mine: Config | None) -> int:
 
 
 def _run_shared(shared: Config, leads: bool) -> Outcome:
-    from framework.parallel.ddp import share_text  # noqa: PLC0415
+    from framework.parallel.ranks import share_text  # noqa: PLC0415
 
     config, allowed = shared["config"], tuple(shared["allowed"])
     if leads:
@@ -129,16 +166,34 @@ def _run_shared(shared: Config, leads: bool) -> Outcome:
 
 
 def main(path: str) -> int:
-    """One rank started by ``_launch``."""
+    """One rank started by ``_launch``. Returns its exit code, which the launcher takes as a reason to start all ranks again: 0 where they were
+    told to stop, since that is no failure; the file tells.
+    """
     die_with_parent()
     shared = json.loads(Path(path).read_text(encoding="utf-8"))
     run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
     if allowed:
         sys.path.append(os.getcwd())
-    outcome = outcome_of(partial(_run, config, run_dir, allowed), run_dir, bool(config["debug"]))
-    rank = os.environ["RANK"]
-    write_json(run_dir / f"exit.rank{rank}.json", outcome._asdict())
-    return outcome.code
+    said = run_dir / f"exit.rank{os.environ['RANK']}.{shared['launcher']}.json"
+    if said.exists() and (code := json.loads(said.read_text(encoding="utf-8"))["code"]) in LASTING:
+        return code
+    said.unlink(missing_ok=True)
+    _tell_restart(config)
+    outcome = outcome_of(partial(_run, _restartable(config, run_dir), run_dir, allowed), run_dir, bool(config["debug"]))
+    write_json(said, outcome._asdict())
+    return 0 if outcome.code in (EXIT_INTERRUPTED, EXIT_PREEMPTED) else outcome.code
+
+
+def _restartable(config: Config, run_dir: Path) -> Config:
+    """Going on from what an earlier start of the same ranks has saved: the directory was this run's alone."""
+    resume = config["resume"]
+    return config if resume["run"] else {**config, "resume": {**resume, "run": str(run_dir), "auto": True}}
+
+
+def _tell_restart(config: Config) -> None:
+    number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ["RANK"] == "0" and number != "0":
+        _say(f"note: a rank was lost; all start again ({number} of {config['parallel']['max_restarts']}), from the newest state")
 
 
 if __name__ == "__main__":

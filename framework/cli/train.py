@@ -5,7 +5,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,7 +22,11 @@ from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
+from framework.parallel.srun import rank_environment
 from framework.targets import check_targets
+
+if TYPE_CHECKING:
+    from framework.parallel.hosts import Meeting
 
 Config = dict[str, Any]
 
@@ -41,6 +45,8 @@ class SweepStopped(BaseException):
 
 def main(arguments: list[str]) -> int:
     """The command. Returns the exit code: of the run, or of the first job of a sweep that failed."""
+    if option(arguments, "parallel.num_nodes") is None:  # else each task of srun starts ranks of its own
+        os.environ.update(rank_environment(os.environ))
     if "RANK" in os.environ and arguments[:1] != ["-sc"]:
         return _main_of_rank(arguments)
     typed, stopped = _typed(arguments), False
@@ -84,10 +90,13 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
         check_targets(config, allowed)
         _check_launch(config)
         is_sweep = hydra.mode == RunMode.MULTIRUN
+        meeting = _meeting(config, is_sweep)
+        if meeting is not None and not meeting.leads:
+            return _follow(meeting, allowed, run_dir)
         with in_use(run_dir):
             claim(run_dir, cfg, config, _to_repeat(overrides), typed.config_dir)
             typed.run_dirs.append(run_dir)
-            code = _attempt(config, run_dir, allowed, is_sweep)
+            code = _attempt(config, run_dir, allowed, is_sweep, meeting)
     except PacelineError as error:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
@@ -132,12 +141,34 @@ def _repeated(words: Any) -> list[str]:
     return words
 
 
-def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool) -> int:
+def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
+    """This host among others; None where it is alone, or where a launcher has started ranks already."""
+    num_nodes = config["parallel"].get("num_nodes", 1)
+    if num_nodes == 1 or "RANK" in os.environ:
+        return None
+    if is_sweep:
+        what = "a sweep's jobs would have to meet one after the other"
+        raise ConfigError(
+            138, f"parallel.num_nodes = {num_nodes}", what, "start the jobs one by one, or each as a job of a cluster"
+        )
+    from framework.parallel.hosts import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
+
+    return Meeting(parse_endpoint(config["parallel"]["endpoint"]))
+
+
+def _follow(meeting: "Meeting", allowed: tuple[str, ...], run_dir: Path) -> int:
+    from framework.cli.rank import follow  # noqa: PLC0415
+
+    discard_if_empty(run_dir)  # the leader's counts
+    return follow(meeting, allowed)
+
+
+def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool, meeting: "Meeting | None") -> int:
     from framework.cli.rank import run_here, run_shared  # noqa: PLC0415  # torch is loaded only for a configuration that is sound
 
     if "RANK" in os.environ:
         return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-    outcome = outcome_of(partial(run_here, config, run_dir, allowed), run_dir, bool(config["debug"]))
+    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting), run_dir, bool(config["debug"]))
     return conclude(outcome, run_dir, short=is_sweep)
 
 

@@ -44,7 +44,7 @@ class _Counted:
     def _records(self) -> int:
         """Since the start; the last batch of an epoch may be short."""
         whole_epochs = self.progress.epoch - self._first_epoch
-        return whole_epochs * self.order.num_used + min(self.progress.epoch_step * self.order.batch_size, self.order.num_used)
+        return whole_epochs * self.order.num_taken + min(self.progress.epoch_step * self.order.batch_size, self.order.num_taken)
 
 
 def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float, burn_in_s: float) -> Visit:

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from framework.parallel.ddp import DistributedParallel, environment_rank, share_text, under_launcher
+from framework.parallel.ddp import DistributedParallel
+from framework.parallel.ranks import environment_rank, share_text, under_launcher
 from tests.contract.parallel_facts import facts_of
 
 CPU = torch.device("cpu")
@@ -53,6 +54,25 @@ def talk(_):
     ranks.close()
     ranks.close()
     return {**found, "closed": not torch.distributed.is_initialized()}
+
+
+WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.001}, "bf16": {"compress": "bf16"}}
+
+
+def options(_):
+    """A step's gradients, in every way of sending them."""
+    ranks, found = parallel(), {}
+    for name, changes in WAYS.items():
+        vars(ranks).update({"static_graph": False, "bucket_mb": 25, "compress": "none", "_first": True} | changes)
+        torch.manual_seed(0)
+        model = ranks.wrap(nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 1)))
+        torch.manual_seed(RANK)
+        for number in range(2):
+            with ranks.accumulate(model, number == 1):
+                model(torch.randn(4, 30)).square().mean().backward()
+        found[name] = gradients(model)
+    ranks.close()
+    return found
 
 
 def replicate(ranks):
@@ -162,12 +182,31 @@ def fail(folder):
     time.sleep(600)
 
 
+def stumble(folder):
+    """Rank 1 ends with code 7 at the first two starts; at each, the ranks meet."""
+    count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    (folder / f"start.{RANK}.{count}").touch()
+    ranks = parallel()
+    total = ranks.total(torch.ones(1, dtype=torch.float64)).tolist()
+    if RANK == 1 and int(count) < 2:
+        os._exit(7)
+    ranks.close()
+    return {"total": total}
+
+
 def contract(_):
     return facts_of(parallel())
 
 
 def main(program, folder):
-    programs = {"contract": contract, "talk": talk, "batch_norm": batch_norm, "fail": fail}
+    programs = {
+        "contract": contract,
+        "talk": talk,
+        "batch_norm": batch_norm,
+        "fail": fail,
+        "stumble": stumble,
+        "options": options,
+    }
     found = programs[program](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(found))
     gc.collect()  # a replica that outlives its group until the interpreter ends aborts the process now and then

@@ -1,15 +1,13 @@
 import json
-import os
-import signal
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from framework.errors import ConfigError, DistributedError
-from framework.parallel.ddp import DistributedParallel, launch, under_launcher
-from tests.parallel.launching import ENVIRONMENT, launched
+from framework.parallel.ddp import DistributedParallel
+from framework.parallel.ranks import under_launcher
+from tests.parallel.launching import launched
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +72,6 @@ def test_closing_ends_the_group_and_may_be_repeated(ranks):
     assert [found["closed"] for found in ranks] == [True, True]
 
 
-def _is_alive(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and ") Z" not in stat.read_text()
-
-
-def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable(tmp_path):
-    before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
-        launch(2, "tests.parallel.rank_program", ["fail", str(tmp_path)], ENVIRONMENT)
-    pids = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
-    assert len(pids) == 2
-    assert not any(map(_is_alive, pids))
-    assert (dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-
-
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     assert not under_launcher()
@@ -101,3 +84,29 @@ def test_ranks_that_cannot_meet_say_so(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(DistributedError, match=r"^error\[P101\]: parallel = ddp: the ranks could not meet"):
         DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, device=torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    return launched("options", tmp_path_factory.mktemp("options"))
+
+
+def test_the_size_of_buckets_changes_no_bit(options):
+    for found in options:
+        assert found["small"] == found["plain"] == options[0]["plain"]
+
+
+def test_a_static_graph_learned_in_the_first_of_several_passes_gives_the_same_gradients(options):
+    for found in options:
+        assert found["static"] == pytest.approx(found["plain"], rel=1e-5, abs=1e-7)
+
+
+def test_gradients_sent_as_bfloat16_are_rounded(options):
+    for found in options:
+        assert found["bf16"] != found["plain"]
+        assert found["bf16"] == pytest.approx(found["plain"], rel=2**-6, abs=1e-3)
+
+
+def test_another_way_of_sending_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match=r"^error\[C136\]: parallel.compress = zip: .* none or bf16"):
+        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, compress="zip", device=torch.device("cpu"))

@@ -1,0 +1,82 @@
+"""Ranks that talk: sums, lists and flags over a process group; gloo on CPU, nccl on GPU."""
+
+import os
+import time
+from datetime import timedelta
+from itertools import zip_longest
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from framework.errors import ConfigError, DistributedError
+from framework.parallel.ranks import meet, under_launcher
+
+AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
+
+
+class RankGroup:
+    """A rank among ``world_size``, on ``device``, or on the GPU of its own. ``timeout_s``: how long it waits for another.
+
+    ConfigError C109 where nobody has started ranks, DistributedError P101 where they cannot meet.
+    """
+
+    def __init__(self, choice: str, timeout_s: float, device: torch.device) -> None:
+        if not under_launcher():
+            what = "this process is not one of several ranks"
+            raise ConfigError(109, f"parallel = {choice}", what, "start with 'paceline train' or torchrun")
+        cuda = device.type == "cuda"
+        self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
+        if cuda:
+            torch.cuda.set_device(self.device)
+        try:
+            store, rank, world_size = meet()
+            dist.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=PrefixStore("paceline/group", store),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=timeout_s),
+                device_id=self.device if cuda else None,
+            )
+        except (RuntimeError, ValueError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
+            what = f"the ranks could not meet ({error})"
+            raise DistributedError(101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT") from error
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.notes: tuple[str, ...] = ()
+        self._left, self._every, self._agreed_at = 1, 1, time.monotonic()
+        self._asked: list[bool] = []
+
+    def total(self, sums: Tensor) -> Tensor:
+        shared = sums.to(self.device)
+        dist.all_reduce(shared)
+        return shared.cpu()
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        lengths = torch.zeros(self.world_size, dtype=torch.float64)
+        lengths[self.rank] = len(values)
+        lengths = [int(length) for length in self.total(lengths)]
+        padded = torch.zeros(max(lengths), dtype=values.dtype)
+        padded[: len(values)] = values
+        found = [torch.empty_like(padded, device=self.device) for _ in lengths]
+        dist.all_gather(found, padded.to(self.device))
+        return [one.cpu()[:length] for one, length in zip(found, lengths, strict=True)]
+
+    def agree(self, *flags: bool) -> list[bool]:
+        """Exchanged about once a second, so that it costs nothing in fast steps and answers soon in slow ones; rank 0's clock decides."""
+        self._asked = [asked or flag for asked, flag in zip_longest(self._asked, flags, fillvalue=False)]
+        self._left -= 1
+        if self._left > 0:
+            return [False] * len(flags)
+        now = time.monotonic()
+        step_s = (now - self._agreed_at) / self._every
+        wish = min(AGREE_STEPS, max(1, int(AGREE_S / step_s))) if self.rank == 0 else 0
+        *asked, every = self.total(torch.tensor([*map(float, self._asked), float(wish)], dtype=torch.float64)).tolist()
+        self._left = self._every = int(every)
+        self._asked, self._agreed_at = [], now
+        return [count > 0 for count in asked]
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()

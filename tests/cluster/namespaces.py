@@ -1,0 +1,72 @@
+"""Hosts on one machine: network namespaces, each joined by a pair of veth to a bridge in one more, which is the switch between them."""
+
+import os
+import shutil
+import subprocess
+from itertools import count
+
+_numbers = count()
+
+
+def refused() -> str:
+    """Why there can be no hosts here; "" where there can."""
+    if shutil.which("ip") is None:
+        return "no 'ip' here (Debian's iproute2)"
+    if os.geteuid() != 0:
+        return "network namespaces are for root only"
+    name = f"paceline-{os.getpid()}-try"
+    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"network namespaces cannot be made: {done.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return ""
+
+
+class Hosts:
+    """``num_hosts`` hosts with the addresses 10.77.N.1, .2, ...; a context."""
+
+    def __init__(self, num_hosts: int) -> None:
+        number = next(_numbers)
+        stem, self._net = f"paceline-{os.getpid()}-{number}", f"10.77.{number % 256}"
+        self.names, self._switch = [f"{stem}-{host}" for host in range(num_hosts)], f"{stem}-switch"
+
+    def __enter__(self) -> "Hosts":
+        _ip("netns", "add", self._switch)
+        self._at_switch("link", "add", "bridge", "type", "bridge")
+        self._at_switch("link", "set", "bridge", "up")
+        for host, name in enumerate(self.names):
+            _ip("netns", "add", name)
+            self._at_switch("link", "add", f"port{host}", "type", "veth", "peer", "name", "wire", "netns", name)
+            self._at_switch("link", "set", f"port{host}", "master", "bridge", "up")
+            for words in (
+                ("addr", "add", f"{self.address(host)}/24", "dev", "wire"),
+                ("link", "set", "wire", "up"),
+                ("link", "set", "lo", "up"),
+            ):
+                _ip("-n", name, *words)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in (*self.names, self._switch):
+            _ip("netns", "del", name)
+
+    def address(self, host: int) -> str:
+        return f"{self._net}.{host + 1}"
+
+    def on(self, host: int, *words: str) -> list[str]:
+        """The command that runs ``words`` there. It becomes them: the process has their number."""
+        return ["ip", "netns", "exec", self.names[host], *words]
+
+    def cut(self, host: int) -> None:
+        """Nothing gets to a host, nor from it; nobody is told."""
+        self._at_switch("link", "set", f"port{host}", "nomaster")
+
+    def mend(self, host: int) -> None:
+        self._at_switch("link", "set", f"port{host}", "master", "bridge")
+
+    def _at_switch(self, *words: str) -> None:
+        _ip("-n", self._switch, *words)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)

@@ -1,0 +1,36 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from framework.errors import DistributedError
+from framework.parallel.launch import launch
+from tests.parallel.launching import ENVIRONMENT
+
+
+def _is_alive(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and ") Z" not in stat.read_text()
+
+
+def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable(tmp_path):
+    before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
+        launch(2, "tests.parallel.rank_program", ["fail", str(tmp_path)], ENVIRONMENT)
+    pids = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
+    assert len(pids) == 2
+    assert not any(map(_is_alive, pids))
+    assert (dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_ranks_start_again_as_often_as_is_said(tmp_path):
+    launch(2, "tests.parallel.rank_program", ["stumble", str(tmp_path)], ENVIRONMENT, max_restarts=2)
+    assert sorted(path.name for path in tmp_path.glob("start.*")) == [
+        f"start.{rank}.{count}" for rank in range(2) for count in range(3)
+    ]
+
+
+def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
+    with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
+        launch(2, "tests.parallel.rank_program", ["stumble", str(tmp_path)], ENVIRONMENT, max_restarts=1)
