@@ -31,6 +31,7 @@ from framework.contracts import (
     LoaderContext,
     Objective,
     Parallel,
+    Precision,
     RecordInput,
     RecordWriter,
     RunContext,
@@ -39,7 +40,7 @@ from framework.contracts import (
     SourceContext,
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
-from framework.generators import seed_generators
+from framework.generators import generator_state, seed_generators, set_generator_state
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
@@ -317,6 +318,9 @@ class Assembly:
         model = self.parallel.wrap(model)
         if config["compile"]:
             _compile(model, self.device)
+        precision: Precision = self.build("precision", device=self.device)
+        if self.parallel.world_size > 1:
+            self._settle(model, objective, precision, sample)
         trainer = Trainer(
             _plan(config),
             model=model,
@@ -326,7 +330,7 @@ class Assembly:
             train=self.train,
             val=self.val,
             parallel=self.parallel,
-            precision=self.build("precision", device=self.device),
+            precision=precision,
             clock=self.clock,
             val_clock=self.val_clock,
             checkpoints=None if run_dir is None else self._checkpoints(run_dir, say),
@@ -340,6 +344,22 @@ class Assembly:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)
         return trainer
+
+    def _settle(self, model: nn.Module, objective: Objective, precision: Precision, sample: Batch) -> None:
+        """One pass that changes nothing, before the first step. DDP arranges its buckets anew after the first pass it sees, by when gradients arrive,
+        and three ranks' sums depend on that; a run that is gone on with must add in the same order from its first step on.
+        """
+        share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * self.config["accumulate"]))
+        batch = {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
+        buffers, generators = [one.clone() for one in model.buffers()], generator_state(self.device)
+        with precision.autocast():
+            loss = objective(model, self._augmented(batch)).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for own, kept in zip(model.buffers(), buffers, strict=True):
+                own.copy_(kept)
+        set_generator_state(generators, self.device)
 
     def _augmented(self, sample: Batch) -> Batch:
         """As in evaluation. ConfigError C118 where the augmentation does not fit."""

@@ -151,6 +151,7 @@ def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
         raise ConfigError(
             138, f"parallel.num_nodes = {num_nodes}", what, "start the jobs one by one, or each as a job of a cluster"
         )
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its sockets warn of hosts without a name
     from framework.parallel.hosts import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
     return Meeting(parse_endpoint(config["parallel"]["endpoint"]))

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -15,7 +16,10 @@ from framework.parallel.group import RankGroup
 COMPRESS = ("none", "bf16")
 
 
-def _as_bf16(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _as_bf16(
+    state: Any,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]  # torch compares the annotation
+) -> torch.futures.Future[torch.Tensor]:
     """Torch's own hook. Under its name torch refuses it on gloo, which has added bfloat16 numbers since."""
     return bf16_compress_hook(state, bucket)
 
@@ -53,7 +57,6 @@ class DistributedParallel(RankGroup):
             static_graph,
             compress,
         )
-        self._first = True
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.sync_batch_norm:
@@ -75,9 +78,4 @@ class DistributedParallel(RankGroup):
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        first, self._first = self._first, False
-        if last or not isinstance(model, DistributedDataParallel) or (first and self.static_graph):
-            return (
-                nullcontext()
-            )  # a static graph is learned in the first pass of all, which must exchange: its mean is exchanged twice
-        return model.no_sync()
+        return model.no_sync() if not last and isinstance(model, DistributedDataParallel) else nullcontext()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
-from framework.parallel.ranks import meet, under_launcher
+from framework.parallel.ranks import all_up, meet, under_launcher
 
 AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
@@ -32,6 +32,7 @@ class RankGroup:
             torch.cuda.set_device(self.device)
         try:
             store, rank, world_size = meet()
+            all_up(store, rank, world_size)
             dist.init_process_group(
                 "nccl" if cuda else "gloo",
                 store=PrefixStore("paceline/group", store),

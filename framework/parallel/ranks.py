@@ -23,9 +23,21 @@ def environment_rank() -> int:
 
 @cache
 def meet() -> tuple[Any, int, int]:
-    """(store, rank, world size), met once per process. The prefix keeps a restarted attempt from a dead one's addresses."""
+    """(store, rank, world size), met once per process. RuntimeError where not all ranks come.
+
+    Where restarts use the agent's store again, as torchrun's do unless told otherwise, a prefix keeps an attempt from a dead one's addresses. Where each has
+    a store of its own there is none: a host that has come back counts its attempts from zero.
+    """
     store, rank, world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
-    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, world_size
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return store, rank, world_size
+
+
+def all_up(store: Any, rank: int, world_size: int) -> None:
+    """Wait until every rank is there: those of a host that was lost may come much later than a step may take."""
+    store.set(f"paceline/up/{rank}", "")
+    store.wait([f"paceline/up/{other}" for other in range(world_size)], timedelta(seconds=MEET_S))
 
 
 def share_text(text: str | None) -> str:
