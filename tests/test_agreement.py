@@ -7,6 +7,7 @@ import torch
 from framework.agreement import check_agreement, code_digest
 from framework.errors import DistributedError
 from framework.parallel.none import NoParallel
+from tests.parallel.launching import launched
 
 
 class Ranks:
@@ -54,6 +55,12 @@ def test_every_rank_names_the_key_and_the_rank_that_differs():
     assert set(told) == {told[0]}
     assert re.search(r"error\[P105\]: rank 2: .*data \(cd, rank 0 has ab\)", told[0])
     assert "seed" not in told[0]
+
+
+def test_real_ranks_are_all_told_before_they_train(tmp_path):
+    first, second = launched("disagree", tmp_path)
+    assert first == second
+    assert first["told"].startswith("error[P105]: rank 1: is about to do something else: data.digest (copy 1, rank 0 has copy 0)")
 
 
 def test_a_key_that_one_rank_lacks_is_a_difference():

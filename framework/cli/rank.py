@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Generator
@@ -55,13 +56,13 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     return outcome.code
 
 
-def _run(config: Config, run_dir: Path, allowed: tuple[str, ...]) -> Outcome:
-    with StopSignals() as signals:
-        summary = run(config, run_dir, allowed, signals.stopped, _say)
+def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals | None = None) -> Outcome:
+    with signals or StopSignals() as heard:
+        summary = run(config, run_dir, allowed, heard.stopped, _say)
     if summary["status"] != "interrupted":
         return Outcome(0, "finished", summary["steps"])
     step = summary["steps"]
-    return Outcome(signals.exit_code, f"stopped after step {step}, state saved; go on with: {_resume_command(run_dir)}", step)
+    return Outcome(heard.exit_code, f"stopped after step {step}, state saved; go on with: {_resume_command(run_dir)}", step)
 
 
 def _resume_command(run_dir: Path) -> str:
@@ -179,9 +180,18 @@ def main(path: str) -> int:
         return code
     said.unlink(missing_ok=True)
     _tell_restart(config)
-    outcome = outcome_of(partial(_run, _restartable(config, run_dir), run_dir, allowed), run_dir, bool(config["debug"]))
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # outside of training: what is written then is soon written
+        signal.signal(number, signal.SIG_IGN)
+    signals = StopSignals()
+    outcome = outcome_of(partial(_run, _restartable(config, run_dir), run_dir, allowed, signals), run_dir, bool(config["debug"]))
     write_json(said, outcome._asdict())
-    return 0 if outcome.code in (EXIT_INTERRUPTED, EXIT_PREEMPTED) else outcome.code
+    if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
+        return outcome.code
+    if (
+        not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1
+    ):  # told on another host, whose launcher waits for nobody
+        os.kill(os.getppid(), signal.SIGUSR1)
+    return 0
 
 
 def _restartable(config: Config, run_dir: Path) -> Config:

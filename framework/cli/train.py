@@ -151,7 +151,7 @@ def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
         raise ConfigError(
             138, f"parallel.num_nodes = {num_nodes}", what, "start the jobs one by one, or each as a job of a cluster"
         )
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its sockets warn of hosts without a name
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its sockets complain of hosts without a name; what fails we say
     from framework.parallel.hosts import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
     return Meeting(parse_endpoint(config["parallel"]["endpoint"]))

@@ -1,7 +1,11 @@
 """Ranks that talk: sums, lists and flags over a process group; gloo on CPU, nccl on GPU."""
 
 import os
+import signal
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import zip_longest
 
@@ -14,6 +18,20 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.ranks import all_up, meet, under_launcher
 
 AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
+
+
+@contextmanager
+def _ended_at_once() -> Generator[None, None, None]:
+    """Signals have their own meaning again: a rank that waits for others, which may be dead, has nothing to save, and would not hear a handler of Python's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class RankGroup:
@@ -31,16 +49,17 @@ class RankGroup:
         if cuda:
             torch.cuda.set_device(self.device)
         try:
-            store, rank, world_size = meet()
-            all_up(store, rank, world_size)
-            dist.init_process_group(
-                "nccl" if cuda else "gloo",
-                store=PrefixStore("paceline/group", store),
-                rank=rank,
-                world_size=world_size,
-                timeout=timedelta(seconds=timeout_s),
-                device_id=self.device if cuda else None,
-            )
+            with _ended_at_once():
+                store, rank, world_size = meet()
+                all_up(store, rank, world_size)
+                dist.init_process_group(
+                    "nccl" if cuda else "gloo",
+                    store=PrefixStore("paceline/group", store),
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=timedelta(seconds=timeout_s),
+                    device_id=self.device if cuda else None,
+                )
         except (RuntimeError, ValueError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
             what = f"the ranks could not meet ({error})"
             raise DistributedError(101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT") from error

@@ -39,6 +39,15 @@ def ddp(times: int, seed: int) -> Iterator[Row]:
         yield repeat(fault, partial(ranks.one_killed, place), times, seed, lanes=1)
 
 
+def restarts(times: int, seed: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = ranks.with_ranks(training.make_place(Path(folder), ("fp32",)), Path(folder))
+        fault = "kill -9 of a rank of two, max_restarts=3: at work again in 15 s, the same bits"
+        yield repeat(fault, partial(ranks.killed_and_started_again, place), times, seed, lanes=1)
+        fault = "kill -9 of a rank that another waits for at the start: all down in 15 s"
+        yield repeat(fault, partial(ranks.one_killed_while_they_meet, place), max(1, times // 10), seed, lanes=1)
+
+
 def flips(times: int, seed: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         whole = states.make_state(Path(folder, "state.pt"))
@@ -52,6 +61,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "saves": (saves, 140),
     "stops": (partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop), 100),
     "ddp": (ddp, 30),
+    "restarts": (restarts, 50),
     "flips": (flips, 5000),
     "packing": (packing.rows, 200),
     "reading": (reading.rows, 5000),

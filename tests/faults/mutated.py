@@ -311,11 +311,13 @@ def recipe(dataset: str, draw: random.Random) -> str:
 def value(dataset: str, draw: random.Random) -> str:
     """values of any key, given to the command"""
     parts = chosen_parts("train", draw)
-    key = draw.choice(
-        [key for key in keys("train", tuple(parts)) if key != "resume" and not key.startswith(("dataset", "debug"))]
-    )
+    known = keys("train", tuple(parts))
+    key = draw.choice([key for key in known if key != "resume" and not key.startswith(("dataset", "debug"))])
     word = draw.choice((f"~{key}", *(f"++{key}={given}" for given in GIVEN)))
     short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
+    short += (
+        ["transform.size=[32,32]"] if "transform.size" in known and key != "transform.size" else []
+    )  # digits of 224 need 600 MiB
     said = guarded(answered, "train", *parts, *short, f"dataset={dataset}", word)
     return f"{' '.join(parts)} {word}: {said}" if said else ""
 

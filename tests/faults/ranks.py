@@ -60,3 +60,35 @@ def one_killed(place: Place, draw: random.Random) -> str:
         return f"torn: {found}"
     good(paceline(*go_on(place, "fp32", draw), *DDP, before=importable))
     return difference(place, "ddp")
+
+
+def killed_and_started_again(place: Place, draw: random.Random) -> str:
+    """kill -9 of a rank, which the launcher answers by starting all again."""
+    with Command(*go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
+        victim = draw.choice(ranks)
+        with suppress(ProcessLookupError):  # it had finished
+            os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)  # both: training again, or at its end
+        again = command.process.exitcode is not None or (len(ranks_of(command.pid)) == 2 and ranks_of(command.pid) != ranks)
+        good(command.wait())
+    return difference(place, "ddp") if again else f"not at work again {time.monotonic() - start:.0f} s later"
+
+
+def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:
+    """kill -9 of a rank that the other waits for before there is anything to save."""
+    with Command(*go_on(place, "fp32", draw), *DDP, before=importable) as command:
+        wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
+        ranks = ranks_of(command.pid)
+        victim = draw.choice(ranks)
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(draw.uniform(3, 5))
+        os.kill(victim, signal.SIGKILL)
+        start = time.monotonic()
+        command.process.join(DOWN_S)
+        wait_for(lambda: not any(map(is_alive, ranks)), "the ranks' end", DOWN_S)
+        code, took_s = command.process.exitcode, time.monotonic() - start
+    return "" if code == 7 and took_s < DOWN_S else f"exit code {code} after {took_s:.0f} s"

@@ -55,8 +55,23 @@ def test_t12_a_run_told_to_stop_has_lost_nothing(place, seed):
     assert training.told_to_stop(place, random.Random(seed)) == ""
 
 
-def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place, tmp_path_factory):
-    assert ranks.one_killed(ranks.with_ranks(place, tmp_path_factory.mktemp("ddp")), random.Random(0)) == ""
+@pytest.fixture(scope="module")
+def place_of_two(place, tmp_path_factory):
+    """With the end of an undisturbed run of two ranks."""
+    return ranks.with_ranks(place, tmp_path_factory.mktemp("ddp"))
+
+
+def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_of_two):
+    assert ranks.one_killed(place_of_two, random.Random(0)) == ""
+
+
+def test_t18_a_rank_that_is_killed_while_they_meet_takes_all_down(place_of_two):
+    assert ranks.one_killed_while_they_meet(place_of_two, random.Random(0)) == ""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_t19_all_ranks_start_again_and_go_on_to_the_same_bits(place_of_two, seed):
+    assert ranks.killed_and_started_again(place_of_two, random.Random(seed)) == ""
 
 
 def test_t4_damaged_states_are_told_before_they_are_unpickled(tmp_path):

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from framework.agreement import check_agreement, code_digest
+from framework.errors import DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.ranks import environment_rank, share_text, under_launcher
 from tests.contract.parallel_facts import facts_of
@@ -196,6 +198,18 @@ def stumble(folder):
     return {"total": total}
 
 
+def disagree(_):
+    """What each rank is told where rank 1 has another copy of the data."""
+    ranks, told = parallel(), ""
+    try:
+        check_agreement(ranks, {"seed": 1, "data.digest": f"copy {RANK}"})
+    except DistributedError as error:
+        told = str(error)
+    check_agreement(ranks, {"seed": 1, "code": code_digest()})
+    ranks.close()
+    return {"told": told}
+
+
 def contract(_):
     return facts_of(parallel())
 
@@ -207,6 +221,7 @@ def main(program, folder):
         "batch_norm": batch_norm,
         "fail": fail,
         "stumble": stumble,
+        "disagree": disagree,
         "options": options,
     }
     found = programs[program](Path(folder))

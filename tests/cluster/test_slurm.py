@@ -1,0 +1,72 @@
+"""Jobs of a real Slurm: tasks of srun are ranks, a job that is told to stop before its time limit queues itself again."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import paceline
+from tests.cluster.slurm import Slurm, refused
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "recipes/slurm/train.sbatch"
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.skipif(bool(refused()), reason=refused())]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with Slurm(tmp_path_factory.mktemp("slurm")) as found:
+        found.env["PATH"] = f"{Path(sys.executable).parent}:{found.env['PATH']}"
+        yield found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with packed digits."""
+    folder = tmp_path_factory.mktemp("place")
+    done = paceline("train", "dataset=packed", "max_steps=1", "hydra.run.dir=first", cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+def log(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [(line["split"], line["step"], line["loss"].hex(), line["lr"].hex()) for line in lines]
+
+
+def submitted(slurm, place, *words):
+    done = subprocess.run(["sbatch", "--parsable", *words], cwd=place, env=slurm.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_tasks_of_srun_are_ranks(slurm, place):
+    words = ["train", "parallel=ddp", "dataset=packed", "epochs=2", "sink=[jsonl]"]
+    job = submitted(slurm, place, "--ntasks=2", "--output=two.txt", f"--wrap=srun paceline {' '.join(words)} hydra.run.dir=two")
+    assert slurm.ended(job, 120) == "COMPLETED", (place / "two.txt").read_text()
+    done = paceline(*words, "parallel.num_processes=2", "hydra.run.dir=alone", cwd=place)
+    assert done.code == 0, done.err
+    assert log(place / "two") == log(place / "alone")
+    assert json.loads((place / "two/exit.json").read_text())["code"] == 0
+
+
+def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns_the_same(slurm, place):
+    words = ["dataset=packed", "epochs=150", "batch_size=96", "report_every=20", "sink=[jsonl]"]
+    limits = ["--time=1", "--signal=USR1@58", "--output=limit.txt"]
+    job = submitted(slurm, place, *limits, str(SCRIPT), *words, "hydra.run.dir=limit")
+    slurm._until(lambda: slurm.facts(job).get("Restarts", "0") != "0", "word before the time limit", 200)
+    slurm.ask("scontrol", "update", f"jobid={job}", "TimeLimit=10")
+    assert slurm.ended(job, 300) == "COMPLETED", (place / "limit.txt").read_text()
+    assert int(slurm.facts(job)["Restarts"]) >= 1
+    done = paceline("train", *words, "parallel=ddp", "parallel.num_processes=2", "hydra.run.dir=unlimited", cwd=place)
+    assert done.code == 0, done.err
+    assert log(place / "limit") == log(place / "unlimited")
+
+
+def test_a_job_that_fails_is_not_queued_again(slurm, place):
+    job = submitted(slurm, place, "--output=bad.txt", str(SCRIPT), "dataset=packed", "optim.lr=1e9", "hydra.run.dir=bad")
+    assert slurm.ended(job, 120) == "FAILED"
+    assert slurm.facts(job)["ExitCode"] in ("6:0", "7:0")  # srun's is the highest: of the rank that saw it, or of the other
+    assert "error[N101]" in (place / "bad.txt").read_text()
