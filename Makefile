@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test check format fresh bench-overhead bench-data gpu faults
+.PHONY: help setup train test check format fresh bench-overhead bench-data gpu faults cluster-test
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ bench-data: $(BENCH_READY)  ## reading and packing beside the peers: IMAGES=fold
 gpu: $(READY)  ## tests that need CUDA
 	@$(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
 	  && $(BIN)/python -m pytest -m gpu $(ARGS) || echo 'no CUDA device here: nothing run'
+
+cluster-test: $(READY)  ## several hosts (network namespaces), a Slurm of its own; needs root, iproute2, slurm-wlm, munge
+	$(BIN)/python -m pytest -m cluster -v -rs $(ARGS)
 
 faults: $(READY)  ## faults by the thousand, and a table of what was survived (about an hour): ARGS="--only kills --seed 7 --times 1"
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -82,8 +82,8 @@ def check_form(state: Mapping[str, Any]) -> None:
         for name, mean in state[part].items():
             if type(mean) not in (int, float):
                 raise ValueError(f"{part}.{name} is no number")
-    if state["best"] and "loss" not in state["best"]:
-        raise ValueError("best has no loss")
+    if state["best"] and state["best"].keys() - {"step"} != state["val"].keys():
+        raise ValueError("best and val are not of the same means")
     for values in state["optimizer"]["state"].values():
         for name, value in values.items():
             if not isinstance(value, Tensor | int | float | None):

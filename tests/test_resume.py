@@ -92,7 +92,7 @@ def test_no_text_is_kept_since_it_may_be_secret():
 STATE = {
     "progress": {"step": 3, "epoch": 0, "epoch_step": 3, "scheduled": 3, "missed": 0},
     "best": {"loss": 0.5, "step": 2},
-    "val": {},
+    "val": {"loss": 0.5},
     "optimizer": {"state": {0: {"momentum_buffer": torch.zeros(2), "step": 1, "x": None}}},
 }
 
@@ -108,7 +108,7 @@ def test_the_form_of_a_state_passes():
         {"progress": {"step": None}},
         {"progress": {"step": -1}},
         {"progress": {"step": True}},
-        {"best": {"accuracy": 0.5}},
+        {"best": {"accuracy": 0.5, "step": 2}},
         {"best": {"loss": torch.zeros(0)}},
         {"val": {"loss": "low"}},
         {"optimizer": {"state": {0: {"momentum_buffer": "text"}}}},
