@@ -58,7 +58,13 @@ gpu: $(READY)  ## tests that need CUDA
 	@$(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
 	  && $(BIN)/python -m pytest -m gpu $(ARGS) || echo 'no CUDA device here: nothing run'
 
-cluster-test: $(READY)  ## several hosts (network namespaces), a Slurm of its own; needs root, iproute2, slurm-wlm, munge
+# hydra-ray-launcher alone asks for an old cloudpickle; it works with what submitit brings
+$(VENV)/.cluster: $(READY)
+	$(BIN)/python -m pip install -q hydra-optuna-sweeper hydra-submitit-launcher 'ray[default]<3'
+	$(BIN)/python -m pip install -q --no-deps hydra-ray-launcher
+	@touch $@
+
+cluster-test: $(VENV)/.cluster  ## several hosts, Slurm, launchers, for real: root, and Debian's iproute2, slurm-wlm, munge
 	$(BIN)/python -m pytest -m cluster -v -rs $(ARGS)
 
 faults: $(READY)  ## faults by the thousand, and a table of what was survived (about an hour): ARGS="--only kills --seed 7 --times 1"

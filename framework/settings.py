@@ -26,6 +26,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "compile": ((bool,), None),
     "clock": ((bool,), None),
     "device": ((str,), None),
+    "search_metric": ((str,), None),
     "on_nan": ((str,), None),
     "max_skips": ((int,), 0),
     "debug": ((str, type(None)), None),

@@ -12,7 +12,7 @@ from framework.signature import static_signature
 TORCH = ("torch.nn.", "torch.optim.")
 GROUPS = ("augment", "data", "loader", "model", "objective", "pack", "parallel", "precision", "schedule", "sink", "transform")
 _PART = re.compile(
-    rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)|framework\.pack\.(blur\.blurred|waves\.noisy_waves)"
+    rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)|framework\.pack\.(blur\.blurred|chips\.drawn_chips|waves\.noisy_waves)"
 )
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
 Config = dict[str, Any]

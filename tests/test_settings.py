@@ -13,6 +13,7 @@ VALUES = {
     "shuffle": True,
     "last": "short",
     "device": "auto",
+    "search_metric": "loss",
     "allow_targets": [],
     "verify": "first_epoch",
     "clock": True,

@@ -28,7 +28,12 @@ from framework.errors import EXIT_PIPE, ConfigError, PacelineError
 from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
+Result = Callable[[DictConfig], float | None]
 UNPICKLES = ("--experimental-rerun",)  # Hydra's: whatever is in the file would be run
+
+
+class JobFailed(Exception):
+    """A job of a sweep that a launcher runs in another process, where its exit code would be lost. It has said why there."""
 
 
 class _Recipes(SearchPathPlugin):
@@ -38,8 +43,13 @@ class _Recipes(SearchPathPlugin):
         search_path.append("paceline", f"file://{ROOT}")
 
 
-def run_app(command: str, arguments: list[str], task: Task) -> int:
-    """Compose ``conf/<command>.yaml`` with ``arguments`` and run ``task`` on it, once or for every job of a sweep.
+def _nothing(config: DictConfig) -> None:
+    return None
+
+
+def run_app(command: str, arguments: list[str], task: Task, result: Result = _nothing) -> int:
+    """Compose ``conf/<command>.yaml`` with ``arguments`` and run ``task`` on it, once or for every job of a sweep; after each, ``result`` is what a
+    sweeper that searches is told.
 
     Returns the first exit code that is not 0. Raises ConfigError for what Hydra cannot compose.
     """
@@ -52,8 +62,9 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
     arguments = _flags_first(arguments)
     codes: list[int] = []
     unforeseen: list[Exception] = []
+    home = os.getpid()
 
-    def job(config: DictConfig) -> None:
+    def job(config: DictConfig) -> float | None:
         try:
             codes.append(task(config))
         except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
@@ -62,12 +73,17 @@ def run_app(command: str, arguments: list[str], task: Task) -> int:
         except Exception as error:
             unforeseen.append(error)
             raise
+        if codes[-1] and os.getpid() != home:
+            raise JobFailed(codes[-1])
+        return result(config)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
     register()
     sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
+    except JobFailed as error:
+        codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
         _discard_sweep()
         if error in unforeseen or isinstance(error, PacelineError) or (isinstance(error, OSError) and error.filename):
@@ -118,7 +134,8 @@ def register() -> None:
         plugins.register(_Recipes)
     guard_hydra()
     stamp.cache_clear()
-    OmegaConf.register_new_resolver("stamp", stamp, replace=True)
+    now = stamp()
+    OmegaConf.register_new_resolver("stamp", lambda: now, replace=True)  # the same in a process that a launcher sends it to
     OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 

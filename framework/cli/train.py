@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework import settings
 from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.app import resolved, run_app
+from framework.cli.app import resolved, run_app, stamp
 from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of
 from framework.cli.report import sweep_report
@@ -51,14 +52,32 @@ def main(arguments: list[str]) -> int:
         return _main_of_rank(arguments)
     typed, stopped = _typed(arguments), False
     try:
-        code = run_app("train", _resumed(arguments), partial(_job, typed))
+        code = run_app("train", _resumed(arguments), partial(_job, typed), _result)
     except SweepStopped as stop:
         code, stopped = int(str(stop)), True
+    if not typed.run_dirs and {"-m", "--multirun"} & set(arguments):
+        typed.run_dirs.extend(_jobs_elsewhere(arguments))
     if len(typed.run_dirs) > 1:
         print_sweep(typed.run_dirs)
         if not stopped:
             sweep_report(typed.run_dirs)
     return code
+
+
+def _result(cfg: DictConfig) -> float | None:
+    """What a search optimizes: a mean of the best validation. None where there is none, which a search takes for a failure."""
+    try:
+        summary = json.loads(Path(HydraConfig.get().runtime.output_dir, "summary.json").read_text(encoding="utf-8"))
+        return float(summary["best"][cfg.search_metric])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
+    """The run directories of a sweep whose jobs a launcher ran in other processes."""
+    sweep_dir = option(arguments, "hydra.sweep.dir")
+    folders = Path(sweep_dir.strip("'\"") if sweep_dir else f"outputs/{stamp()}-sweep").glob("*/exit.json")
+    return sorted((path.parent for path in folders), key=lambda path: int(re.match(r"\d*", path.name)[0] or 0))  # pyright: ignore[reportOptionalSubscript]
 
 
 def _typed(arguments: list[str]) -> Typed:

@@ -70,3 +70,17 @@ def test_a_job_that_fails_is_not_queued_again(slurm, place):
     assert slurm.ended(job, 120) == "FAILED"
     assert slurm.facts(job)["ExitCode"] in ("6:0", "7:0")  # srun's is the highest: of the rank that saw it, or of the other
     assert "error[N101]" in (place / "bad.txt").read_text()
+
+
+def test_a_sweep_is_an_array_of_jobs(slurm, place):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="'make cluster-test' installs it")
+    words = ["hydra/launcher=submitit_slurm", "recipes=sweep_slurm", "hydra.launcher.cpus_per_task=1", "optim.lr=0.01,0.02"]
+    common = ["dataset=packed", "epochs=1", "sink=[jsonl]"]
+    done = paceline("train", "-m", *words, *common, "hydra.sweep.dir=sweep", cwd=place, limit_s=300, **slurm.env)
+    assert done.code == 0, done.err
+    assert "report: " in done.out
+    alone = paceline("train", "-m", "optim.lr=0.01,0.02", *common, "hydra.sweep.dir=alone-sweep", cwd=place)
+    assert alone.code == 0, alone.err
+    logs = [[log(path) for path in sorted(place.glob(f"{name}/[0-9]*"))] for name in ("sweep", "alone-sweep")]
+    assert len(logs[0]) == 2
+    assert logs[0] == logs[1]
