@@ -53,6 +53,7 @@ NO_YAML = {
     "label",
     "files",
     "waves",
+    "chips",
     "blur",
     "advise",
     "crew",
