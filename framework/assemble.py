@@ -308,19 +308,19 @@ class Assembly:
         ``run_dir`` None: nothing is written; for measuring. ``say``: takes warnings.
         """
         config = self.config
-        model: nn.Module = self.build("model").to(self.device)
+        model: nn.Module = self.build("model").to(self.parallel.home)
         if config["channels_last"]:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
         objective: Objective = self.build("objective")
         sample = self.train_source.sample(NUM_SAMPLES)
-        check_fit(model, objective, self._augmented(sample), config)
-        average = None if config["ema_decay"] is None else Average(model, config["ema_decay"])
+        check_fit(model, objective, move(self._augmented(sample), self.parallel.home), config)
         model = self.parallel.wrap(model)
         if config["compile"]:
             _compile(model, self.device)
         precision: Precision = self.build("precision", device=self.device)
         if self.parallel.world_size > 1:
             self._settle(model, objective, precision, sample)
+        decay = config["ema_decay"]
         trainer = Trainer(
             _plan(config),
             model=model,
@@ -334,7 +334,7 @@ class Assembly:
             clock=self.clock,
             val_clock=self.val_clock,
             checkpoints=None if run_dir is None else self._checkpoints(run_dir, say),
-            average=average,
+            average=None if decay is None else Average(self.parallel.unwrap(model), decay),
             stop=stop,
         )
         if state is not None:

@@ -1,32 +1,69 @@
 """An exponential moving average of the weights, for evaluation and for keeping."""
 
-import copy
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process has of it: a shard's own memory, or all of a tensor that is not sharded."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 @final
 class Average:
-    """``decay``: the share of the old average at each optimizer step. Buffers (batch norm's statistics) are copied."""
+    """Of ``model``'s weights. ``decay``: the share of the old average at each optimizer step. Buffers (batch norm's statistics) are copied."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.model, self.decay = model, decay
+        self._weights = [one.detach().clone() for one in model.parameters()]
+        self._buffers = [one.detach().clone() for one in model.buffers()]
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
+    def update(self) -> None:
         """Take the model's weights in; one fused operation for all of them. Never synchronizes."""
-        weights = [parameter.detach() for parameter in model.parameters()]
         torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
-            [p.detach() for p in self.model.parameters()], weights, 1 - self.decay
+            [local(one) for one in self._weights],
+            [local(one.detach()) for one in self.model.parameters()],
+            1 - self.decay,
         )
-        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+        for mine, theirs in zip(self._buffers, self.model.buffers(), strict=True):
             mine.copy_(theirs)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.model.state_dict()
+    @contextmanager
+    def applied(self) -> Generator[None, None, None]:
+        """Inside, the model has the average for its weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
 
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for mine, theirs in self._pairs():
+            kept = local(theirs).clone()
+            local(theirs).copy_(local(mine))
+            local(mine).copy_(kept)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """(the average's, the model's own) of all weights and buffers."""
+        theirs = [one.detach() for one in (*self.model.parameters(), *self.model.buffers())]
+        return list(zip([*self._weights, *self._buffers], theirs, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """By the model's names."""
+        own = [*self.model.parameters(), *self.model.buffers()]
+        kept = {id(theirs): mine for theirs, mine in zip(own, [*self._weights, *self._buffers], strict=True)}
+        return {name: kept.get(id(value), value) for name, value in self.model.state_dict(keep_vars=True).items()}
+
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state)
+        """KeyError, RuntimeError where ``state`` is another model's."""
+        for name, mine in self.state_dict().items():
+            if isinstance(mine, Tensor):
+                local(mine).copy_(local(state[name]))

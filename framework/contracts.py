@@ -375,12 +375,25 @@ class Parallel(Protocol):
     @property
     def notes(self) -> tuple[str, ...]: ...
 
+    @property
+    def home(self) -> torch.device:
+        """Where the model is made, and tried on a few records, before it is wrapped."""
+        ...
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, replicated; it is on ``device`` already."""
+        """The model, replicated or cut into parts; it is on ``home``."""
         ...
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The user's model inside: its ``state_dict`` has the plain names."""
+        ...
+
+    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The same with plain tensors, whatever is cut into parts; asked on all ranks at once."""
+        ...
+
+    def parted(self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """A whole state of a Stepper (``model``, ``average``, ``optimizer``) cut into this rank's parts; asked on all ranks at once."""
         ...
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:

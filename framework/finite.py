@@ -20,7 +20,13 @@ def all_finite(model: nn.Module) -> bool:
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all elements are, by the largest magnitude: few operations for all. Reads the device once."""
-    return math.isfinite(torch.nn.utils.get_total_norm([one for one in tensors if one.numel()], math.inf))
+    kinds: dict[bool, list[Tensor]] = {}
+    for one in tensors:
+        if one.numel():
+            kinds.setdefault(hasattr(one, "full_tensor"), []).append(one)  # shards: all ranks ask together
+    norms = [torch.nn.utils.get_total_norm(same, math.inf) for same in kinds.values()]
+    whole = [getattr(norm, "full_tensor", lambda norm=norm: norm)() for norm in norms]  # all of them first: it is an exchange
+    return all(math.isfinite(norm) for norm in whole)
 
 
 def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:

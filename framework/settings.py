@@ -140,6 +140,9 @@ def _check_choices(config: dict[str, Any]) -> None:
     if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
         where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
         raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
+    if str(config["parallel"]["_target_"]).endswith(".ShardedParallel") and config["precision"].get("dtype") == "fp16":
+        what = "parallel=fsdp cuts gradients into parts, and each rank would find a scale of its own"
+        raise ConfigError(139, "precision.dtype = fp16", what, "choose bf16")
     _check_scaling(config["optim"])
     if not _is_count(max_restarts := config["parallel"].get("max_restarts", 0), 0):
         raise ConfigError(126, f"parallel.max_restarts = {max_restarts}", "not a number it can be", "give int, at least 0")

@@ -1,5 +1,6 @@
 """What an optimizer step is, beyond the optimizer: its rate, the average of the weights, and what becomes of gradients that are no numbers."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -34,10 +35,13 @@ class Stepper:
         """The newest learning rate, of the first group."""
         return self.optimizer.param_groups[0]["lr"]
 
-    @property
-    def weights(self) -> nn.Module:
-        """What is evaluated and kept: the average, where there is one."""
-        return self.model if self.average is None else self.average.model
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that are evaluated and kept: the average's, where there is one."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def weights(self) -> dict[str, Any]:
+        """What is kept, to use."""
+        return (self.average or self.model).state_dict()
 
     def step(self, progress: Progress, last_step: int) -> None:
         """One step, counted as one that changed the weights or missed them. NumericError N102 where too many in a row did not."""
@@ -47,7 +51,7 @@ class Stepper:
         if self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad):
             progress.scheduled, progress.missed = progress.scheduled + 1, 0
             if self.average is not None:
-                self.average.update(self.model)
+                self.average.update()
             if self._buffers is not None:
                 self._buffers.keep()
         else:

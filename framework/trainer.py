@@ -187,8 +187,10 @@ class Trainer:
     def _validate(self, val: Loader) -> bool:
         """Whether it is the best so far."""
         start = time.perf_counter()
-        weights = self.stepper.weights
-        self.val_means, count = evaluate(weights, val, self.objective, self.precision, self.val_clock, self.parallel)
+        with self.stepper.averaged():
+            self.val_means, count = evaluate(
+                self.stepper.model, val, self.objective, self.precision, self.val_clock, self.parallel
+            )
         self.model.train()
         wall_s = time.perf_counter() - start
         self._write("val", self.val_means, count / wall_s, self.val_clock.spans())
@@ -205,17 +207,17 @@ class Trainer:
         if not all_finite(self.stepper.model):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
+        kept = self.parallel.whole(self.stepper.weights()) if weights else None
         if self.parallel.rank == 0:
             for sink in self.sinks:
                 sink.flush()
-            kept = self.stepper.weights.state_dict() if weights else None
             ends = self.stopped or self.progress.step == self._last_step
             self.checkpoints.save(self.progress.step, state, kept, best, ends)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later run needs to go on: tensors and plain values only. Asked on all ranks at once."""
         return {
-            **self.stepper.state_dict(),
+            **self.parallel.whole(self.stepper.state_dict()),
             "progress": asdict(self.progress),
             "order": self.train.identity,
             "best": self.best,
@@ -226,7 +228,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken. On another number of ranks, each draws from another's generators."""
-        self.stepper.load_state_dict(state)
+        self.stepper.load_state_dict(self.parallel.parted(state, self.stepper.model, self.stepper.optimizer))
         self.progress = Progress(**state["progress"])
         self.best, self.val_means = dict(state["best"]), dict(state["val"])
         self._tally.load_state_dict(state["pending"], self.parallel.rank, self.parallel.world_size)

@@ -59,9 +59,15 @@ def test_too_many_in_a_row_are_an_error():
 
 
 def test_what_is_evaluated_and_kept_is_the_average_where_there_is_one():
-    assert make().weights is not make(average=0.9).weights
-    stepper = make(average=0.9)
-    assert stepper.weights is stepper.average.model
+    plain, stepper = make(), make(average=0.5)
+    for one in (plain, stepper):
+        learn(one, Progress())
+    assert plain.weights().keys() == stepper.weights().keys()
+    assert torch.equal(plain.weights()["0.weight"], plain.model[0].weight)
+    assert not torch.equal(stepper.weights()["1.bias"], stepper.model[1].bias)
+    kept = stepper.weights()["1.bias"].clone()
+    with stepper.averaged(), plain.averaged():
+        assert torch.equal(stepper.model[1].bias, kept)
 
 
 def test_a_state_comes_back():
@@ -75,8 +81,8 @@ def test_a_state_comes_back():
 def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
     stepper, progress = make(average=0.5, skip_bad=True), Progress()
     learn(stepper, progress)
-    before = {name: value.clone() for name, value in {**stepper.model.state_dict(), **stepper.weights.state_dict()}.items()}
+    before = [value.clone() for part in (stepper.model.state_dict(), stepper.weights()) for value in part.values()]
     learn(stepper, progress, value=float("nan"))
-    after = {**stepper.model.state_dict(), **stepper.weights.state_dict()}
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    after = [value for part in (stepper.model.state_dict(), stepper.weights()) for value in part.values()]
+    assert all(map(torch.equal, after, before))
     assert (progress.scheduled, progress.missed) == (1, 1)

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from framework.errors import ConfigError
 from framework.parallel.batch_norm import synchronized
 from framework.parallel.group import RankGroup
+from framework.parallel.whole import Whole
 
 COMPRESS = ("none", "bf16")
 
@@ -25,7 +26,7 @@ def _as_bf16(
 
 
 @final
-class DistributedParallel(RankGroup):
+class DistributedParallel(Whole, RankGroup):
     """One replica per rank. Gradients are averaged over ranks, in buckets, while backward still runs.
 
     ``sync_batch_norm``: batch statistics over all ranks, without which results depend on their number. ``bucket_mb``: gradients exchanged at once.

@@ -9,11 +9,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from framework.parallel.whole import Whole
+
 _NOTHING = nullcontext()
 
 
 @final
-class DataParallel:
+class DataParallel(Whole):
     """All GPUs of this machine; with fewer than two, one replica and a note."""
 
     rank = 0

@@ -6,11 +6,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from framework.parallel.whole import Whole
+
 _NOTHING = nullcontext()
 
 
 @final
-class NoParallel:
+class NoParallel(Whole):
     """The model as it is."""
 
     rank = 0

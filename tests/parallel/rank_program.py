@@ -5,14 +5,17 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from framework.agreement import check_agreement, code_digest
 from framework.errors import DistributedError
 from framework.parallel.ddp import DistributedParallel
+from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.ranks import environment_rank, share_text, under_launcher
 from tests.contract.parallel_facts import facts_of
 
@@ -210,6 +213,66 @@ def disagree(_):
     return {"told": told}
 
 
+class Blocks(nn.Module):
+    """Modules of several sizes, some in lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.large, self.small = nn.Linear(20, 40), nn.ModuleList([nn.Linear(40, 4)])
+        self.inner = nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 1))
+
+    def forward(self, x):
+        return self.inner(self.small[0](self.large(x)))
+
+
+def sharded(_):
+    """A step of two passes, sharded, and by ddp; what is kept; a state whole and in parts again."""
+    ranks = ShardedParallel(2, sync_batch_norm=False, timeout_s=60.0, unit_parameters=100, device=CPU)
+    torch.manual_seed(0)
+    expected = flat(Blocks().parameters())
+    torch.manual_seed(RANK)
+    model, names = Blocks(), {}
+    names = {id(module): name for name, module in model.named_modules()}
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    units = []
+    for least in (500, 100):
+        ranks.unit_parameters = least
+        units.append([names[id(unit)] for unit in ranks._units(model)])
+    model = ranks.wrap(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = {
+        "expected_start": expected,
+        "start": flat(ranks.whole(dict(model.state_dict())).values()),
+        "sizes": sizes,
+        "units": units,
+    }
+    found["kept"] = sum(parameter.to_local().numel() for parameter in model.parameters())
+    torch.manual_seed(0)
+    twin = DistributedDataParallel(Blocks())
+    inputs = torch.randn(2, 2, 3, 20)  # pass, rank
+    for number in range(2):
+        with ranks.accumulate(model, number == 1):
+            model(inputs[number, RANK]).square().mean().backward()
+        with nullcontext() if number else twin.no_sync():
+            twin(inputs[number, RANK]).square().mean().backward()
+    found |= {"gradients": flat(p.grad.full_tensor() for p in model.parameters()), "of_ddp": gradients(twin.module)}
+    optimizer.step()
+    state = ranks.whole({"model": model.state_dict(), "average": None, "optimizer": optimizer.state_dict()})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    other = torch.optim.AdamW(model.parameters())
+    parts = ranks.parted(state, model, other)
+    model.load_state_dict(parts["model"])
+    other.load_state_dict(parts["optimizer"])
+    again = ranks.whole({"model": model.state_dict(), "average": None, "optimizer": other.state_dict()})
+    found["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(
+        again, default=lambda value: value.tolist()
+    )
+    ranks.close()
+    return found
+
+
 def contract(_):
     return facts_of(parallel())
 
@@ -222,6 +285,7 @@ def main(program, folder):
         "fail": fail,
         "stumble": stumble,
         "disagree": disagree,
+        "sharded": sharded,
         "options": options,
     }
     found = programs[program](Path(folder))

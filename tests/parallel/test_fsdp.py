@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from framework.checkpoint import newest_path, read_state
+from framework.errors import ConfigError
+from framework.parallel.fsdp import ShardedParallel
+from tests.cli.command import is_one_error_line, losses, paceline
+from tests.parallel.launching import launched
+
+COMMON = [
+    "epochs=2",
+    "batch_size=96",
+    "report_every=3",
+    "ema_decay=0.9",
+    "clip_norm=1.0",
+    "optim=adamw",
+    "optim.lr=2e-4",
+    "sink=[jsonl]",
+]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return launched("sharded", tmp_path_factory.mktemp("sharded"))
+
+
+def test_every_rank_starts_with_rank_0_s_weights(ranks):
+    assert [found["start"] for found in ranks] == [ranks[0]["expected_start"]] * 2
+
+
+def test_each_rank_keeps_a_part(ranks):
+    whole = sum(ranks[0]["sizes"].values())
+    assert sum(found["kept"] for found in ranks) == whole
+    assert all(found["kept"] < whole for found in ranks)
+
+
+def test_gradients_over_passes_and_ranks_are_those_of_ddp(ranks):
+    for found in ranks:
+        assert found["gradients"] == pytest.approx(found["of_ddp"], rel=1e-6, abs=1e-7)
+
+
+def test_a_whole_state_cut_into_parts_is_the_same_again(ranks):
+    assert all(found["comes_back"] for found in ranks)
+
+
+def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
+    assert ranks[0]["units"] == [["large"], ["inner.0", "small.0", "large"]]
+
+
+def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
+        ShardedParallel(2, sync_batch_norm=True, timeout_s=1.0, unit_parameters=1, device=torch.device("cpu"))
+
+
+def test_a_model_without_a_parameter_is_refused():
+    with pytest.raises(ConfigError, match="C108"):
+        ShardedParallel.wrap(type("Alone", (), {"sync_batch_norm": False})(), nn.Identity())
+
+
+# -------------------------------------------------------------------------------------------------------------- the command
+
+
+def train(*words, run_dir):
+    done = paceline("train", *words, f"hydra.run.dir={run_dir}")
+    assert done.code == 0, done.err
+    return losses(Path(run_dir))
+
+
+def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
+    units = "parallel.unit_parameters=500"
+    expected = train(*COMMON, "parallel=ddp", run_dir="ddp")
+    assert train(*COMMON, "parallel=fsdp", units, run_dir="fsdp") == pytest.approx(expected, rel=1e-5)
+    states = [read_state(newest_path(Path(name))) for name in ("ddp", "fsdp")]
+    for part in ("model", "average"):
+        assert states[0][part].keys() == states[1][part].keys()
+        assert all(type(value) is torch.Tensor for value in states[1][part].values())
+    for first, second in (("fsdp", "none"), ("none", "fsdp"), ("fsdp", "fsdp")):
+        folder = f"{first}-{second}"
+        words = [units] if first == "fsdp" else []
+        train(*COMMON, *words, f"parallel={first}", "max_steps=17", "schedule=constant", run_dir=folder)
+        done = paceline("train", f"resume={folder}", f"parallel={second}", "max_steps=30")
+        assert done.code == 0, done.err
+        lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if line["split"] == "train"][-1] == 30
+    after = [losses(Path(name)) for name in ("fsdp-none", "none-fsdp", "fsdp-fsdp")]
+    assert after[0] == pytest.approx(after[1], rel=1e-3)
+    assert after[0] == pytest.approx(after[2], rel=1e-3)
+
+
+def test_fp16_s_scale_is_refused():
+    assert is_one_error_line(paceline("train", "parallel=fsdp", "precision=amp", "precision.dtype=fp16"), "C139")
