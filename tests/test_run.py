@@ -41,6 +41,7 @@ SUMMARY = {
     "stages_s": dict,
     "queue": dict,
     "usage": dict,
+    "effective": dict,
 }
 FILES = {
     "metrics.jsonl",
