@@ -6,7 +6,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-BELT, GOLD, BROWN = np.array([225, 228, 222.0]), np.array([226, 178, 84.0]), np.array([118, 72, 30.0])  # RGB
+BELT, GOLD, BROWN = np.array([[225, 228, 222], [226, 178, 84], [118, 72, 30]], np.float32)  # RGB
 BURNS = (1, 4)  # spots on a spoilt one: at least, at most
 QUALITY = 90  # of the JPEG
 
@@ -17,7 +17,7 @@ def drawn_chips(item: int, seed: int, size: int) -> Iterator[dict[str, Any]]:
     Another ``seed`` draws others.
     """
     rng, spoilt = np.random.default_rng([seed, item]), item % 2
-    y, x = np.mgrid[0:size, 0:size] / size - rng.uniform(0.44, 0.56, (2, 1, 1))
+    y, x = (np.mgrid[0:size, 0:size] / size - rng.uniform(0.44, 0.56, (2, 1, 1))).astype(np.float32)
     angle, radius = np.arctan2(y, x) + rng.uniform(0, 6.3), np.hypot(y * rng.uniform(0.85, 1.2), x)
     waves = sum(rng.uniform(0, 0.02) * np.cos(n * angle + rng.uniform(0, 6.3)) for n in range(2, 7))
     inside = _step(rng.uniform(0.3, 0.4) + waves - radius, 2 / size)
@@ -31,7 +31,9 @@ def drawn_chips(item: int, seed: int, size: int) -> Iterator[dict[str, Any]]:
         brown = np.maximum(brown, rng.uniform(0.55, 1.0) * _step(rng.uniform(0.02, 0.09) - spot, 0.015))
     chip = GOLD + np.clip(brown, 0, 1)[..., None] * (BROWN - GOLD) + 14 * surface[..., None]
     belt = BELT + 4 * _texture(rng, size, 6)[..., None]
-    photo = rng.uniform(0.8, 1.1) * (belt + inside[..., None] * (chip - belt)) + rng.normal(0, 3, (size, size, 1))
+    photo = rng.uniform(0.8, 1.1) * (belt + inside[..., None] * (chip - belt)) + 3 * rng.standard_normal(
+        (size, size, 1), np.float32
+    )
     pixels = np.ascontiguousarray(np.clip(photo, 0, 255).astype(np.uint8)[..., ::-1])
     yield {"image": cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes(), "label": spoilt}
 
@@ -43,4 +45,4 @@ def _step(x: np.ndarray, width: float) -> np.ndarray:
 
 def _texture(rng: np.random.Generator, size: int, cells: int) -> np.ndarray:
     """Smooth noise of about unit variance: so many bumps a side."""
-    return cv2.resize(rng.standard_normal((cells, cells)), (size, size), interpolation=cv2.INTER_CUBIC)
+    return cv2.resize(rng.standard_normal((cells, cells), np.float32), (size, size), interpolation=cv2.INTER_CUBIC)
