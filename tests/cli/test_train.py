@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from framework.cli.train import _jobs_elsewhere
 from framework.model.digits import DigitsCNN
 from tests.cli.command import is_one_error_line, losses, paceline
 
 SUMMARY = {
     *("status", "steps", "epochs", "wall_s", "records_per_s", "val", "best", "spans", "peak_rss_bytes", "choices", "notes"),
-    *("train_s", "validate_s", "run_steps", "skipped_steps", "stages_s", "queue", "usage"),
+    *("train_s", "validate_s", "run_steps", "skipped_steps", "stages_s", "queue", "usage", "effective"),
 }
 LINE = {"step", "epoch", "split", "loss", "records_per_s", "wait_s", "copy_s", "forward_s", "backward_s", "optimizer_s"}
 
@@ -202,3 +203,12 @@ def test_training_without_validation():
     assert read(Path("run/summary.json"))["val"] == {}
     assert Path("run/checkpoints/last.pt").exists()
     assert not Path("run/checkpoints/best.pt").exists()
+
+
+def test_jobs_that_ran_elsewhere_are_found_in_their_order(tmp_path):
+    for name in ("10-lr=0.1", "2-lr=0.2", "0-lr=0.3"):
+        (tmp_path / "sweep" / name).mkdir(parents=True)
+        (tmp_path / "sweep" / name / "exit.json").touch()
+    (tmp_path / "sweep/3-never-begun").mkdir()
+    assert [path.name for path in _jobs_elsewhere(["-m", "hydra.sweep.dir=sweep"])] == ["0-lr=0.3", "2-lr=0.2", "10-lr=0.1"]
+    assert _jobs_elsewhere(["-m"]) == []

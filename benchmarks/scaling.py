@@ -1,0 +1,107 @@
+"""Two ranks on a core each beside one rank on one core, and what a model of the links makes of it for many.
+
+    python benchmarks/scaling.py [--rounds 5] [--steps 12] [--words WORD ...]
+
+Both train the same: ``--words`` of ``paceline train``, with ``rank_batch_size`` records a rank, on made-up images in memory, so that nothing but computing and
+exchanging takes time. In turn, the order changing. The speed-up is that of records per second; what a step of two ranks takes longer is lost to the exchange,
+which the spans name. The model: a ring all-reduce of the gradients in buckets, the first of which must wait for its gradients and the last of which nothing
+hides: t = 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency per bucket, over the slowest link of the ring.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORDS = [
+    "recipes=cifar10",
+    "data=synthetic",
+    "data.source.image_shape=[3,32,32]",
+    "data.source.num_records=40000",
+    "rank_batch_size=128",
+    "precision=fp32",
+    "sink=[]",
+    "validate_every=1000000",
+]
+LINKS = {
+    "10 Gbit/s Ethernet": (1.25e9, 50e-6),
+    "100 Gbit/s Ethernet": (12.5e9, 10e-6),
+    "400 Gbit/s a GPU": (50e9, 5e-6),
+}  # bytes/s, s
+
+
+def run(words: list[str], cores: str, folder: Path) -> dict:
+    """The summary of a run on these cores."""
+    command = ["taskset", "-c", cores, sys.executable, "-m", "framework", "train", *words, f"hydra.run.dir={folder}"]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads((folder / "summary.json").read_text())
+
+
+def ring_s(ranks: int, num_bytes: float, bandwidth: float, latency: float) -> float:
+    """Seconds of a ring all-reduce."""
+    return 2 * (ranks - 1) / ranks * num_bytes / bandwidth + 2 * (ranks - 1) * latency
+
+
+def efficiency(
+    ranks: int, step_s: float, backward_s: float, num_bytes: float, bucket_bytes: float, link: tuple[float, float]
+) -> float:
+    """A step alone over a step among ``ranks``. Buckets are ready evenly over backward; each is sent when it is ready and the link is free."""
+    num_buckets = max(1, round(num_bytes / bucket_bytes))
+    free_at = 0.0
+    for bucket in range(1, num_buckets + 1):
+        ready_at = step_s - backward_s + backward_s * bucket / num_buckets
+        free_at = max(free_at, ready_at) + ring_s(ranks, num_bytes / num_buckets, *link)
+    return step_s / max(step_s, free_at)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument(
+        "--megabytes", type=float, default=26.3, help="of gradients: the recipe's ResNet-9 has 6.6 million weights"
+    )
+    parser.add_argument("--words", nargs="+", default=WORDS)
+    options = parser.parse_args()
+    words = [*options.words, f"max_steps={options.steps}", "epochs=1000"]
+    two = [*words, "parallel=ddp", "parallel.num_processes=2"]
+    ratios, ones, twos = [], [], []
+    for number in range(options.rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            sides = {"one": (words, "0"), "two": (two, "0,1")}
+            order = list(sides) if number % 2 else list(sides)[::-1]
+            found = {side: run(*sides[side], Path(folder, side)) for side in order}
+        if number:  # the first is burn-in
+            ones.append(found["one"])
+            twos.append(found["two"])
+            ratios.append(found["two"]["records_per_s"] / found["one"]["records_per_s"])
+            print(f"{number}: {ratios[-1]:.3f}", flush=True)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"speed-up of two ranks on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(ratios)} rounds)")
+    spans = {
+        name: [1e3 * statistics.median(run["spans"][name]["mean_s"] for run in runs) for runs in (ones, twos)]
+        for name in ("wait", "forward", "backward", "optimizer", "report")
+    }
+    print("| span, ms a step | one rank | two ranks |\n| --- | --- | --- |")
+    for name, (alone, together) in spans.items():
+        print(f"| {name} | {alone:.1f} | {together:.1f} |")
+    step_s, backward_s = sum(alone for alone, _ in spans.values()) / 1e3, spans["backward"][0] / 1e3
+    for shrink, what in ((1, "this step"), (1000, "a step a thousand times as fast")):
+        print(f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n")
+        print("| link | 8 | 64 | 1,024 ranks |\n| --- | --- | --- | --- |")
+        for name, link in LINKS.items():
+            shares = [
+                efficiency(ranks, step_s / shrink, backward_s / shrink, 1e6 * options.megabytes, 25e6, link)
+                for ranks in (8, 64, 1024)
+            ]
+            print(f"| {name} | {' | '.join(f'{share:.3f}' for share in shares)} |")
+
+
+if __name__ == "__main__":
+    main()
