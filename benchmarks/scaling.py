@@ -25,7 +25,7 @@ WORDS = [
     "rank_batch_size=128",
     "precision=fp32",
     "sink=[]",
-    "validate_every=1000000",
+    "data.val=null",
 ]
 LINKS = {
     "10 Gbit/s Ethernet": (1.25e9, 50e-6),
