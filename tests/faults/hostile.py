@@ -227,7 +227,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "framework.run.subprocess.call": {"_args_": [["touch", CANARY]]},
     "framework.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
     "framework.durable.write_text": {"_args_": [CANARY, "x"]},
-    "framework.parallel.ddp.launch": {"num_processes": 1, "module": "evil", "arguments": [], "environment": {}},
+    "framework.parallel.launch.launch": {"num_processes": 1, "module": "evil", "arguments": [], "environment": {}},
     "framework.cli.main.run": {"_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]},
     "framework.model.digits.nn.modules.module.warnings.sys.modules": {},
     "framework.pack.list.csv.csv.sys.exit": {},
