@@ -180,9 +180,7 @@ def main(path: str) -> int:
         return code
     said.unlink(missing_ok=True)
     _tell_restart(config)
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # outside of training: what is written then is soon written
-        signal.signal(number, signal.SIG_IGN)
-    signals = StopSignals()
+    signals = StopSignals(of_rank=True)
     outcome = outcome_of(partial(_run, _restartable(config, run_dir), run_dir, allowed, signals), run_dir, bool(config["debug"]))
     write_json(said, outcome._asdict())
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):

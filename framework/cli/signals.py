@@ -13,24 +13,36 @@ SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 
 
 class StopSignals:
-    """A context in which signals are noted. The handler only notes: no output, no locks."""
+    """A context in which signals are noted. The handler only notes: no output, no locks.
 
-    def __init__(self) -> None:
+    ``of_rank``: not before they are asked for, after the first step: until then a rank may wait for one that is dead, has nothing to save, and
+    ends at once; and none any more afterwards, when it writes how it ended.
+    """
+
+    def __init__(self, of_rank: bool = False) -> None:
+        self._of_rank, self._waiting = of_rank, of_rank
         self._first = 0
         self._at = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
+        if not self._waiting:
+            self._take()
+        return self
+
+    def _take(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._of_rank else handler)
 
     def stopped(self) -> bool:
         """Whether the run should stop."""
+        if self._waiting:
+            self._waiting = False
+            self._take()
         return self._first != 0
 
     @property
