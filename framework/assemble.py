@@ -148,11 +148,15 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
     data = config["data"]
     for split, block in (config["prepare"] or {}).items():
         path = data.get(split)
-        if block is None or path is None or data["writer"] is None or Path(path).exists():
+        if block is None or path is None or data.get("writer") is None or Path(path).exists():
             continue
-        if "input" not in block or not set(block) <= {"input", "pack"}:
-            what = "not what is packed" if "_target_" not in block else "an input where input: and pack: should stand"
-            raise ConfigError(153, f"prepare.{split} = {sorted(block)}", what, "give {input: {...}, pack: {...}}")
+        if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
+            what = (
+                "not what is packed"
+                if not isinstance(block, dict) or "_target_" not in block
+                else "an input where input: and pack: should stand"
+            )
+            raise ConfigError(153, f"prepare.{split} = {block}"[:200], what, "give {input: {...}, pack: {...}}")
         source = build(f"prepare.{split}.input", block["input"], allowed)
         pack_one(
             source, block.get("pack") or {}, writer_of("data.writer", data["writer"], allowed), path, data["writer"]["_target_"]

@@ -26,6 +26,10 @@ def granted(arguments: list[str]) -> Grant:
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     """What a ``_target_`` may begin with, beyond ours. ConfigError C105 where a file says so."""
     given = config.get("allow_targets") or []
+    if not isinstance(given, list):
+        raise ConfigError(
+            101, f"allow_targets = {given}", "not a value it can have", "give packages, as in 'allow_targets=[mypkg]'"
+        )
     if given and not grant.typed:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, f"allow_targets = {given}", what, f"give it on the command line, or by {VARIABLE}")
