@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -15,14 +14,6 @@ from framework.parallel.group import RankGroup
 from framework.parallel.whole import Whole
 
 COMPRESS = ("none", "bf16")
-
-
-def _as_bf16(
-    state: Any,
-    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]  # torch compares the annotation
-) -> torch.futures.Future[torch.Tensor]:
-    """Torch's own hook. Under its name torch refuses it on gloo, which has added bfloat16 numbers since."""
-    return bf16_compress_hook(state, bucket)
 
 
 @final
@@ -51,6 +42,8 @@ class DistributedParallel(Whole, RankGroup):
     ) -> None:
         if compress not in COMPRESS:
             raise ConfigError(136, f"parallel.compress = {compress}", "not a way to send", f"choose {' or '.join(COMPRESS)}")
+        if compress == "bf16" and device.type != "cuda":  # torch refuses it on gloo; under another name it hangs now and then
+            raise ConfigError(136, "parallel.compress = bf16", "not among CPUs", "choose none")
         super().__init__("ddp", timeout_s, device)
         self.sync_batch_norm, self.bucket_mb, self.static_graph, self.compress = (
             sync_batch_norm,
@@ -72,7 +65,7 @@ class DistributedParallel(Whole, RankGroup):
             gradient_as_bucket_view=True,  # no second copy of the gradients
         )
         if self.compress == "bf16":
-            replica.register_comm_hook(None, _as_bf16)
+            replica.register_comm_hook(None, bf16_compress_hook)
         return replica
 
     def unwrap(self, model: nn.Module) -> nn.Module:

@@ -61,7 +61,7 @@ def talk(_):
     return {**found, "closed": not torch.distributed.is_initialized()}
 
 
-WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.001}, "bf16": {"compress": "bf16"}}
+WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.001}}
 
 
 def options(_):

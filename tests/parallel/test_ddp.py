@@ -97,10 +97,9 @@ def test_ways_of_sending_gradients_change_no_bit(options, name):
         assert found[name] == found["plain"] == options[0]["plain"]
 
 
-def test_gradients_sent_as_bfloat16_are_rounded(options):
-    for found in options:
-        assert found["bf16"] != found["plain"]
-        assert found["bf16"] == pytest.approx(found["plain"], rel=2**-6, abs=1e-3)
+def test_bfloat16_is_refused_among_cpus():
+    with pytest.raises(ConfigError, match=r"^error\[C136\]: parallel.compress = bf16: not among CPUs"):
+        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, compress="bf16", device=torch.device("cpu"))
 
 
 def test_another_way_of_sending_is_refused(monkeypatch):
