@@ -72,7 +72,7 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
 
 
 @pytest.mark.parametrize(
-    "target", ["shutil.copy", "torch.load", "framework.parallel.ddp.launch", "evil.Net", "pathlib.Path.touch"]
+    "target", ["shutil.copy", "torch.load", "framework.parallel.launch.launch", "evil.Net", "pathlib.Path.touch"]
 )
 def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()
