@@ -26,11 +26,11 @@ import cv2
 import numpy as np
 import torch
 
-from framework.assemble import prepare
 from framework.cli.allowed import Grant
 from framework.cli.progress import pack_with_progress
 from framework.cli.variant import composed
 from framework.measure.host import machine, num_cores
+from framework.prepare import prepare
 from framework.tune.candidate import Candidate, whole_grid
 from framework.tune.search import Search
 

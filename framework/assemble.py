@@ -1,177 +1,49 @@
-"""Configuration to parts: the only caller of Hydra's ``instantiate``, and the only place where parts meet.
+"""The parts of a run, and the only place where they meet."""
 
-Configuration values and runtime objects never travel together: the values make a partial, which is then called with the objects,
-so that no live object passes through OmegaConf.
-"""
-
-import importlib
-import inspect
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from torch import nn
 
 from framework.agreement import check_agreement, code_digest
 from framework.average import Average
 from framework.batch import Batch, move
+from framework.build import build, last_line
 from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
     Augment,
     Clock,
-    Field,
     Loader,
     LoaderContext,
     Objective,
     Parallel,
     Precision,
-    RecordInput,
-    RecordWriter,
     RunContext,
     Sink,
     Source,
     SourceContext,
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
-from framework.generators import generator_state, seed_generators, set_generator_state
+from framework.generators import seed_generators
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, draws
-from framework.pack.jobs import MakeWriter
+from framework.parallel.settle import settle
 from framework.resume import Learned, check_form, check_same, learned
 from framework.scaling import Scaling, scaling_of, without_scaling
 from framework.tally import Plan
-from framework.targets import Config, check_name, is_allowed, targets
+from framework.targets import Config
 from framework.trainer import Trainer
 
 NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
-
-
-def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
-    """Make the part that ``block`` describes, handing it ``runtime`` objects. ConfigError C105, C106, C113."""
-    for place, inner in targets(block, where):
-        check_name(place, inner["_target_"], allowed)
-        _check_resolved(place, inner["_target_"], allowed)
-    try:
-        deferred = instantiate({**block, "_partial_": True}, _convert_="all")
-        if both := sorted(deferred.keywords.keys() & runtime.keys()):
-            raise ConfigError(106, f"{where}.{both[0]}", "comes from the run, not from the configuration", "remove it")
-        arguments = {**deferred.keywords, **runtime}
-        _check_arguments(where, deferred.func, deferred.args, arguments)
-        return deferred.func(*deferred.args, **arguments)  # not deferred(): that checks Hydra's policy at each call, 80 us
-    except torch.OutOfMemoryError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(113, f"{where} = {block['_target_']}", _last_line(error), "correct its arguments") from error
-    except Exception as error:
-        if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-            raise ConfigError(
-                113, f"{where} = {block['_target_']}", _last_line(error.__cause__ or error), "correct its arguments"
-            ) from error
-        raise
-
-
-def _last_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
-    """What the name stands for must live where the name says: ``framework.cli.os.system`` does not."""
-    try:
-        found = _resolve(target)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(105, f"{where}._target_ = {target}", f"cannot be found ({error})", "correct the name") from error
-    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
-    if not callable(found) or not is_allowed(home, allowed):
-        raise ConfigError(
-            105, f"{where}._target_ = {target}", f"is really {home}, which is not on the list", "name it where it is defined"
-        )
-
-
-def _resolve(target: str) -> Any:
-    parts = target.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:cut])
-        try:
-            found: Any = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-                continue
-            raise
-        for part in parts[cut:]:
-            found = getattr(found, part)
-        return found
-    raise ImportError(f"no module named {parts[0]!r}")
-
-
-def _check_arguments(where: str, function: Callable[..., Any], args: Sequence[Any], keywords: Config) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):  # built in C
-        return
-    try:
-        bound = signature.bind(*args, **keywords)
-    except TypeError as error:
-        raise ConfigError(106, where, f"{function.__qualname__}: {error}", "correct its keys") from error
-    for name, value in bound.arguments.items():
-        if wanted := _misfit(signature.parameters[name].annotation, value):
-            raise ConfigError(101, f"{where}.{name} = {value}", "not a value it can have", f"give {wanted}")
-
-
-def _misfit(annotation: Any, value: Any) -> str | None:
-    """The types a plainly annotated argument takes, where ``value`` is none of them. Anything but plain types is the part's to check."""
-    kinds: tuple[Any, ...] = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    if not all(kind in (str, int, float, bool, type(None)) for kind in kinds) or kinds == (type(None),):
-        return None
-    fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
-    if fits and not (isinstance(value, bool) and bool not in kinds):
-        return None
-    return " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-
-
-PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
-
-
-def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
-    """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
-    data choice's own writer. ConfigError C153 for another key.
-    """
-    data = config["data"]
-    for split, block in (config["prepare"] or {}).items():
-        path = data.get(split)
-        if block is None or path is None or data.get("writer") is None or Path(path).exists():
-            continue
-        if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
-            what = (
-                "not what is packed"
-                if not isinstance(block, dict) or "_target_" not in block
-                else "an input where input: and pack: should stand"
-            )
-            raise ConfigError(153, f"prepare.{split} = {block}"[:200], what, "give {input: {...}, pack: {...}}")
-        source = build(f"prepare.{split}.input", block["input"], allowed)
-        pack_one(
-            source, block.get("pack") or {}, writer_of("data.writer", data["writer"], allowed), path, data["writer"]["_target_"]
-        )
-
-
-def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """The writer that ``block`` describes, to be made for any path; picklable."""
-    return partial(_make_writer, where, block, tuple(allowed))
-
-
-def _make_writer(
-    where: str, block: Config, allowed: Sequence[str], path: str, *, fields: Mapping[str, Field], num_records: int
-) -> RecordWriter:
-    return build(where, {**block, "path": path}, allowed, fields=fields, num_records=num_records)
 
 
 class Assembly:
@@ -221,13 +93,7 @@ class Assembly:
     @property
     def effective(self) -> dict[str, float]:
         """``batch_size`` over all ranks, and what it makes of ``lr`` and ``warmup_steps``, where the configuration has them."""
-        optim, schedule, scaling = self.config["optim"], self.config["schedule"], self.scaling
-        found: dict[str, float] = {"batch_size": scaling.batch_size}
-        if isinstance(optim.get("lr"), int | float):
-            found["lr"] = optim["lr"] * scaling.factor
-        if "warmup_steps" in schedule:
-            found["warmup_steps"] = scaling.steps(schedule["warmup_steps"])
-        return found
+        return self.scaling.effective(self.config["optim"], self.config["schedule"])
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         optim = without_scaling(self.config["optim"])
@@ -323,7 +189,9 @@ class Assembly:
             _compile(model, self.device)
         precision: Precision = self.build("precision", device=self.device)
         if self.parallel.world_size > 1:
-            self._settle(model, objective, precision, sample)
+            share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * config["accumulate"]))
+            batch = {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
+            settle(model, objective, precision, self._augmented(batch), self.device)
         decay = config["ema_decay"]
         trainer = Trainer(
             _plan(config),
@@ -348,22 +216,6 @@ class Assembly:
             run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)
         return trainer
-
-    def _settle(self, model: nn.Module, objective: Objective, precision: Precision, sample: Batch) -> None:
-        """One pass that changes nothing, before the first step. DDP arranges its buckets anew after the first pass it sees, by when gradients arrive,
-        and three ranks' sums depend on that; a run that is gone on with must add in the same order from its first step on.
-        """
-        share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * self.config["accumulate"]))
-        batch = {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
-        buffers, generators = [one.clone() for one in model.buffers()], generator_state(self.device)
-        with precision.autocast():
-            loss = objective(model, self._augmented(batch)).loss
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for own, kept in zip(model.buffers(), buffers, strict=True):
-                own.copy_(kept)
-        set_generator_state(generators, self.device)
 
     def _augmented(self, sample: Batch) -> Batch:
         """As in evaluation. ConfigError C118 where the augmentation does not fit."""
@@ -395,7 +247,7 @@ class Assembly:
             check_form(state)
             trainer.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            what = f"its state does not fit this configuration ({_last_line(error)})"
+            what = f"its state does not fit this configuration ({last_line(error)})"
             raise CheckpointError(
                 103, f"resume = {run}", what, "resume with the model and optimizer it was saved with"
             ) from error
@@ -441,7 +293,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(119, f"device = {name}", f"not here ({_last_line(error)})", "choose auto or cpu") from error
+        raise ConfigError(119, f"device = {name}", f"not here ({last_line(error)})", "choose auto or cpu") from error
     return device
 
 
@@ -472,6 +324,6 @@ def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Conf
 
 def _misfit_of(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
     fields = ", ".join(f"{field} {tuple(t.shape[1:])}" for field, t in batch.items() if field != "index")
-    what = f"does not fit the data's {fields} ({type(error).__name__}: {_last_line(error)})"
+    what = f"does not fit the data's {fields} ({type(error).__name__}: {last_line(error)})"
     fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
     return ConfigError(118, f"{name} = {block['_target_']}", what, fix if name == "model" else "set its keys to what the data is")

@@ -45,15 +45,11 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for mine, theirs in self._pairs():
-            kept = local(theirs).clone()
-            local(theirs).copy_(local(mine))
+        own = (*self.model.parameters(), *self.model.buffers())
+        for mine, theirs in zip((*self._weights, *self._buffers), own, strict=True):
+            kept = local(theirs.detach()).clone()
+            local(theirs.detach()).copy_(local(mine))
             local(mine).copy_(kept)
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """(the average's, the model's own) of all weights and buffers."""
-        theirs = [one.detach() for one in (*self.model.parameters(), *self.model.buffers())]
-        return list(zip([*self._weights, *self._buffers], theirs, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """By the model's names."""

@@ -11,13 +11,13 @@ import secrets
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from framework.errors import ResourceError
+from framework.handlers import handled
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk, a quota or a limit says when there is no room
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -138,17 +138,11 @@ def _remove(path: Path) -> bool:
 @contextmanager
 def uninterrupted() -> Generator[None, None, None]:
     """Ctrl-C and SIGTERM wait until the block ends: for calls into libraries that cannot be left by an exception."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     noted: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda found, _: noted.append(found)) for number in numbers}
     try:
-        yield
+        with handled((signal.SIGINT, signal.SIGTERM), lambda number, _: noted.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if noted:
             signal.raise_signal(noted[0])
 

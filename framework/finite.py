@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from framework.contracts import Parallel
 from framework.errors import DistributedError, NumericError, PacelineError
@@ -20,12 +21,10 @@ def all_finite(model: nn.Module) -> bool:
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all elements are, by the largest magnitude: few operations for all. Reads the device once."""
-    kinds: dict[bool, list[Tensor]] = {}
-    for one in tensors:
-        if one.numel():
-            kinds.setdefault(hasattr(one, "full_tensor"), []).append(one)  # shards: all ranks ask together
-    norms = [torch.nn.utils.get_total_norm(same, math.inf) for same in kinds.values()]
-    whole = [getattr(norm, "full_tensor", lambda norm=norm: norm)() for norm in norms]  # all of them first: it is an exchange
+    shards = [one for one in tensors if one.numel() and isinstance(one, DTensor)]
+    others = [one for one in tensors if one.numel() and not isinstance(one, DTensor)]
+    norms = [torch.nn.utils.get_total_norm(same, math.inf) for same in (shards, others) if same]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]  # an exchange: on all ranks
     return all(math.isfinite(norm) for norm in whole)
 
 

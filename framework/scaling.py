@@ -26,6 +26,15 @@ class Scaling(NamedTuple):
         """Optimizer steps over as many records as ``count`` batches of the reference have."""
         return count if self.rule == "none" else max(min(count, 1), round(count * self.reference / self.batch_size))
 
+    def effective(self, optim: dict[str, Any], schedule: dict[str, Any]) -> dict[str, float]:
+        """``batch_size``, and what it makes of the blocks' ``lr`` and ``warmup_steps``, where they have them."""
+        found: dict[str, float] = {"batch_size": self.batch_size}
+        if isinstance(optim.get("lr"), int | float):
+            found["lr"] = optim["lr"] * self.factor
+        if "warmup_steps" in schedule:
+            found["warmup_steps"] = self.steps(schedule["warmup_steps"])
+        return found
+
 
 def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
     """What the block ``optim`` says for ``batch_size`` records a step."""

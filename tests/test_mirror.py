@@ -39,6 +39,7 @@ NO_YAML = {
     "queue",
     "batch_norm",
     "group",
+    "settle",
     "whole",
     "ranks",
     "hosts",

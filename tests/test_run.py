@@ -10,7 +10,6 @@ from hydra.core.global_hydra import GlobalHydra
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from framework import settings
-from framework.assemble import prepare
 from framework.checkpoint import newest_state
 from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
@@ -18,6 +17,7 @@ from framework.errors import CheckpointError, ConfigError
 from framework.model.digits import DigitsCNN
 from framework.pack.packing import Packing
 from framework.pack.run import pack
+from framework.prepare import prepare
 from framework.run import choices, facts, run
 from framework.span import SPANS
 from tests.fakes import Reads

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from framework.assemble import build
+from framework.build import build
 from framework.cli.paths import CONF
 from framework.errors import ConfigError
 from framework.targets import as_prefixes, check_name, check_targets, did_you_mean, is_allowed, targets
@@ -60,7 +60,7 @@ def test_a_target_inside_a_target_is_checked_too():
         "framework.cli.main.os.system",
         "framework.durable.os.remove",
         "framework.checkpoint.torch.load",
-        "framework.assemble.importlib.import_module",
+        "framework.build.importlib.import_module",
         "framework.durable.Path",
         "torch.nn.modules.module.functools.partial",
     ],

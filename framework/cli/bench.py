@@ -205,8 +205,8 @@ def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -
 
 def _prepared(cells: list[Cell]) -> list[Cell]:
     """Their stores packed, where they are missing, before anything is timed. Raises the first one's error where none could be."""
-    from framework.assemble import prepare  # noqa: PLC0415  # loads torch: only for configurations that are sound
     from framework.cli.progress import pack_with_progress  # noqa: PLC0415
+    from framework.prepare import prepare  # noqa: PLC0415  # loads torch: only for configurations that are sound
 
     errors: list[PacelineError] = []
     for number, cell in enumerate(cells):

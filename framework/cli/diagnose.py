@@ -124,12 +124,12 @@ def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:
 
     import torch  # noqa: PLC0415
 
-    from framework.assemble import prepare  # noqa: PLC0415
     from framework.cli.diagnosis import as_json, show, show_applied  # noqa: PLC0415
     from framework.cli.progress import pack_with_progress  # noqa: PLC0415
     from framework.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.diagnose.parts import Setting  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
+    from framework.prepare import prepare  # noqa: PLC0415
 
     torch.set_num_threads(num_cores())  # as a run does
     prepare(config, allowed, pack_with_progress)

@@ -72,8 +72,9 @@ def _output_path(config: dict[str, Any]) -> str:
 
 
 def _pack(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
-    from framework.assemble import build, writer_of  # noqa: PLC0415  # loads torch: only for a configuration that is sound
+    from framework.build import build  # noqa: PLC0415  # loads torch: only for a configuration that is sound
     from framework.cli.progress import for_output, packing_of, show_packing  # noqa: PLC0415
+    from framework.prepare import writer_of  # noqa: PLC0415
 
     output, path = config["output"], _output_path(config)
     source = build("input", config["input"], allowed)
@@ -87,8 +88,9 @@ def _pack(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
 
 
 def _advise(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
-    from framework.assemble import build, writer_of  # noqa: PLC0415
+    from framework.build import build  # noqa: PLC0415
     from framework.cli.advice import show_advice  # noqa: PLC0415
+    from framework.prepare import writer_of  # noqa: PLC0415
 
     output = config["output"]
     words = [str(word) for word in OmegaConf.to_container(HydraConfig.get().overrides.task) or []]

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from framework.assemble import prepare
 from framework.cli.main import leave
 from framework.cli.outcome import Outcome, conclude, newest_checkpoint, outcome_of
 from framework.cli.progress import pack_with_progress
@@ -29,6 +28,7 @@ from framework.errors import (
 )
 from framework.measure.host import die_with_parent, num_cores
 from framework.parallel.hosts import Meeting
+from framework.prepare import prepare
 from framework.run import run
 from framework.targets import check_targets
 
@@ -42,7 +42,7 @@ def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: M
     prepare(config, allowed, pack_with_progress)  # a signal here ends the command at once: there is nothing to save yet
     if "num_processes" in config["parallel"] and "RANK" not in os.environ:
         return _launch(config, run_dir, allowed, meeting)
-    return _run(config, run_dir, allowed)
+    return _run(config, run_dir, allowed, StopSignals(of_rank=False))
 
 
 def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
@@ -56,8 +56,8 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     return outcome.code
 
 
-def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals | None = None) -> Outcome:
-    with signals or StopSignals() as heard:
+def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], heard: StopSignals) -> Outcome:
+    with heard:
         summary = run(config, run_dir, allowed, heard.stopped, _say)
     if summary["status"] != "interrupted":
         return Outcome(0, "finished", summary["steps"])
@@ -78,7 +78,7 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Me
     from framework.parallel.launch import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
 
     chosen = config["parallel"]
-    num_processes, num_nodes, max_restarts = chosen["num_processes"], chosen.get("num_nodes", 1), chosen.get("max_restarts", 0)
+    num_processes, max_restarts = chosen["num_processes"], chosen.get("max_restarts", 0)
     shared = {"config": config, "run_dir": str(run_dir), "allowed": allowed}
     if meeting is None or meeting.leads:
         _read_outcomes(run_dir, "*")  # of ranks that were killed together with who should have read them
@@ -89,11 +89,11 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Me
     with _in_memory(json.dumps({**shared, "launcher": mine})) as path:
         try:
             environment = _environment(num_processes, meeting)
-            signal_number = launch(num_processes, "framework.cli.rank", [path], environment, max_restarts, num_nodes, meeting)
+            signal_number = launch(num_processes, "framework.cli.rank", [path], environment, max_restarts, meeting)
         except DistributedError as error:
             signal_number, failed = 0, str(error)
     said = _read_outcomes(run_dir, mine)
-    silent = [rank for rank in range(num_processes) if rank not in said] if num_nodes == 1 else []
+    silent = [rank for rank in range(num_processes) if rank not in said] if meeting is None else []
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
         return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     return _verdict(list(said.values()), silent, failed)
@@ -163,7 +163,7 @@ def _run_shared(shared: Config, leads: bool) -> Outcome:
     if leads:
         prepare(config, allowed, pack_with_progress)  # before the others hear of it: they read what is packed
         share_text(json.dumps(shared))
-    return _run(config, Path(shared["run_dir"]), allowed)
+    return _run(config, Path(shared["run_dir"]), allowed, StopSignals(of_rank=True))
 
 
 def main(path: str) -> int:

@@ -19,7 +19,7 @@ class StopSignals:
     ends at once; and none any more afterwards, when it writes how it ended.
     """
 
-    def __init__(self, of_rank: bool = False) -> None:
+    def __init__(self, of_rank: bool) -> None:
         self._of_rank, self._waiting = of_rank, of_rank
         self._first = 0
         self._at = 0.0

@@ -173,7 +173,7 @@ def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its sockets complain of hosts without a name; what fails we say
     from framework.parallel.hosts import Meeting, parse_endpoint  # noqa: PLC0415  # loads torch
 
-    return Meeting(parse_endpoint(config["parallel"]["endpoint"]))
+    return Meeting(parse_endpoint(config["parallel"]["endpoint"]), num_nodes)
 
 
 def _follow(meeting: "Meeting", allowed: tuple[str, ...], run_dir: Path) -> int:

@@ -9,7 +9,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.errors import ConfigError
-from framework.parallel.batch_norm import synchronized
 from framework.parallel.group import RankGroup
 from framework.parallel.whole import Whole
 
@@ -44,19 +43,11 @@ class DistributedParallel(Whole, RankGroup):
             raise ConfigError(136, f"parallel.compress = {compress}", "not a way to send", f"choose {' or '.join(COMPRESS)}")
         if compress == "bf16" and device.type != "cuda":  # torch refuses it on gloo; under another name it hangs now and then
             raise ConfigError(136, "parallel.compress = bf16", "not among CPUs", "choose none")
-        super().__init__("ddp", timeout_s, device)
-        self.sync_batch_norm, self.bucket_mb, self.static_graph, self.compress = (
-            sync_batch_norm,
-            bucket_mb,
-            static_graph,
-            compress,
-        )
+        super().__init__("ddp", timeout_s, sync_batch_norm, device)
+        self.bucket_mb, self.static_graph, self.compress = bucket_mb, static_graph, compress
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if self.sync_batch_norm:
-            model = synchronized(model, self.device)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
+        model = self.trainable(model)
         replica = DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,

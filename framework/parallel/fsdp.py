@@ -10,8 +10,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from framework.errors import ConfigError
-from framework.parallel.batch_norm import synchronized
 from framework.parallel.group import RankGroup
 
 _NOTHING = nullcontext()
@@ -37,8 +35,8 @@ class ShardedParallel(RankGroup):
         *,
         device: torch.device,
     ) -> None:
-        super().__init__("fsdp", timeout_s, device)
-        self.sync_batch_norm, self.unit_parameters = sync_batch_norm, unit_parameters
+        super().__init__("fsdp", timeout_s, sync_batch_norm, device)
+        self.unit_parameters = unit_parameters
 
     @property
     def home(self) -> torch.device:
@@ -46,10 +44,7 @@ class ShardedParallel(RankGroup):
         return torch.device("cpu")
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if self.sync_batch_norm:
-            model = synchronized(model, self.device)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
+        model = self.trainable(model)
         for tensor in (*model.parameters(), *model.buffers()):  # all begin as rank 0 does
             shared = tensor.detach().to(self.device)
             dist.broadcast(shared, 0)

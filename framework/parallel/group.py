@@ -2,45 +2,31 @@
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import timedelta
 from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
+from framework.handlers import handled
+from framework.parallel.batch_norm import synchronized
 from framework.parallel.ranks import all_up, meet, under_launcher
 
 AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
 
-@contextmanager
-def _ended_at_once() -> Generator[None, None, None]:
-    """Signals have their own meaning again: a rank that waits for others, which may be dead, has nothing to save, and would not hear a handler of Python's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
 class RankGroup:
     """A rank among ``world_size``, on ``device``, or on the GPU of its own. ``timeout_s``: how long it waits for another.
+    ``sync_batch_norm``: batch statistics over all ranks, without which results depend on their number.
 
     ConfigError C109 where nobody has started ranks, DistributedError P101 where they cannot meet.
     """
 
-    def __init__(self, choice: str, timeout_s: float, device: torch.device) -> None:
+    def __init__(self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device) -> None:
         if not under_launcher():
             what = "this process is not one of several ranks"
             raise ConfigError(109, f"parallel = {choice}", what, "start with 'paceline train' or torchrun")
@@ -49,7 +35,8 @@ class RankGroup:
         if cuda:
             torch.cuda.set_device(self.device)
         try:
-            with _ended_at_once():
+            # a rank that waits for others, which may be dead, would not hear a handler of Python's, and has nothing to save
+            with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
                 store, rank, world_size = meet()
                 all_up(store, rank, world_size)
                 dist.init_process_group(
@@ -64,9 +51,16 @@ class RankGroup:
             what = f"the ranks could not meet ({error})"
             raise DistributedError(101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT") from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.sync_batch_norm = sync_batch_norm
         self.notes: tuple[str, ...] = ()
         self._left, self._every, self._agreed_at = 1, 1, time.monotonic()
         self._asked: list[bool] = []
+
+    def trainable(self, model: nn.Module) -> nn.Module:
+        """``model`` as ranks may share it. ConfigError C108 for one without a parameter to train, which torch refuses."""
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
+        return synchronized(model, self.device) if self.sync_batch_norm else model
 
     def total(self, sums: Tensor) -> Tensor:
         shared = sums.to(self.device)

@@ -40,10 +40,10 @@ def parse_endpoint(text: str | None) -> Endpoint:
 
 @final
 class Meeting:
-    """This host among others. The one where ``endpoint`` is and whose port is free holds the store, and ``leads``; the others wait for it."""
+    """This host among ``num_nodes``. The one where ``endpoint`` is and whose port is free holds the store, and ``leads``; the others wait for it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, num_nodes: int) -> None:
+        self.endpoint, self.num_nodes = endpoint, num_nodes
         store = self._store(leads=True) if _is_here(endpoint.host) else None
         self.leads = store is not None
         store = store or self._store(leads=False)

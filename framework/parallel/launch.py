@@ -4,6 +4,8 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from framework.errors import DistributedError
@@ -20,18 +22,37 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in LaunchConfig.__dataclass_fields__}
 
 
-def _rendezvous(num_nodes: int, meeting: Meeting | None) -> dict[str, Any]:
+def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
     """Where this host's ranks meet those of others; a free port where there are none."""
     if meeting is None:
-        return {"run_id": f"paceline-{os.getpid()}", "rdzv_endpoint": "localhost:0"}
+        return {"min_nodes": 1, "max_nodes": 1, "run_id": f"paceline-{os.getpid()}", "rdzv_endpoint": "localhost:0"}
     return {
-        "min_nodes": num_nodes,
-        "max_nodes": num_nodes,
+        "min_nodes": meeting.num_nodes,
+        "max_nodes": meeting.num_nodes,
         "run_id": "paceline",
         "rdzv_endpoint": str(meeting.endpoint),
         "rdzv_configs": {"is_host": meeting.leads, "join_timeout": JOIN_S},
         "local_addr": meeting.address,
     }
+
+
+@contextmanager
+def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
+    """The ranks' environment, and quiet: our ranks say themselves what went wrong. The engine leaves handlers behind, which are put back."""
+    for name in list(logging.root.manager.loggerDict):  # each has a level of its own
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    before = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
+    os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def launch(
@@ -40,11 +61,10 @@ def launch(
     arguments: list[str],
     environment: dict[str, str],
     max_restarts: int = 0,
-    num_nodes: int = 1,
     meeting: Meeting | None = None,
 ) -> int:
     """Run ``python -m module arguments`` as ``num_processes`` ranks on this machine, and wait. Raises DistributedError P102 when one fails,
-    and all were started anew ``max_restarts`` times; P101 where other hosts are waited for in vain.
+    and all were started anew ``max_restarts`` times; P101 where the other hosts of ``meeting`` are waited for in vain.
 
     Returns 0, or the number of the signal that ended it; the ranks got that signal too and had time to save.
 
@@ -55,24 +75,17 @@ def launch(
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
-    where = {"min_nodes": 1, "max_nodes": 1, **_rendezvous(num_nodes, meeting)}
     config = LaunchConfig(
         nproc_per_node=num_processes,
         rdzv_backend="c10d",
         max_restarts=max_restarts,
         monitor_interval=0.1,
-        **where,
+        **_rendezvous(meeting),
         **_known({"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "shutdown_timeout": SAVE_S}),
     )
-    for name in list(logging.root.manager.loggerDict):  # each has a level of its own
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # our ranks say themselves what went wrong
-    before = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
-    os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:
-        elastic_launch(config, sys.executable)("-m", module, *arguments)
+        with _surroundings(environment):
+            elastic_launch(config, sys.executable)("-m", module, *arguments)
         return 0
     except SignalException as error:
         return int(error.sigval)
@@ -83,9 +96,6 @@ def launch(
         ) from error
     except RendezvousError as error:
         what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
-        raise DistributedError(101, f"parallel.num_nodes = {num_nodes}", what, "look at the other hosts") from error
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        for number, handler in handlers.items():  # the engine leaves its own behind
-            signal.signal(number, handler)
+        raise DistributedError(
+            101, f"parallel.endpoint = {meeting and meeting.endpoint}", what, "look at the other hosts"
+        ) from error

@@ -3,11 +3,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from framework.assemble import build
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize
+from framework.build import build
 from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.order import draws

@@ -23,7 +23,7 @@ from tests.faults.lanes import Row, repeat
 
 MOST_MISSED = 0.02
 MISSED = "another word: "
-OF_TORCH = ("framework.assemble", "framework.cli.rank", "framework.run")  # who import it
+OF_TORCH = ("framework.assemble", "framework.build", "framework.prepare", "framework.cli.rank", "framework.run")  # who import it
 OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +
 OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
 

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from framework.checkpoint import newest_path, read_state
 from framework.errors import ConfigError
@@ -55,11 +54,6 @@ def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
         ShardedParallel(2, sync_batch_norm=True, timeout_s=1.0, unit_parameters=1, device=torch.device("cpu"))
-
-
-def test_a_model_without_a_parameter_is_refused():
-    with pytest.raises(ConfigError, match="C108"):
-        ShardedParallel.wrap(type("Alone", (), {"sync_batch_norm": False})(), nn.Identity())
 
 
 # -------------------------------------------------------------------------------------------------------------- the command

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed
+from torch import nn
 
 from framework.errors import ConfigError
 from framework.parallel import ranks
@@ -14,7 +15,7 @@ def alone(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     ranks.meet.cache_clear()
-    group = RankGroup("ddp", 10.0, torch.device("cpu"))
+    group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
     yield group
     group.close()
     ranks.meet.cache_clear()
@@ -27,6 +28,11 @@ def test_a_rank_alone_talks_to_itself(alone):
     assert any(alone.agree(False, True)[1] for _ in range(40))
 
 
+def test_a_model_without_a_parameter_is_refused(alone):
+    with pytest.raises(ConfigError, match=r"^error\[C108\]: model: "):
+        alone.trainable(nn.Identity())
+
+
 def test_closing_twice_is_closing_once(alone):
     alone.close()
     assert not torch.distributed.is_initialized()
@@ -36,4 +42,4 @@ def test_closing_twice_is_closing_once(alone):
 def test_a_process_that_is_no_rank_is_told_which_choice_wants_ranks(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
-        RankGroup("fsdp", 1.0, torch.device("cpu"))
+        RankGroup("fsdp", 1.0, False, torch.device("cpu"))

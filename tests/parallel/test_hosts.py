@@ -27,13 +27,13 @@ def test_what_is_no_place_to_meet_is_refused(text):
 
 FOLLOW = """
 from framework.parallel.hosts import Meeting, Endpoint
-meeting = Meeting(Endpoint("127.0.0.1", {port}))
+meeting = Meeting(Endpoint("127.0.0.1", {port}), 2)
 print(meeting.leads, meeting.share(None), meeting.address, meeting.interface)
 """
 
 
 def test_the_first_leads_and_the_others_hear_what_it_says(free_port):
-    leader = Meeting(Endpoint("127.0.0.1", free_port))
+    leader = Meeting(Endpoint("127.0.0.1", free_port), 2)
     assert leader.leads
     assert (leader.address, leader.interface) == ("127.0.0.1", "lo")
     words = [sys.executable, "-c", FOLLOW.format(port=free_port)]
@@ -49,7 +49,7 @@ def test_nobody_there_is_said(monkeypatch):
     with pytest.raises(
         DistributedError, match=r"^error\[P101\]: parallel.endpoint = 192.0.2.1:29400: nobody answers there for 1 s"
     ):
-        Meeting(Endpoint("192.0.2.1", 29400))  # an address that nobody has, by RFC 5737
+        Meeting(Endpoint("192.0.2.1", 29400), 2)  # an address that nobody has, by RFC 5737
 
 
 def test_an_address_of_another_host_is_not_here():

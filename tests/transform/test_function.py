@@ -7,7 +7,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from framework.assemble import build
+from framework.build import build
 from framework.cli.app import register, resolved
 from framework.cli.paths import CONF
 from framework.errors import ConfigError

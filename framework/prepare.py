@@ -1,0 +1,41 @@
+"""Stores that a configuration describes and that are not there yet: packed before a run begins."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from framework.build import build
+from framework.contracts import Field, RecordInput, RecordWriter
+from framework.errors import ConfigError
+from framework.pack.jobs import MakeWriter
+from framework.targets import Config
+
+PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
+
+
+def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
+    """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
+    data choice's own writer. ConfigError C153 for another key.
+    """
+    data = config["data"]
+    for split, block in (config["prepare"] or {}).items():
+        path = data.get(split)
+        if block is None or path is None or data.get("writer") is None or Path(path).exists():
+            continue
+        if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
+            raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
+        source = build(f"prepare.{split}.input", block["input"], allowed)
+        pack_one(
+            source, block.get("pack") or {}, writer_of("data.writer", data["writer"], allowed), path, data["writer"]["_target_"]
+        )
+
+
+def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
+    """The writer that ``block`` describes, to be made for any path; picklable."""
+    return partial(_make_writer, where, block, tuple(allowed))
+
+
+def _make_writer(
+    where: str, block: Config, allowed: Sequence[str], path: str, *, fields: Mapping[str, Field], num_records: int
+) -> RecordWriter:
+    return build(where, {**block, "path": path}, allowed, fields=fields, num_records=num_records)

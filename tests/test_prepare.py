@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from framework.data.hdf5 import HDF5Writer
+from framework.data.lmdb import LMDBWriter
+from framework.errors import ConfigError
+from framework.pack.digits import DigitsInput
+from framework.pack.packing import Packing
+from framework.pack.run import pack
+from framework.prepare import prepare
+
+DIGITS = {"_target_": "framework.pack.digits.DigitsInput"}
+
+
+HDF5 = {"_target_": "framework.data.hdf5.HDF5Writer"}
+LMDB = {"_target_": "framework.data.lmdb.LMDBWriter"}
+
+
+def splits(tmp_path, writer=HDF5):
+    paths = {split: str(tmp_path / f"{split}.store") for split in ("train", "val")}
+    return {"data": {**paths, "writer": writer}, "prepare": {split: {"input": {**DIGITS, "split": split}} for split in paths}}
+
+
+def packed(config):
+    """What ``prepare`` asks to pack: (split, path)."""
+    asked = []
+    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.split, path)))
+    return asked
+
+
+def test_everything_that_is_missing_is_packed(tmp_path):
+    config = splits(tmp_path)
+    assert packed(config) == [(split, config["data"][split]) for split in ("train", "val")]
+
+
+@pytest.mark.parametrize(("block", "kind"), [(HDF5, HDF5Writer), (LMDB, LMDBWriter)])
+def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block, kind):
+    made = []
+    prepare(
+        splits(tmp_path, block),
+        (),
+        lambda source, _, make, path, __: made.append(make(path, fields=source.manifest.fields, num_records=1)),
+    )
+    for writer in made:
+        writer.abort()
+    assert [type(writer) for writer in made] == [kind, kind]
+
+
+def test_data_that_cannot_be_written_is_not_packed(tmp_path):
+    assert packed(splits(tmp_path, writer=None)) == []
+
+
+def test_what_is_there_is_left_alone(tmp_path):
+    config = splits(tmp_path)
+    Path(config["data"]["train"]).write_text("mine")
+    assert [split for split, _ in packed(config)] == ["val"]
+    assert Path(config["data"]["train"]).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "change", [{"prepare": None}, {"data": {"train": None, "val": None, "writer": HDF5}}, {"prepare": {"train": None}}]
+)
+def test_nothing_is_packed_where_nothing_is_described(tmp_path, change):
+    assert packed({**splits(tmp_path), **change}) == []
+
+
+def test_what_is_packed_can_be_read(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"].pop("train")
+    made = []
+    prepare(config, (), lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest))
+    assert made[0].num_records == len(DigitsInput("val").arrays[1])
+    assert Path(config["data"]["val"]).exists()
+
+
+def test_what_prepares_data_is_checked_like_every_part(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"]["train"] = {"input": {"_target_": "os.mkdir", "path": "canary"}}
+    with pytest.raises(ConfigError, match=r"^error\[C105\]: prepare.train.input._target_ = os.mkdir"):
+        packed(config)
+
+
+def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"]["train"] = {**DIGITS, "split": "train"}
+    with pytest.raises(ConfigError, match=r"^error\[C153\]: prepare.train = .*give \{input:"):
+        packed(config)
