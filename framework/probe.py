@@ -56,6 +56,8 @@ class Windows:
     would: while processes start, nothing comes, and then all that they read ahead at once, which is no rate. ``ready``: batches that lie
     ready now; by how many they become fewer while it is counted is what was lived on, not earned, and is left out.
     ``limit_s``: where steps are longer than windows, the windows that are there so long after the start, one at least, will do.
+    ``period``: steps of an epoch. A window that has seen half of one goes on until it has seen whole ones: in an epoch of few steps the first
+    wait, and the last compute alone, and a part of it tells of the one or the other.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Windows:
         limit_s: float = math.inf,
         ahead: int = 0,
         ready: Callable[[], int] = int,
+        period: int = 1,
     ) -> None:
+        self.period = period
         self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
         self.rates: list[float] = []
         self.busy_cores = 0.0
@@ -85,6 +89,8 @@ class Windows:
         self._left -= 1
         now = time.perf_counter()
         if now < self._end or (self._left > 0 and not self._warm and now < self._latest):
+            return False
+        if self._warm and 2 * self._num_steps >= self.period and self._num_steps % self.period:
             return False
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

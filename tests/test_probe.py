@@ -97,6 +97,20 @@ def test_windows_count_records_after_the_burn_in():
     assert calls > sum(windows.rates) * 0.02
 
 
+@pytest.mark.parametrize(("period", "steps"), [(1, 1), (2, 2), (5, 5), (1000, 1)])
+def test_where_an_epoch_is_short_a_window_is_whole_ones(period, steps):
+    """Of no time: it would end with its first step. Of a long epoch a part has to do."""
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=1, period=period)
+    windows.count(1)  # the burn-in's end
+    windows._num_steps = (period - 1) // 2 if period < 1000 else 0  # so many were taken when the time was over
+    counted = windows._num_steps
+    while True:
+        counted += 1
+        if windows.count(1):
+            break
+    assert counted == steps
+
+
 def test_slow_steps_are_given_up_on_after_a_while():
     windows = Windows(1000.0, 0.0, torch.device("cpu"), limit_s=0.0)
     windows.length_s = 0.0

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from framework.tune.candidate import Candidate
 from framework.tune.ladder import Entry, Final, Rung
-from framework.tune.pairs import LEAST_GAIN, LEAST_PAIRS, LEVEL, Pairs
+from framework.tune.pairs import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.tune.search import Search
 
 BUSY = 0.7  # waiting or running programs per core, over the last minute
@@ -153,9 +153,8 @@ def won(final: Final) -> str:
 
 def _beside(pairs: Pairs) -> str:
     low, high = pairs.quartiles
-    chance = f"p {'<=' if pairs.chance <= LEVEL else '='} {max(pairs.chance, LEVEL):.2g}"
     amount = f"{abs(100 * pairs.gain - 100):.1f} % {'faster' if pairs.gain >= 1 else 'slower'}"
-    return f"{amount} (quartiles {_percent(low)} to {_percent(high)}, {len(pairs.rates)} pairs, {chance})"
+    return f"{amount} (quartiles {_percent(low)} to {_percent(high)}, {len(pairs.rates)} pairs, p = {pairs.chance:.2g})"
 
 
 def _percent(ratio: float) -> str:

@@ -7,8 +7,8 @@ from itertools import product
 from math import log
 
 LEAST_GAIN = 1.03  # less is not worth a change: two runs of the same differ by as much
-LEVEL = 0.01  # how often the present settings may lose by chance
-LEAST_PAIRS = 7  # fewer cannot reach the level: 1 / 2**7
+LEVEL = 0.025  # how often the present settings may lose to an equal by chance
+LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
 
 
 @dataclass(frozen=True)

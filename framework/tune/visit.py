@@ -24,7 +24,7 @@ class _Counted:
 
     def __init__(self, order: Order, probe: Probe, seconds: float, burn_in_s: float) -> None:
         self.order, self.device, self.seconds, self.burn_in_s = order, probe.assembly.device, seconds, burn_in_s
-        self.ahead, self.ready = probe.ahead, probe.ready
+        self.ahead, self.ready, self.period = probe.ahead, probe.ready, probe.assembly.train.num_steps
         self.windows: Windows | None = None
         self.progress = Progress()
         self._seen = self._first_epoch = 0
@@ -37,7 +37,9 @@ class _Counted:
     def __call__(self) -> bool:
         before, self._seen = self._seen, self._records()
         if self.windows is None:
-            self.windows = Windows(self.seconds, self.burn_in_s, self.device, num_windows=1, ahead=self.ahead, ready=self.ready)
+            self.windows = Windows(
+                self.seconds, self.burn_in_s, self.device, num_windows=1, ahead=self.ahead, ready=self.ready, period=self.period
+            )
             return False
         return self.windows.count(self._seen - before)
 
@@ -50,7 +52,7 @@ class _Counted:
 def visit(config: Config, allowed: Sequence[str], epoch: int, seconds: float, burn_in_s: float) -> Visit:
     """The rate of the steps of ``config``, in an order that no other ``epoch`` has: nothing is read because it was read just before.
 
-    Takes at least three steps. Raises what a run would raise.
+    Takes at least three steps; where epochs are short, whole ones, which may take twice as long. Raises what a run would raise.
     """
     probe = Probe(config, allowed)
     try:

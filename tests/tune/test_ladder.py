@@ -50,10 +50,9 @@ def test_the_best_is_found_within_5_percent_of_the_whole_grid_under_noise_and_dr
     assert final.pairs.is_won
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_among_equals_the_settings_stay(seed):
-    _, final = Machine(lambda _: 100.0, noise=0.1, drift=0.005, seed=seed).climb(SMALL)
-    assert final.winner == DEFAULT
+def test_among_equals_the_settings_stay_but_for_chance():
+    finals = [Machine(lambda _: 100.0, noise=0.1, drift=0.005, seed=seed).climb(SMALL)[1] for seed in range(120)]
+    assert sum(final.winner != DEFAULT for final in finals) <= 6  # 120 * LEVEL are 3
 
 
 def test_nothing_slower_is_ever_chosen():
