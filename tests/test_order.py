@@ -1,5 +1,5 @@
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import pytest
 import torch
@@ -65,6 +65,15 @@ def test_a_global_batch_is_a_slice_of_the_permutation(order):
     whole = order.used()[order._permutation(4)]
     for step, share in enumerate(alone.shares(4)):
         assert share.indices.tolist() == whole[step * order.batch_size : (step + 1) * order.batch_size].tolist()
+
+
+@given(ORDERS, st.integers(1, 64), st.integers(0, 9))
+def test_on_1_to_64_ranks_dealt_out_in_turns_is_the_order_on_one(order, world_size, epoch):
+    alone, among = replace(order, world_size=1, accumulate=1), replace(order, world_size=world_size, accumulate=1)
+    hands = [[share.indices.tolist() if share.weight else [] for share in shares] for shares in _ranks(among, epoch)]
+    turns = [zip_longest(*step) for step in zip(*hands, strict=True)]
+    dealt = [[index for turn in step for index in turn if index is not None] for step in turns]
+    assert dealt == [share.indices.tolist() for share in alone.shares(epoch)]
 
 
 @given(ORDERS)

@@ -48,6 +48,16 @@ def test_jobs_in_processes_of_their_own_are_gathered(parallel):
 
 
 @needs("hydra_submitit_launcher")
+def test_parts_of_a_packing_are_jobs_side_by_side():
+    words = ["hydra/launcher=submitit_local", "pack.parts=3", "pack.part=range(0,3)", "workers=1"]
+    done = paceline("pack", "-m", *words, "input=digits", "output.path=parts.h5", limit_s=300)
+    assert done.code == 0, done.err
+    assert paceline("pack", "input=digits", "output.path=whole.h5").code == 0
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+    assert paceline("verify", "parts.h5").code == 0
+
+
+@needs("hydra_submitit_launcher")
 def test_a_job_that_fails_elsewhere_gives_the_sweep_its_exit_code():
     done = paceline("train", "-m", "hydra/launcher=submitit_local", "optim.lr=0.01,1e9", *TINY, limit_s=300)
     assert done.code == 6

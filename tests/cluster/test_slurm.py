@@ -84,3 +84,12 @@ def test_a_sweep_is_an_array_of_jobs(slurm, place):
     logs = [[log(path) for path in sorted(place.glob(f"{name}/[0-9]*"))] for name in ("sweep", "alone-sweep")]
     assert len(logs[0]) == 2
     assert logs[0] == logs[1]
+
+
+def test_a_packing_is_an_array_of_jobs(slurm, place):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="'make cluster-test' installs it")
+    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "pack.parts=3", "pack.part=range(0,3)", "workers=1"]
+    done = paceline("pack", "-m", *words, "input=digits", "output.path=parts.h5", cwd=place, limit_s=300, **slurm.env)
+    assert done.code == 0, done.err
+    assert paceline("pack", "input=digits", "output.path=whole.h5", cwd=place).code == 0
+    assert (place / "parts.h5").read_bytes() == (place / "whole.h5").read_bytes()

@@ -95,3 +95,13 @@ def losses(run_dir):
     path = run_dir / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [line["loss"] for line in lines if line["split"] == "train"]
+
+
+def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(dataset):
+    common = ["train", "epochs=3", "schedule=constant", "optim.lr=0.002", "report_every=1", "sink=[jsonl]", f"dataset={dataset}"]
+    training.good(paceline(*common, "max_steps=30", "hydra.run.dir=whole"))
+    training.good(paceline(*common, "max_steps=7", f"hydra.run.dir={RUN}"))
+    for num_ranks, max_steps in ((4, 17), (2, 30)):
+        more = ["parallel=ddp", f"parallel.num_processes={num_ranks}", f"max_steps={max_steps}"]
+        training.good(paceline("train", f"resume={RUN}", *more, before=ranks.importable))
+    assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)
