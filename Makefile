@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test check format fresh bench-overhead bench-data gpu faults cluster-test
+.PHONY: help setup train test check format fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -54,9 +54,13 @@ $(BENCH_READY): $(READY) benchmarks/constraints.txt
 bench-data: $(BENCH_READY)  ## reading and packing beside the peers: IMAGES=folder-or-tar CIFAR=folder-or-tar
 	$(BENCH)/bin/python benchmarks/data.py $(if $(IMAGES),--images $(IMAGES)) $(if $(CIFAR),--cifar $(CIFAR)) $(ARGS)
 
+CUDA_IS_THERE = $(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'
+
 gpu: $(READY)  ## tests that need CUDA
-	@$(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
-	  && $(BIN)/python -m pytest -m gpu $(ARGS) || echo 'no CUDA device here: nothing run'
+	@if $(CUDA_IS_THERE); then $(BIN)/python -m pytest -m gpu $(ARGS); else echo 'no CUDA device here: nothing run'; fi
+
+bench-gpu: $(READY)  ## facts, checks and figures of a GPU in nine minutes: ARGS="--cifar10 FOLDER --out DIR"
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 # hydra-ray-launcher alone asks for an old cloudpickle; it works with what submitit brings
 $(VENV)/.cluster: $(READY)

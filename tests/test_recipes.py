@@ -37,12 +37,17 @@ def tiny_photographs() -> None:
         cv2.imwrite(str(path), cv2.resize(coarse, (224, 150 if number % 8 == 0 else 208)))
 
 
+SMALLER = {
+    "chips": ["prepare.train.input.items=16", "prepare.val.input.items=8", "model.image_size=64"],
+    "cifar10_fast": ["compile=false", "model.width=4"],
+}
+
+
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("sweep_")])
 def test_a_recipe_trains_two_steps(name):
     tiny_cifar()
     tiny_photographs()
-    few = ["prepare.train.input.items=16", "prepare.val.input.items=8", "model.image_size=64"] if name == "chips" else []
-    done = paceline("train", f"recipes={name}", *few, *TINY)
+    done = paceline("train", f"recipes={name}", *TINY, *SMALLER.get(name, []))
     assert done.code == 0, done.err
     assert len(losses(Path("run"))) == 2
     which = "last.pt" if name == "photos" else "best.pt"  # nothing validates photos

@@ -1,9 +1,14 @@
+import random
+import time
+
 import pytest
 import torch
 
-from framework.contracts import LoaderContext
+from framework.contracts import LoaderContext, MicroBatch
+from framework.errors import DataError
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import make_clock
+from framework.order import Order
 from tests.contract.cases import make_source, micros
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -58,4 +63,92 @@ def test_stats_are_those_of_its_queue():
     assert set(stages_s) == {"read"}
     assert depth == 2
     assert 0.0 <= ready <= 2.0
+    loader.close()
+
+
+class Erratic:
+    """A Source of batches of any size, late or early, which may break; each batch is filled with its own number."""
+
+    def __init__(self, seed: int, num_steps: int = 40, breaks_at: int | None = None) -> None:
+        self.draw, self.num_steps, self.breaks_at = random.Random(seed), num_steps, breaks_at
+        self.order = Order(num_steps, 1)
+
+    def batches(self, epoch: int, start: int = 0):
+        for number in range(self.num_steps):
+            if number == self.breaks_at:
+                raise DataError(106, "record 7", "not a readable image", "mend it")
+            time.sleep(self.draw.choice([0, 0, 0.002]))
+            size = self.draw.choice([1, 17, 1000, 1 << 20, 1 << 22])
+            yield MicroBatch({"index": torch.arange(1), "number": torch.full((size,), number, dtype=torch.int32)}, 1.0, True)
+
+    def stages(self):
+        return {}
+
+    def close(self):
+        pass
+
+
+def _erratic(seed, **options):
+    """A loader whose augment takes its time in the side stream, and changes the batch there."""
+    draw = random.Random(seed + 1)
+
+    def augment(batch, _):
+        torch.cuda._sleep(draw.choice([0, 100_000, 3_000_000]))
+        return {**batch, "number": batch["number"] * 2 + 1}
+
+    device = torch.device("cuda")
+    return StreamLoader(3, 2, context=LoaderContext(Erratic(seed, **options), device, augment, make_clock(device)))
+
+
+def _taken(loader, seed, num_batches=None):
+    """(what every number of a batch should be, the least, the greatest found) of each, read when all is over."""
+    draw, found = random.Random(seed + 2), []
+    batches = loader.epoch(0)
+    for number, micro in enumerate(batches):
+        torch.cuda._sleep(draw.choice([0, 100_000, 3_000_000]))
+        values = micro.batch["number"]
+        found.append((number * 2 + 1, values.min(), values.max()))
+        scratch = torch.full_like(values, -1)  # what is given back is written to at once
+        del micro, values, scratch
+        if number + 1 == num_batches:
+            break
+    batches.close()
+    return [(expected, int(least), int(most)) for expected, least, most in found]
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_the_delays_and_sizes_every_batch_arrives_whole(seed):
+    loader = _erratic(seed)
+    found = _taken(loader, seed)
+    assert len(found) == 40
+    assert all(expected == least == most for expected, least, most in found)
+    early = _taken(loader, seed, num_batches=7)
+    assert all(expected == least == most for expected, least, most in early)
+    loader.close()
+
+
+@pytest.mark.gpu
+@gpu
+def test_an_error_of_the_source_arrives_and_what_came_before_it_is_whole():
+    loader, found = _erratic(1, breaks_at=11), []
+    with pytest.raises(DataError, match="D106"):  # noqa: PT012
+        for number, micro in enumerate(loader.epoch(0)):
+            found.append((number * 2 + 1, micro.batch["number"].min(), micro.batch["number"].max()))
+    assert all(expected == int(least) == int(most) for expected, least, most in found)
+    loader.close()
+
+
+@pytest.mark.gpu
+@gpu
+def test_a_hundred_epochs_take_no_more_memory_than_a_few():
+    loader = _loader("cuda", 400)
+    reserved = []
+    for epoch in range(100):
+        for micro in loader.epoch(epoch):
+            torch.cuda._sleep(10_000)
+            del micro
+        reserved.append((torch.cuda.memory_reserved(), torch.cuda.host_memory_stats()["reserved_bytes.current"]))
+    assert reserved[-1] == reserved[9]
     loader.close()

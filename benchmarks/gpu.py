@@ -1,0 +1,510 @@
+"""Everything that wants a GPU, in one go and under nine minutes: what the machine can do, whether numbers stay the same, what each switch is worth.
+
+    python benchmarks/gpu.py [--seconds 3] [--only facts,same,...] [--cifar10 FOLDER] [--out DIR]
+    python benchmarks/gpu.py --device cpu --small     # does the script itself work? its figures mean nothing
+
+Each part prints a table and goes into DIR/gpu.json; a part that fails says so, and the others go on. Rates are means of windows of ``--seconds`` in all,
+after a burn-in, with half the distance of their quartiles. Beside each stands the ratio to its floor: bytes over the measured copy rate, operations over
+the measured rate of matrix products.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from overhead import OneBatch, hand_written, make_trainer, pair  # noqa: E402
+
+from framework.batch import Batch, move, pin  # noqa: E402
+from framework.cli.allowed import Grant  # noqa: E402
+from framework.cli.variant import composed  # noqa: E402
+from framework.contracts import LoaderContext, MicroBatch  # noqa: E402
+from framework.loader.plain import PlainLoader  # noqa: E402
+from framework.loader.prefetch import PrefetchLoader  # noqa: E402
+from framework.loader.stream import StreamLoader  # noqa: E402
+from framework.measure.clock import make_clock  # noqa: E402
+from framework.measure.host import machine  # noqa: E402
+from framework.order import draws  # noqa: E402
+from framework.probe import Probe, Rate  # noqa: E402
+
+NOBODY = Grant(typed=False, exported="")
+PHOTOS = [
+    "data=synthetic",
+    "data.val=null",
+    "prepare=null",
+    "schedule=constant",
+    "model=resnet18",
+    "model.num_classes=1000",
+    "optim=sgd",
+]
+PHOTOS += [
+    "optim.lr=0.01",
+    "augment=normalize",
+    "augment.mean=[0.485,0.456,0.406]",
+    "augment.std=[0.229,0.224,0.225]",
+    "data.source.num_classes=1000",
+]
+
+
+class Floors(NamedTuple):
+    """Of this machine, measured: bytes/s from pinned memory, and operations/s of matrix products by type."""
+
+    copy: float
+    products: dict[str, float]
+
+
+class Bench:
+    """What all parts share. ``small``: sizes at which a CPU gets through; the figures mean nothing."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.device, self.seconds, self.small, self.cifar10 = (
+            torch.device(options.device),
+            options.seconds,
+            options.small,
+            options.cifar10,
+        )
+        self.work = Path(tempfile.mkdtemp(prefix="paceline-gpu-"))
+        self._floors: Floors | None = None
+
+    @property
+    def floors(self) -> Floors:
+        if self._floors is None:
+            self._floors = Floors(
+                self._copy_rate(), {name: self._product_rate(name) for name in ("fp32", "tf32", "bf16", "fp16")}
+            )
+        return self._floors
+
+    def timed(self, work: Callable[[], object], repeats: int) -> float:
+        """Seconds of one, over ``repeats``, after as many to warm up."""
+        for count in (max(1, repeats // 2), repeats):
+            self.wait()
+            start = time.perf_counter()
+            for _ in range(count):
+                work()
+            self.wait()
+        return (time.perf_counter() - start) / repeats
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _copy_rate(self) -> float:
+        host = torch.empty((1 << 22) if self.small else (1 << 28), dtype=torch.uint8)
+        host = host.pin_memory() if self.device.type == "cuda" else host
+        there = torch.empty_like(host, device=self.device)
+        return host.numel() / self.timed(lambda: there.copy_(host, non_blocking=True), 10)
+
+    def _product_rate(self, name: str) -> float:
+        side = 256 if self.small else 8192
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32)
+        one = torch.randn(side, side, device=self.device, dtype=kind)
+        return 2 * side**3 / self.timed(lambda: one @ one, 10)
+
+    def probe(self, *words: str) -> Probe:
+        config, allowed = composed([*words, f"device={self.device.type}", "report_every=50"], NOBODY)
+        return Probe(config, allowed)
+
+    def photos(self, batch_size: int = 256, side: int = 224) -> list[str]:
+        """A ResNet-18 on made-up images in memory."""
+        batch_size, side = (8, 32) if self.small else (batch_size, side)
+        num = batch_size * 200
+        return [
+            *PHOTOS,
+            f"data.source.image_shape=[3,{side},{side}]",
+            f"batch_size={batch_size}",
+            f"data.source.num_records={num}",
+        ]
+
+    def rate(self, measure: Callable[[Probe], Rate], *words: str) -> Rate:
+        with closing(self.probe(*words)) as probe:
+            return measure(probe)
+
+
+def told(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"\n## {title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+# ------------------------------------------------------------------------------------------------------------------- parts
+
+
+def facts(bench: Bench) -> dict[str, Any]:
+    """What the machine is and can do."""
+    found: dict[str, Any] = {**machine(), "torch": str(torch.__version__), "cuda": torch.version.cuda}
+    rates = {"GB/s from pinned memory": bench.floors.copy / 1e9}
+    rates |= {f"TFLOP/s, products of {name}": rate / 1e12 for name, rate in bench.floors.products.items()}
+    told(
+        "Machine",
+        ("what", "found"),
+        [(str(key), str(value)) for key, value in found.items()] + [(key, f"{value:.1f}") for key, value in rates.items()],
+    )
+    return {**found, **rates}
+
+
+def tests(bench: Bench) -> dict[str, Any]:
+    """The tests marked gpu."""
+    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1], timeout=240)
+    print(f"\n## pytest -m gpu\n\n{done.stdout[-3000:]}")
+    return {"rc": done.returncode, "said": done.stdout[-300:]}
+
+
+def same(bench: Bench) -> dict[str, Any]:
+    """Losses of the three loaders, bit by bit, each in a process of its own."""
+    found: dict[str, list[str]] = {}
+    for loader in ("plain", "prefetch", "stream"):
+        run_dir = bench.work / f"same-{loader}"
+        words = [
+            f"loader={loader}",
+            f"device={bench.device.type}",
+            f"dataset={bench.work / 'digits'}",
+            "max_steps=60",
+            "report_every=1",
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "framework",
+            "train",
+            *words,
+            "augment=crop_flip",
+            "sink=[jsonl]",
+            f"hydra.run.dir={run_dir}",
+        ]
+        command += ["augment.mean=[0.5]", "augment.std=[0.5]", "workers.num=2", "workers.kind=thread"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-500:])
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        found[loader] = [float(line["loss"]).hex() for line in lines if line["split"] == "train"]
+    rows = [(loader, str(len(losses)), str(losses == found["plain"])) for loader, losses in found.items()]
+    told("The same numbers", ("loader", "losses", "those of plain, bit by bit"), rows)
+    return {loader: losses == found["plain"] for loader, losses in found.items()}
+
+
+def loading(bench: Bench) -> dict[str, Any]:
+    """Raw images to the device, beside the bandwidth: uint8 over the bus, with and without normalizing there."""
+    rows, found = [], {}
+    for augment in ("none", "normalize"):
+        for loader in ("plain", "prefetch", "stream"):
+            words = bench.photos() if augment == "normalize" else [*unaugmented(bench.photos()), "augment=none"]
+            rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words, f"loader={loader}")
+            share = rate.records_per_s * record_bytes(bench) / bench.floors.copy
+            rows.append(
+                (f"{loader}, augment={augment}", f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", f"{share:.3f}")
+            )
+            found[f"{loader}/{augment}"] = share
+    told("Loader to device, raw 224, batches of 256", ("loader", "records/s", "spread", "of the pinned copy rate"), rows)
+    return found
+
+
+def unaugmented(words: list[str]) -> list[str]:
+    return [word for word in words if not word.startswith("augment")]
+
+
+def record_bytes(bench: Bench) -> int:
+    return 3 * (32 if bench.small else 224) ** 2
+
+
+def overlap(bench: Bench) -> dict[str, Any]:
+    """max(loading alone, computing alone) / a step of both: for a step that costs what its data does, and for one that costs much more."""
+    context_of = Timed(bench)
+    rows, found = [], {}
+    for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):
+        for name, make in context_of.loaders().items():
+            load_s, compute_s, both_s = context_of.measure(make, share)
+            found[f"{what}/{name}"] = max(load_s, compute_s) / both_s
+            rows.append(
+                (
+                    f"{what}: {name}",
+                    f"{1e3 * load_s:.2f}",
+                    f"{1e3 * compute_s:.2f}",
+                    f"{1e3 * both_s:.2f}",
+                    f"{max(load_s, compute_s) / both_s:.3f}",
+                )
+            )
+    told("Overlap", ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency"), rows)
+    return found
+
+
+class SideStream:
+    """A transcription of the scheme of timm's PrefetchLoader: the next batch is copied and normalized in a side stream while this one is computed on."""
+
+    def __init__(self, context: LoaderContext) -> None:
+        self.context, self.num_steps = context, context.source.order.num_steps
+        self.stream = torch.cuda.Stream(context.device)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        kept: MicroBatch | None = None
+        for batch, weight, last in self.context.source.batches(epoch, start):
+            with torch.cuda.stream(self.stream):
+                following = MicroBatch(self.context.augment(move(pin(batch), self.context.device), epoch), weight, last)
+            if kept is not None:
+                yield kept
+            torch.cuda.current_stream(self.context.device).wait_stream(self.stream)
+            for tensor in following.batch.values():
+                tensor.record_stream(torch.cuda.current_stream(self.context.device))
+            kept = following
+        if kept is not None:
+            yield kept
+
+
+class Timed:
+    """Loaders under a step that is nothing but as many matrix products as take a given time."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        batch_size, side, steps = (8, 32, 6) if bench.small else (256, 224, 60)
+        self.batch = {
+            "image": torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8),
+            "label": torch.randint(1000, (batch_size,)),
+        }
+        self.batch["index"] = torch.arange(batch_size)
+        self.source = OneBatch(self.batch, steps)
+        self.source.order = replace(self.source.order, num_records=batch_size * steps, batch_size=batch_size)
+        self.one = torch.randn(
+            64 if bench.small else 4096, 64 if bench.small else 4096, device=bench.device, dtype=torch.bfloat16
+        )
+        self.product_s = bench.timed(lambda: self.one @ self.one, 20)
+
+    def augment(self, batch: Batch, _: int) -> Batch:
+        return {**batch, "image": batch["image"].to(torch.float32).mul_(1 / 127.5).sub_(1)}
+
+    def loaders(self) -> dict[str, Callable[[], Any]]:
+        context = LoaderContext(self.source, self.bench.device, self.augment, make_clock(self.bench.device, on=False))
+        ours: dict[str, Callable[[], Any]] = {
+            "plain": lambda: PlainLoader(pin_memory=True, context=context),
+            "prefetch": lambda: PrefetchLoader(depth=2, pin_memory=True, context=context),
+            "stream": lambda: StreamLoader(depth=2, copies=2, context=context),
+        }
+        return {**ours, "timm's scheme": lambda: SideStream(context)} if self.bench.device.type == "cuda" else ours
+
+    def measure(self, make: Callable[[], Any], share: float) -> tuple[float, float, float]:
+        """Seconds a step: loading alone, computing alone, both. ``share``: of computing, of plain loading's time."""
+        plain_s = self._run(self.loaders()["plain"](), 0)
+        count = max(1, round(share * plain_s / self.product_s))
+        compute_s = self.bench.timed(lambda: self._compute(count), 30)
+        loader = make()
+        return self._run(loader, 0), compute_s, self._run(loader, count)
+
+    def _compute(self, count: int) -> None:
+        for _ in range(count):
+            self.one @ self.one
+
+    def _run(self, loader: Any, count: int) -> float:
+        laps: deque[float] = deque(maxlen=3)
+        for epoch in range(5):  # two to warm up
+            self.bench.wait()
+            start = time.perf_counter()
+            for micro in loader.epoch(epoch):
+                micro.batch["image"][:1].add_(1)
+                self._compute(count)
+            self.bench.wait()
+            laps.append((time.perf_counter() - start) / loader.num_steps)
+        return sorted(laps)[1]
+
+
+SWITCHES: list[tuple[str, str, list[str]]] = [
+    ("fp32", "fp32", ["precision=fp32", "precision.tf32=false"]),
+    ("fp32, TF32 products", "tf32", ["precision=fp32"]),
+    ("bf16", "bf16", ["precision=amp"]),
+    ("fp16", "fp16", ["precision=amp", "precision.dtype=fp16"]),
+    ("bf16, channels_last", "bf16", ["precision=amp", "channels_last=true"]),
+    ("bf16, channels_last, compile", "bf16", ["precision=amp", "channels_last=true", "compile=true"]),
+]
+
+
+def switches(bench: Bench) -> dict[str, Any]:
+    """What each is worth, on one batch for ever: a ResNet-18 at 224, and a small net."""
+    found: dict[str, Any] = {}
+    nets = {
+        "ResNet-18 at 224": bench.photos(),
+        "ResNet-9 of width 16 at 32": [*bench.photos(512, 32), "model=resnet9", "model.width=16"],
+    }
+    for net, words in nets.items():
+        rows: list[tuple[str, ...]] = []
+        for name, kind, more in SWITCHES:
+            try:
+                rate, floor_s = bench.rate(lambda probe: probe.compute(bench.seconds), *words, *more), floor(bench, words, kind)
+            except Exception as error:  # the others go on
+                rows.append((name, "failed", str(error)[:80], "", ""))
+                continue
+            first = found.setdefault(net, {}).setdefault("fp32", rate.records_per_s)
+            found[net][name] = rate.records_per_s
+            share = rate.records_per_s * floor_s
+            rows.append(
+                (
+                    name,
+                    f"{rate.records_per_s:,.0f}",
+                    f"{100 * rate.spread:.1f} %",
+                    f"{rate.records_per_s / first:.2f}",
+                    f"{share:.3f}",
+                )
+            )
+        told(f"Computing alone: {net}", ("switch", "records/s", "spread", "of fp32", "of the matrix rate"), rows)
+    return found
+
+
+def floor(bench: Bench, words: list[str], kind: str) -> float:
+    """Seconds a record, if its operations ran at the rate of matrix products."""
+    with closing(bench.probe(*words)) as probe:
+        model = probe.assembly.build("model").to(bench.device)
+        image = torch.randn(2, *probe.batch()["image"].shape[1:], device=bench.device)
+    with FlopCounterMode(display=False) as counter:
+        model(image).sum().backward()
+    return counter.get_total_flops() / 2 / bench.floors.products[kind]
+
+
+def overhead(bench: Bench) -> dict[str, Any]:
+    """The Trainer beside a hand-written loop, in turn, on a step of some 100 us."""
+    theirs, ours = (make_pair(bench) for _ in range(2))
+    batch = {"image": torch.rand(64, 1, 16, 16, device=bench.device), "label": torch.randint(10, (64,), device=bench.device)}
+    steps = 20 if bench.small else 300
+    trainer = make_trainer(*ours, batch, steps, make_clock(bench.device), bench.device)
+    epochs, differences, hands = trainer.epochs(), [], []
+    for number in range(4 if bench.small else 17):
+        bench.wait()
+        hand_s = hand_written(*theirs, batch, steps, metrics=True)
+        bench.wait()
+        start = time.perf_counter()
+        next(epochs)
+        bench.wait()
+        if number > 1:
+            hands.append(1e6 * hand_s / steps)
+            differences.append(1e6 * (time.perf_counter() - start - hand_s) / steps)
+    low, middle, high = (sorted(differences)[round(share * (len(differences) - 1))] for share in (0.25, 0.5, 0.75))
+    hand = sorted(hands)[len(hands) // 2]
+    told(
+        "Trainer beside a hand-written loop",
+        ("hand-written, us a step", "the Trainer's more, us", "quartiles"),
+        [(f"{hand:.1f}", f"{middle:.1f}", f"{low:.1f}, {high:.1f}")],
+    )
+    return {"us": middle, "hand_us": hand}
+
+
+def make_pair(bench: Bench) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, _ = pair()
+    model.to(bench.device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+AUGMENTS = {
+    "crop_flip": ["augment=crop_flip"],
+    "color_jitter": ["augment=color_jitter"],
+    "random_erasing": ["augment=random_erasing"],
+    "mixup": ["augment=mixup"],
+    "cutmix": ["augment=cutmix"],
+    "normalize": ["augment=normalize"],
+    "kornia": ["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip, params: {p: 0.5}}]", "augment.together=true"],
+}
+
+
+def augments(bench: Bench) -> dict[str, Any]:
+    """A batch of each, and the numbers beside the CPU's."""
+    rows, found = [], {}
+    image = torch.randint(256, (16 if bench.small else 256, 3, 224, 224), dtype=torch.uint8)
+    batch = {"index": torch.arange(len(image)), "image": image, "label": torch.arange(len(image)) % 10}
+    for name in AUGMENTS:
+        try:
+            with closing(
+                bench.probe(*bench.photos()[: len(PHOTOS) - 5], f"augment={name}", "data.source.num_classes=10")
+            ) as probe:
+                augment = probe.assembly.augment
+        except Exception as error:  # kornia is an extra
+            rows.append((name, "not here", str(error)[:60], ""))
+            continue
+        there, numbers = move(batch, bench.device), draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None
+        on_device = None if numbers is None else numbers.to(bench.device)
+        took = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
+        apart = furthest(augment(batch, numbers), augment(there, on_device))
+        limit = image.numel() * 5 / bench.floors.copy  # a byte read and a float written; memory is faster than the bus
+        rows.append((name, f"{1e3 * took:.3f}", f"{took / limit:.2f}", f"{apart:.1e}"))
+        found[name] = {"ms": 1e3 * took, "apart": apart}
+    told(
+        f"Augmenting {len(image)} images of 224 on the device",
+        ("augment", "ms a batch", "of a copy of as many bytes over the bus", "furthest from the CPU's"),
+        rows,
+    )
+    return found
+
+
+def furthest(one: Batch, other: Batch) -> float:
+    return max(float((one[name].double() - other[name].cpu().double()).abs().max()) for name in one)
+
+
+def cifar10_fast(bench: Bench) -> dict[str, Any]:
+    """Seconds to an accuracy, by the recipe as it stands."""
+    if bench.cifar10 is None:
+        print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER")
+        return {}
+    run_dir = bench.work / "fast"
+    words = ["recipes=cifar10_fast", f"source={bench.cifar10}", f"dataset={bench.work / 'cifar10'}", f"hydra.run.dir={run_dir}"]
+    words += ["epochs=1", "max_steps=3", "limit=512", "batch_size=64", "model.width=4", "device=cpu"] if bench.small else []
+    done = subprocess.run([sys.executable, "-m", "framework", "train", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    summary = json.loads((run_dir / "summary.json").read_text())
+    outside = 1 - sum(summary["spans"].get(name, {}).get("share", 0.0) for name in ("forward", "backward", "optimizer"))
+    row = (
+        f"{summary['val']['accuracy']:.4f}",
+        f"{summary['train_s']:.1f}",
+        f"{summary['records_per_s']:,.0f}",
+        f"{100 * outside:.1f} %",
+    )
+    told("cifar10_fast", ("accuracy", "seconds of training", "records/s", "of a step outside computing"), [row])
+    return {name: summary[name] for name in ("val", "train_s", "records_per_s", "spans")}
+
+
+PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+    part.__name__: part for part in (facts, same, loading, overlap, switches, overhead, augments, cifar10_fast, tests)
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--cifar10", help="a folder of train/ and test/, a subfolder per class")
+    parser.add_argument("--out", default=".")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device here: nothing run")
+        return 0
+    bench, found, failed = Bench(options), {}, 0
+    for name in options.only.split(","):
+        start = time.perf_counter()
+        try:
+            found[name] = PARTS[name](bench)
+        except Exception:  # the others go on
+            failed += 1
+            found[name] = {"failed": traceback.format_exc()}
+            print(f"\n## {name} failed\n\n{found[name]['failed']}", flush=True)
+        print(f"\n({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+        Path(options.out, "gpu.json").write_text(json.dumps(found, indent=1))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""benchmarks/gpu.py gets through on a CPU, where its figures mean nothing: whoever has a GPU for nine minutes should not find its mistakes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks/gpu.py"
+
+
+def run(*arguments):
+    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--small", "--seconds", "0.05", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_its_parts_print_tables_and_are_kept():
+    done = run("--only", "facts,loading,overlap,overhead,augments")
+    assert done.returncode == 0, done.stdout
+    found = json.loads(Path("gpu.json").read_text())
+    assert list(found) == ["facts", "loading", "overlap", "overhead", "augments"]
+    assert found["augments"]["crop_flip"]["apart"] == 0
+    assert set(found["loading"]) == {f"{loader}/{a}" for loader in ("plain", "prefetch", "stream") for a in ("none", "normalize")}
+
+
+def test_a_part_that_fails_is_told_and_the_others_go_on():
+    done = run("--only", "cifar10_fast,facts", "--cifar10", "nowhere")
+    assert done.returncode == 1
+    found = json.loads(Path("gpu.json").read_text())
+    assert "nowhere" in found["cifar10_fast"]["failed"]
+    assert found["facts"]["num_cores"] > 0
+
+
+def test_where_there_is_no_gpu_it_says_so():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin"},
+    )
+    assert (done.returncode, done.stdout) == (0, "no CUDA device here: nothing run\n")
