@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/nat
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 	$(BIN)/paceline train
 
-test: $(READY)  ## the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## the whole test suite, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY)  ## lint, format and types
 	$(BIN)/ruff check .

@@ -54,6 +54,10 @@ def _is_left(name: str) -> bool:
     return pid == str(os.getpid()) or (pid.isdecimal() and not Path("/proc", pid).exists())
 
 
+def _shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if _is_left(name)}
+
+
 def _end_servers() -> None:
     """Ends the standard library's processes that forkserver and spawn leave running for the next child."""
     forkserver._forkserver._stop()
@@ -76,7 +80,7 @@ def police(tmp_path, monkeypatch):
     assert not settled(before[1], _threads), "threads left behind"
     _end_servers()
     assert not settled(before[0], children_of_this_process), "processes left behind"
-    assert not {name for name in os.listdir("/dev/shm") if _is_left(name)} - before[2], "shared memory left behind"
+    assert not settled(before[2], _shared_memory), "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 
 
