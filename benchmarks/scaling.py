@@ -60,6 +60,15 @@ def efficiency(
     return step_s / max(step_s, free_at)
 
 
+def ratios_of(rounds: list[dict[str, dict]]) -> dict[str, float]:
+    """Records per second over those of one rank."""
+    return {
+        side: statistics.median(one[side]["records_per_s"] / one["one"]["records_per_s"] for one in rounds)
+        for side in list(rounds[0])
+        if side != "one"
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
@@ -70,27 +79,32 @@ def main() -> None:
     parser.add_argument("--words", nargs="+", default=WORDS)
     options = parser.parse_args()
     words = [*options.words, f"max_steps={options.steps}", "epochs=1000"]
-    two = [*words, "parallel=ddp", "parallel.num_processes=2"]
-    ratios, ones, twos = [], [], []
+    ranks = ["parallel=ddp", "parallel.num_processes=2"]
+    sides = {
+        "one": (words, "0"),
+        "two": ([*words, *ranks, "parallel.sync_batch_norm=false"], "0,1"),
+        "two, batch norm over both": ([*words, *ranks], "0,1"),
+    }
+    rounds: list[dict[str, dict]] = []
     for number in range(options.rounds + 1):
         with tempfile.TemporaryDirectory() as folder:
-            sides = {"one": (words, "0"), "two": (two, "0,1")}
             order = list(sides) if number % 2 else list(sides)[::-1]
-            found = {side: run(*sides[side], Path(folder, side)) for side in order}
+            ran = {side: run(*sides[side], Path(folder, side.split(",")[0] + side[-1])) for side in order}
+        found = {side: ran[side] for side in sides}
         if number:  # the first is burn-in
-            ones.append(found["one"])
-            twos.append(found["two"])
-            ratios.append(found["two"]["records_per_s"] / found["one"]["records_per_s"])
-            print(f"{number}: {ratios[-1]:.3f}", flush=True)
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"speed-up of two ranks on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(ratios)} rounds)")
+            rounds.append(found)
+            print(f"{number}: {', '.join(f'{ratio:.3f}' for ratio in ratios_of([found]).values())}", flush=True)
+    for side in list(sides)[1:]:
+        low, middle, high = statistics.quantiles([ratios_of([one])[side] for one in rounds], n=4)
+        print(f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)")
     spans = {
-        name: [1e3 * statistics.median(run["spans"][name]["mean_s"] for run in runs) for runs in (ones, twos)]
+        name: [1e3 * statistics.median(one[side]["spans"][name]["mean_s"] for one in rounds) for side in sides]
         for name in ("wait", "forward", "backward", "optimizer", "report")
     }
-    print("| span, ms a step | one rank | two ranks |\n| --- | --- | --- |")
-    for name, (alone, together) in spans.items():
-        print(f"| {name} | {alone:.1f} | {together:.1f} |")
+    print(f"| span, ms a step | {' | '.join(sides)} |\n| --- | --- | --- | --- |")
+    for name, values in spans.items():
+        print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    spans = {name: (values[0], values[1]) for name, values in spans.items()}
     step_s, backward_s = sum(alone for alone, _ in spans.values()) / 1e3, spans["backward"][0] / 1e3
     for shrink, what in ((1, "this step"), (1000, "a step a thousand times as fast")):
         print(f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n")
