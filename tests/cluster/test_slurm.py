@@ -88,7 +88,13 @@ def test_a_sweep_is_an_array_of_jobs(slurm, place):
 
 def test_a_packing_is_an_array_of_jobs(slurm, place):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="'make cluster-test' installs it")
-    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "pack.parts=3", "pack.part=range(0,3)", "workers=1"]
+    words = [
+        "hydra/launcher=submitit_slurm",
+        "hydra.launcher.cpus_per_task=1",
+        "pack.parts=3",
+        "pack.part=range(0,3)",
+        "workers=1",
+    ]
     done = paceline("pack", "-m", *words, "input=digits", "output.path=parts.h5", cwd=place, limit_s=300, **slurm.env)
     assert done.code == 0, done.err
     assert paceline("pack", "input=digits", "output.path=whole.h5", cwd=place).code == 0
