@@ -1,3 +1,5 @@
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -5,10 +7,12 @@ import pytest
 from framework.data.hdf5 import HDF5Writer
 from framework.data.lmdb import LMDBWriter
 from framework.errors import ConfigError
+from framework.lock import locked
 from framework.pack.digits import DigitsInput
 from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.prepare import prepare
+from tests.faults.forked import Command
 
 DIGITS = {"_target_": "framework.pack.digits.DigitsInput"}
 
@@ -86,3 +90,32 @@ def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
     config["prepare"]["train"] = {**DIGITS, "split": "train"}
     with pytest.raises(ConfigError, match=r"^error\[C153\]: prepare.train = .*give \{input:"):
         packed(config)
+
+
+def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
+    words = ["train", "dataset=packed", "max_steps=1", "sink=[]"]
+    with Command(*words, "hydra.run.dir=one") as one, Command(*words, "hydra.run.dir=two") as two:
+        ends = [one.wait(), two.wait()]
+    assert [done.code for done in ends] == [0, 0], [done.err for done in ends]
+    assert sorted(path.name for path in Path("packed").iterdir()) == ["train.h5", "val.h5"]
+
+
+def test_who_waits_for_a_packer_says_for_whom(tmp_path, capsys):
+    config = splits(tmp_path)
+    config["prepare"].pop("val")
+    path, order = Path(config["data"]["train"]), []
+
+    def hold():
+        with locked(Path(f"{path}.prepare.lock"), RuntimeError):
+            held.set()
+            time.sleep(2)
+            path.write_text("theirs")
+
+    held = threading.Event()
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    prepare(config, (), lambda *_: order.append("packed"))
+    other.join()
+    assert order == []
+    assert f"is packing {path}; waiting for it" in capsys.readouterr().err
