@@ -25,6 +25,7 @@ FILES = (errno.EMFILE, errno.ENFILE)
 REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM)
 PEER_WORDS = (
     "gloo",
+    "Application timeout caused pair closure",
     "NCCL",
     "Connection closed by peer",
     "Connection reset by peer",

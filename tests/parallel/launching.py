@@ -11,5 +11,6 @@ ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 def launched(program, folder):
     """What rank 0 and rank 1 found, as two dictionaries."""
-    launch(2, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
+    ended = launch(2, "tests.parallel.rank_program", [program, str(folder)], ENVIRONMENT)
+    assert ended == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
