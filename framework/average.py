@@ -14,6 +14,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor if to_local is None else to_local()
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """All of it: a shard's whole, from all ranks, which must ask together; any other tensor itself."""
+    full_tensor = getattr(tensor, "full_tensor", None)  # not isinstance: to import DTensor takes a second, of every command
+    return tensor if full_tensor is None else full_tensor()
+
+
 @final
 class Average:
     """Of ``model``'s weights. ``decay``: the share of the old average at each optimizer step. Buffers (batch norm's statistics) are copied."""

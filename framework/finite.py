@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from framework.average import gathered
 from framework.contracts import Parallel
 from framework.errors import DistributedError, NumericError, PacelineError
 from framework.tally import Pass, Progress
@@ -21,11 +21,10 @@ def all_finite(model: nn.Module) -> bool:
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all elements are, by the largest magnitude: few operations for all. Reads the device once."""
-    shards = [one for one in tensors if one.numel() and isinstance(one, DTensor)]
-    others = [one for one in tensors if one.numel() and not isinstance(one, DTensor)]
-    norms = [torch.nn.utils.get_total_norm(same, math.inf) for same in (shards, others) if same]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]  # an exchange: on all ranks
-    return all(math.isfinite(norm) for norm in whole)
+    shards = [one for one in tensors if one.numel() and hasattr(one, "full_tensor")]
+    others = [one for one in tensors if one.numel() and not hasattr(one, "full_tensor")]
+    norms = [gathered(torch.nn.utils.get_total_norm(same, math.inf)) for same in (shards, others) if same]
+    return all(math.isfinite(norm) for norm in norms)
 
 
 def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:

@@ -16,6 +16,8 @@ from framework.handlers import handled
 from framework.parallel.batch_norm import synchronized
 from framework.parallel.ranks import all_up, meet, under_launcher
 
+_left: list[dist.ProcessGroup | None] = []  # groups that were closed, until the process ends
+
 AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
 
@@ -92,5 +94,9 @@ class RankGroup:
         return [count > 0 for count in asked]
 
     def close(self) -> None:
+        """Leaves the group, but keeps it: a replica holds it too, and as the last to let go would wait for gloo's threads while it holds the
+        interpreter's lock, for which they may wait: for ever (pytorch#56297).
+        """
         if dist.is_initialized():
+            _left.append(dist.group.WORLD)
             dist.destroy_process_group()

@@ -1,6 +1,5 @@
 """What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves ``FOLDER/RANK.json``."""
 
-import gc
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.agreement import check_agreement, code_digest
+from framework.cli.main import leave
 from framework.errors import DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
@@ -290,8 +290,8 @@ def main(program, folder):
     }
     found = programs[program](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(found))
-    gc.collect()  # a replica that outlives its group until the interpreter ends aborts the process now and then
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

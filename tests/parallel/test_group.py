@@ -1,5 +1,9 @@
 """A group of one rank, in this process; groups of two are tested with ddp, and by the contract's suite."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed
@@ -8,6 +12,7 @@ from torch import nn
 from framework.errors import ConfigError
 from framework.parallel import ranks
 from framework.parallel.group import RankGroup
+from tests.parallel.launching import ROOT
 
 
 @pytest.fixture
@@ -43,3 +48,35 @@ def test_a_process_that_is_no_rank_is_told_which_choice_wants_ranks(monkeypatch)
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
         RankGroup("fsdp", 1.0, False, torch.device("cpu"))
+
+
+MANY_ENDS = """
+import sys
+import torch
+from framework.parallel import ranks
+from framework.parallel.ddp import DistributedParallel
+
+for _ in range(60):
+    ranks.meet.cache_clear()
+    group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
+    replica = group.wrap(torch.nn.Linear(2, 1))
+    replica(torch.ones(1, 2)).sum().backward()
+    sys.setswitchinterval(1000)  # gloo's thread does not get the interpreter's lock, which it needs to let go of the tensor
+    shared = torch.ones(1)
+    work = torch.distributed.all_reduce(shared, async_op=True)
+    while not work.is_completed():
+        pass
+    del work, shared
+    group.close()
+    del replica
+    sys.setswitchinterval(0.005)
+print("ended", flush=True)
+"""
+
+
+def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
+    """Without the group that is kept, one end in thirty hangs."""
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    command = [sys.executable, "-c", MANY_ENDS]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment)
+    assert "ended" in found.stdout, found.stderr
