@@ -52,8 +52,6 @@ PHOTOS = [
     "model=resnet18",
     "model.num_classes=1000",
     "optim=sgd",
-]
-PHOTOS += [
     "optim.lr=0.01",
     "augment=normalize",
     "augment.mean=[0.485,0.456,0.406]",
@@ -73,12 +71,8 @@ class Bench:
     """What all parts share. ``small``: sizes at which a CPU gets through; the figures mean nothing."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.device, self.seconds, self.small, self.cifar10 = (
-            torch.device(options.device),
-            options.seconds,
-            options.small,
-            options.cifar10,
-        )
+        self.device = torch.device(options.device)
+        self.seconds, self.small, self.cifar10 = options.seconds, options.small, options.cifar10
         self.work = Path(tempfile.mkdtemp(prefix="paceline-gpu-"))
         self._floors: Floors | None = None
 
@@ -228,11 +222,14 @@ def record_bytes(bench: Bench) -> int:
 
 def overlap(bench: Bench) -> dict[str, Any]:
     """max(loading alone, computing alone) / a step of both: for a step that costs what its data does, and for one that costs much more."""
-    context_of = Timed(bench)
-    rows, found = [], {}
-    for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):
-        for name, make in context_of.loaders().items():
-            load_s, compute_s, both_s = context_of.measure(make, share)
+    timed, rows, found = Timed(bench), [], {}
+    loaders = timed.loaders()
+    alone = {name: timed.run(make(), 0) for name, make in loaders.items()}
+    for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):  # of plain loading's time
+        count = max(1, round(share * alone["plain"] / timed.product_s))
+        compute_s = bench.timed(partial(timed.compute, count), 30)
+        for name, make in loaders.items():
+            load_s, both_s = alone[name], timed.run(make(), count)
             found[f"{what}/{name}"] = max(load_s, compute_s) / both_s
             rows.append(
                 (
@@ -282,9 +279,8 @@ class Timed:
         self.batch["index"] = torch.arange(batch_size)
         self.source = OneBatch(self.batch, steps)
         self.source.order = replace(self.source.order, num_records=batch_size * steps, batch_size=batch_size)
-        self.one = torch.randn(
-            64 if bench.small else 4096, 64 if bench.small else 4096, device=bench.device, dtype=torch.bfloat16
-        )
+        edge = 64 if bench.small else 4096
+        self.one = torch.randn(edge, edge, device=bench.device, dtype=torch.bfloat16)
         self.product_s = bench.timed(lambda: self.one @ self.one, 20)
 
     def augment(self, batch: Batch, _: int) -> Batch:
@@ -299,26 +295,19 @@ class Timed:
         }
         return {**ours, "timm's scheme": lambda: SideStream(context)} if self.bench.device.type == "cuda" else ours
 
-    def measure(self, make: Callable[[], Any], share: float) -> tuple[float, float, float]:
-        """Seconds a step: loading alone, computing alone, both. ``share``: of computing, of plain loading's time."""
-        plain_s = self._run(self.loaders()["plain"](), 0)
-        count = max(1, round(share * plain_s / self.product_s))
-        compute_s = self.bench.timed(lambda: self._compute(count), 30)
-        loader = make()
-        return self._run(loader, 0), compute_s, self._run(loader, count)
-
-    def _compute(self, count: int) -> None:
+    def compute(self, count: int) -> None:
         for _ in range(count):
             self.one @ self.one
 
-    def _run(self, loader: Any, count: int) -> float:
+    def run(self, loader: Any, count: int) -> float:
+        """Seconds a step, of ``count`` products and the loader's work."""
         laps: deque[float] = deque(maxlen=3)
         for epoch in range(5):  # two to warm up
             self.bench.wait()
             start = time.perf_counter()
             for micro in loader.epoch(epoch):
                 micro.batch["image"][:1].add_(1)
-                self._compute(count)
+                self.compute(count)
             self.bench.wait()
             laps.append((time.perf_counter() - start) / loader.num_steps)
         return sorted(laps)[1]
@@ -343,15 +332,16 @@ def switches(bench: Bench) -> dict[str, Any]:
     }
     for net, words in nets.items():
         rows: list[tuple[str, ...]] = []
+        operations = operations_of(bench, words)
         for name, kind, more in SWITCHES:
             try:
-                rate, floor_s = bench.rate(lambda probe: probe.compute(bench.seconds), *words, *more), floor(bench, words, kind)
+                rate = bench.rate(lambda probe: probe.compute(bench.seconds), *words, *more)
             except Exception as error:  # the others go on
                 rows.append((name, "failed", str(error)[:80], "", ""))
                 continue
             first = found.setdefault(net, {}).setdefault("fp32", rate.records_per_s)
             found[net][name] = rate.records_per_s
-            share = rate.records_per_s * floor_s
+            share = rate.records_per_s * operations / bench.floors.products[kind]
             rows.append(
                 (
                     name,
@@ -365,14 +355,14 @@ def switches(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def floor(bench: Bench, words: list[str], kind: str) -> float:
-    """Seconds a record, if its operations ran at the rate of matrix products."""
+def operations_of(bench: Bench, words: list[str]) -> float:
+    """Of one record, forward and backward."""
     with closing(bench.probe(*words)) as probe:
         model = probe.assembly.build("model").to(bench.device)
         image = torch.randn(2, *probe.batch()["image"].shape[1:], device=bench.device)
     with FlopCounterMode(display=False) as counter:
         model(image).sum().backward()
-    return counter.get_total_flops() / 2 / bench.floors.products[kind]
+    return counter.get_total_flops() / 2
 
 
 def overhead(bench: Bench) -> dict[str, Any]:

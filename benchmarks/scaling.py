@@ -60,13 +60,9 @@ def efficiency(
     return step_s / max(step_s, free_at)
 
 
-def ratios_of(rounds: list[dict[str, dict]]) -> dict[str, float]:
+def ratios_of(ran: dict[str, dict]) -> dict[str, float]:
     """Records per second over those of one rank."""
-    return {
-        side: statistics.median(one[side]["records_per_s"] / one["one"]["records_per_s"] for one in rounds)
-        for side in list(rounds[0])
-        if side != "one"
-    }
+    return {side: one["records_per_s"] / ran["one"]["records_per_s"] for side, one in ran.items() if side != "one"}
 
 
 def main() -> None:
@@ -83,29 +79,27 @@ def main() -> None:
     sides = {
         "one": (words, "0"),
         "two": ([*words, *ranks, "parallel.sync_batch_norm=false"], "0,1"),
-        "two, batch norm over both": ([*words, *ranks], "0,1"),
+        "two with batch norm over both": ([*words, *ranks], "0,1"),
     }
     rounds: list[dict[str, dict]] = []
     for number in range(options.rounds + 1):
+        order = list(sides) if number % 2 else list(sides)[::-1]
         with tempfile.TemporaryDirectory() as folder:
-            order = list(sides) if number % 2 else list(sides)[::-1]
-            ran = {side: run(*sides[side], Path(folder, side.split(",")[0] + side[-1])) for side in order}
-        found = {side: ran[side] for side in sides}
+            ran = {side: run(*sides[side], Path(folder, side)) for side in order}
         if number:  # the first is burn-in
-            rounds.append(found)
-            print(f"{number}: {', '.join(f'{ratio:.3f}' for ratio in ratios_of([found]).values())}", flush=True)
+            rounds.append(ran)
+            print(f"{number}: {', '.join(f'{side} {ratio:.3f}' for side, ratio in ratios_of(ran).items())}", flush=True)
     for side in list(sides)[1:]:
-        low, middle, high = statistics.quantiles([ratios_of([one])[side] for one in rounds], n=4)
+        low, middle, high = statistics.quantiles([ratios_of(ran)[side] for ran in rounds], n=4)
         print(f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)")
-    spans = {
-        name: [1e3 * statistics.median(one[side]["spans"][name]["mean_s"] for one in rounds) for side in sides]
+    spans_ms = {
+        name: [1e3 * statistics.median(ran[side]["spans"][name]["mean_s"] for ran in rounds) for side in sides]
         for name in ("wait", "forward", "backward", "optimizer", "report")
     }
     print(f"| span, ms a step | {' | '.join(sides)} |\n| --- | --- | --- | --- |")
-    for name, values in spans.items():
+    for name, values in spans_ms.items():
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
-    spans = {name: (values[0], values[1]) for name, values in spans.items()}
-    step_s, backward_s = sum(alone for alone, _ in spans.values()) / 1e3, spans["backward"][0] / 1e3
+    step_s, backward_s = sum(alone for alone, *_ in spans_ms.values()) / 1e3, spans_ms["backward"][0] / 1e3
     for shrink, what in ((1, "this step"), (1000, "a step a thousand times as fast")):
         print(f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n")
         print("| link | 8 | 64 | 1,024 ranks |\n| --- | --- | --- | --- |")

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import math
 import os
 import socket
 import time
@@ -20,7 +21,7 @@ RETRY_S = 0.05
 @contextmanager
 def locked(
     path: Path,
-    refused: Callable[[str], PacelineError],
+    busy: Callable[[str], PacelineError | None],
     *,
     shared: bool = False,
     patience_s: float = PATIENCE_S,
@@ -28,12 +29,12 @@ def locked(
 ) -> Generator[None, None, None]:
     """Hold the lock ``path`` (``flock``): alone, or ``shared`` with others who share it. The file is gone when nobody holds it.
 
-    A dead holder's lock is free: the kernel sees to that. Who has waited ``patience_s`` for a living one raises ``refused`` of its name. Where
-    there are no locks, ResourceError R101, or nothing is held, if it is not ``needed``.
+    A dead holder's lock is free: the kernel sees to that. Who has waited ``patience_s`` for a living one raises ``busy`` of its name, or, where
+    that is None, waits on. Where there are no locks, ResourceError R101, or nothing is held, if it is not ``needed``.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, refused, patience_s)
+        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, busy, patience_s)
     except OSError as error:
         if error.errno in NO_LOCKS and not needed:
             path.unlink(missing_ok=True)
@@ -53,7 +54,7 @@ def locked(
         os.close(descriptor)
 
 
-def _acquire(path: Path, kind: int, refused: Callable[[str], PacelineError], patience_s: float) -> int:
+def _acquire(path: Path, kind: int, busy: Callable[[str], PacelineError | None], patience_s: float) -> int:
     end = time.monotonic() + patience_s
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -64,8 +65,10 @@ def _acquire(path: Path, kind: int, refused: Callable[[str], PacelineError], pat
         except BlockingIOError as error:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             if time.monotonic() > end:
-                os.close(descriptor)
-                raise refused(holder) from error
+                end = math.inf
+                if (refused := busy(holder)) is not None:
+                    os.close(descriptor)
+                    raise refused from error
         except OSError:
             os.close(descriptor)
             raise

@@ -1,26 +1,23 @@
 """Stores that a configuration describes and that are not there yet: packed before a run begins."""
 
-import math
-import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from framework.build import build
 from framework.contracts import Field, RecordInput, RecordWriter
-from framework.errors import ConfigError, ResourceError
+from framework.errors import ConfigError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
 from framework.targets import Config
 
-BUSY = 150
 PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
 
 
-def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
+def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Callable[[str], None]) -> None:
     """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
-    data choice's own writer. ConfigError C153 for another key.
+    data choice's own writer. Of jobs side by side that want the same store one packs; the others ``tell`` that they wait for it, and do.
+    ConfigError C153 for another key.
     """
     data = config["data"]
     for split, block in (config["prepare"] or {}).items():
@@ -31,29 +28,13 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne) -> None:
             raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
         source = build(f"prepare.{split}.input", block["input"], allowed)
         writer = writer_of("data.writer", data["writer"], allowed)
-        with _alone(path):
+        with locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
             if not Path(path).exists():
                 pack_one(source, block.get("pack") or {}, writer, path, data["writer"]["_target_"])
 
 
-@contextmanager
-def _alone(path: str) -> Generator[None, None, None]:
-    """Jobs side by side want the same store: one packs, the others wait for it, and say so."""
-    lock = partial(locked, Path(f"{path}.prepare.lock"), partial(_busy, path), needed=False)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(lock())
-        except ResourceError as busy:
-            number, _, what, _ = busy.args
-            if number != BUSY:
-                raise
-            print(f"note: {what}; waiting for it", file=sys.stderr)
-            stack.enter_context(lock(patience_s=math.inf))
-        yield
-
-
-def _busy(path: str, holder: str) -> ResourceError:
-    return ResourceError(BUSY, path, f"{holder} is packing {path}", "wait until it ends, or stop it")
+def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:
+    tell(f"{holder} is packing {path}; waiting for it")
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:

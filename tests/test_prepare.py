@@ -29,7 +29,7 @@ def splits(tmp_path, writer=HDF5):
 def packed(config):
     """What ``prepare`` asks to pack: (split, path)."""
     asked = []
-    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.split, path)))
+    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.split, path)), print)
     return asked
 
 
@@ -45,6 +45,7 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
         splits(tmp_path, block),
         (),
         lambda source, _, make, path, __: made.append(make(path, fields=source.manifest.fields, num_records=1)),
+        print,
     )
     for writer in made:
         writer.abort()
@@ -73,7 +74,7 @@ def test_what_is_packed_can_be_read(tmp_path):
     config = splits(tmp_path)
     config["prepare"].pop("train")
     made = []
-    prepare(config, (), lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest))
+    prepare(config, (), lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest), print)
     assert made[0].num_records == len(DigitsInput("val").arrays[1])
     assert Path(config["data"]["val"]).exists()
 
@@ -100,10 +101,10 @@ def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
     assert sorted(path.name for path in Path("packed").iterdir()) == ["train.h5", "val.h5"]
 
 
-def test_who_waits_for_a_packer_says_for_whom(tmp_path, capsys):
+def test_who_waits_for_a_packer_tells_once_for_whom(tmp_path):
     config = splits(tmp_path)
     config["prepare"].pop("val")
-    path, order = Path(config["data"]["train"]), []
+    path, order, told = Path(config["data"]["train"]), [], []
 
     def hold():
         with locked(Path(f"{path}.prepare.lock"), RuntimeError):
@@ -115,7 +116,8 @@ def test_who_waits_for_a_packer_says_for_whom(tmp_path, capsys):
     other = threading.Thread(target=hold)
     other.start()
     held.wait()
-    prepare(config, (), lambda *_: order.append("packed"))
+    prepare(config, (), lambda *_: order.append("packed"), told.append)
     other.join()
     assert order == []
-    assert f"is packing {path}; waiting for it" in capsys.readouterr().err
+    assert len(told) == 1
+    assert told[0].endswith(f"is packing {path}; waiting for it")

@@ -73,7 +73,7 @@ def say_nothing(_):
 def dataset(tmp_path_factory):
     """The digits, packed once as the recipe says."""
     folder = tmp_path_factory.mktemp("digits")
-    prepare(make_config(folder), (), lambda source, _, make, path, __: pack(Packing(source, make, path)))
+    prepare(make_config(folder), (), lambda source, _, make, path, __: pack(Packing(source, make, path)), print)
     return folder
 
 

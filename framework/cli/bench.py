@@ -205,14 +205,13 @@ def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -
 
 def _prepared(cells: list[Cell]) -> list[Cell]:
     """Their stores packed, where they are missing, before anything is timed. Raises the first one's error where none could be."""
-    from framework.cli.progress import pack_with_progress  # noqa: PLC0415
-    from framework.prepare import prepare  # noqa: PLC0415  # loads torch: only for configurations that are sound
+    from framework.cli.progress import pack_missing  # noqa: PLC0415
 
     errors: list[PacelineError] = []
     for number, cell in enumerate(cells):
         try:
             if not cell.illegal:
-                prepare(cell.config, cell.allowed, pack_with_progress)
+                pack_missing(cell.config, cell.allowed)
         except PacelineError as error:
             cells[number] = replace(cell, illegal=str(error))
             errors.append(error)

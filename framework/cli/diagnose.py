@@ -125,14 +125,13 @@ def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:
     import torch  # noqa: PLC0415
 
     from framework.cli.diagnosis import as_json, show, show_applied  # noqa: PLC0415
-    from framework.cli.progress import pack_with_progress  # noqa: PLC0415
+    from framework.cli.progress import pack_missing  # noqa: PLC0415
     from framework.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.diagnose.parts import Setting  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
-    from framework.prepare import prepare  # noqa: PLC0415
 
     torch.set_num_threads(num_cores())  # as a run does
-    prepare(config, allowed, pack_with_progress)
+    pack_missing(config, allowed)
 
     def compose(changes: Sequence[str]) -> Setting:
         found, packages = composed(changed(asked.words, changes), grant, asked.config_dir)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from framework.pack.jobs import MakeWriter
 from framework.pack.packing import Packed, Packing, Progress
 from framework.pack.prepare import Preparation
 from framework.pack.run import pack
+from framework.prepare import prepare
 from framework.targets import did_you_mean
 
 SUFFIXES = {"framework.data.hdf5.HDF5Writer": ".h5", "framework.data.lmdb.LMDBWriter": ".lmdb"}  # files that are stores
@@ -74,9 +75,12 @@ def for_output(packing: Packing, target: str) -> Packing:
     return replace(packing, suffix=suffix or ".h5", make_part=None if suffix else HDF5Writer)
 
 
-def pack_with_progress(
-    source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str
-) -> Packed:
+def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
+    """Pack the stores that ``config`` describes and that are not there yet."""
+    prepare(config, allowed, _pack_one, lambda text: print(f"note: {text}", file=sys.stderr))
+
+
+def _pack_one(source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str) -> Packed:
     """Pack with the default options but for those ``changed``; ``target``: the writer's name."""
     packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
     return show_packing(for_output(packing, target), None)

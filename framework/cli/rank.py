@@ -14,7 +14,7 @@ from typing import Any
 
 from framework.cli.main import leave
 from framework.cli.outcome import Outcome, conclude, newest_checkpoint, outcome_of
-from framework.cli.progress import pack_with_progress
+from framework.cli.progress import pack_missing
 from framework.cli.signals import StopSignals
 from framework.durable import write_json
 from framework.errors import (
@@ -28,7 +28,6 @@ from framework.errors import (
 )
 from framework.measure.host import die_with_parent, num_cores
 from framework.parallel.hosts import Meeting
-from framework.prepare import prepare
 from framework.run import run
 from framework.targets import check_targets
 
@@ -39,7 +38,7 @@ LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointEr
 
 def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None = None) -> Outcome:
     """Prepare the data, then train in this process, or in ranks started for it; with those of other hosts, where there is a ``meeting``."""
-    prepare(config, allowed, pack_with_progress)  # a signal here ends the command at once: there is nothing to save yet
+    pack_missing(config, allowed)  # a signal here ends the command at once: there is nothing to save yet
     if "num_processes" in config["parallel"] and "RANK" not in os.environ:
         return _launch(config, run_dir, allowed, meeting)
     return _run(config, run_dir, allowed, StopSignals(of_rank=False))
@@ -161,7 +160,7 @@ def _run_shared(shared: Config, leads: bool) -> Outcome:
 
     config, allowed = shared["config"], tuple(shared["allowed"])
     if leads:
-        prepare(config, allowed, pack_with_progress)  # before the others hear of it: they read what is packed
+        pack_missing(config, allowed)  # before the others hear of it: they read what is packed
         share_text(json.dumps(shared))
     return _run(config, Path(shared["run_dir"]), allowed, StopSignals(of_rank=True))
 

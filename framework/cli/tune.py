@@ -172,10 +172,9 @@ def _tune(wish: Wish) -> Outcome:
     if wish.output and not Path(wish.output).absolute().parent.is_dir():
         raise ConfigError(195, f"output = {wish.output}", "in a folder that is not there", "make it, or choose another")
     path = None if wish.what == "batch_size" else recipe_path(wish)
-    from framework.cli.progress import pack_with_progress  # noqa: PLC0415
-    from framework.prepare import prepare  # noqa: PLC0415
+    from framework.cli.progress import pack_missing  # noqa: PLC0415
 
-    prepare(config, allowed, pack_with_progress)
+    pack_missing(config, allowed)
     return _tune_reading(wish, config, allowed, path) if path is not None else _tune_batch_size(wish, config, allowed)
 
 
