@@ -177,24 +177,15 @@ class Assembly:
 
         ``run_dir`` None: nothing is written; for measuring. ``say``: takes warnings.
         """
-        config = self.config
-        model: nn.Module = self.build("model").to(self.parallel.home)
-        if config["channels_last"]:
-            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
         objective: Objective = self.build("objective")
         sample = self.train_source.sample(NUM_SAMPLES)
-        check_fit(model, objective, move(self._augmented(sample), self.parallel.home), config)
-        model = self.parallel.wrap(model)
-        if config["compile"]:
-            _compile(model, self.device)
+        model = self._model(objective, sample)
         precision: Precision = self.build("precision", device=self.device)
         if self.parallel.world_size > 1:
-            share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * config["accumulate"]))
-            batch = {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
-            settle(model, objective, precision, self._augmented(batch), self.device)
-        decay = config["ema_decay"]
+            settle(model, objective, precision, self._augmented(self._of_rank(sample)), self.device)
+        decay = self.config["ema_decay"]
         trainer = Trainer(
-            _plan(config),
+            _plan(self.config),
             model=model,
             objective=objective,
             optimizer=self._optimizer(model),
@@ -213,9 +204,25 @@ class Assembly:
             self._restore(trainer, state)
         check_agreement(self.parallel, {"step": trainer.progress.step})  # a run directory that not all ranks see
         if self.parallel.rank == 0 and run_dir is not None:
-            run = RunContext(run_dir, trainer.total_steps, config["epochs"], trainer.progress.step, sample)
+            run = RunContext(run_dir, trainer.total_steps, self.config["epochs"], trainer.progress.step, sample)
             trainer.sinks = self._sinks(run)
         return trainer
+
+    def _model(self, objective: Objective, sample: Batch) -> nn.Module:
+        """Tried on ``sample``, then wrapped for its ranks."""
+        model: nn.Module = self.build("model").to(self.parallel.home)
+        if self.config["channels_last"]:
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
+        check_fit(model, objective, move(self._augmented(sample), self.parallel.home), self.config)
+        model = self.parallel.wrap(model)
+        if self.config["compile"]:
+            _compile(model, self.device)
+        return model
+
+    def _of_rank(self, sample: Batch) -> Batch:
+        """``sample`` over and over, as long as what this rank has of a micro-batch."""
+        share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * self.config["accumulate"]))
+        return {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
 
     def _augmented(self, sample: Batch) -> Batch:
         """As in evaluation. ConfigError C118 where the augmentation does not fit."""

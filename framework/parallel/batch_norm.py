@@ -86,8 +86,10 @@ class HostSyncBatchNorm(nn.Module):
         if not self.training and self.running_mean is not None:
             return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         wide = x if x.dtype == torch.float64 else x.float()
-        ones, zeros = wide.new_ones(x.shape[1]), wide.new_zeros(x.shape[1])
-        weight, bias = (self.weight.to(wide.dtype), self.bias.to(wide.dtype)) if self.affine else (ones, zeros)
+        if self.affine:
+            weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+        else:
+            weight, bias = wide.new_ones(x.shape[1]), wide.new_zeros(x.shape[1])
         normal, mean, variance, count = _Normalized.apply(wide, weight, bias, self.eps)
         self._track(mean, variance * (count / (count - 1).clamp(min=1)).to(variance.dtype))
         return normal.to(x.dtype)

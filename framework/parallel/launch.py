@@ -96,6 +96,5 @@ def launch(
         ) from error
     except RendezvousError as error:
         what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
-        raise DistributedError(
-            101, f"parallel.endpoint = {meeting and meeting.endpoint}", what, "look at the other hosts"
-        ) from error
+        where = "parallel" if meeting is None else f"parallel.endpoint = {meeting.endpoint}"
+        raise DistributedError(101, where, what, "look at the other hosts") from error

@@ -65,6 +65,17 @@ def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns
     assert log(place / "limit") == log(place / "unlimited")
 
 
+def test_a_job_that_is_told_before_its_first_step_queues_itself_again(slurm, place):
+    words = ["dataset=packed", "epochs=2", "sink=[jsonl]"]
+    job = submitted(slurm, place, "--time=10", "--output=early.txt", str(SCRIPT), *words, "hydra.run.dir=early")
+    slurm._until(lambda: f"{job}.0" in slurm.ask("squeue", "--steps", "--noheader", "--format=%i"), "its step", 60)
+    slurm.ask("scancel", "--signal=USR1", f"{job}.0")
+    slurm._until(lambda: slurm.facts(job).get("Restarts", "0") != "0", "its place in the queue", 60)
+    assert not (place / "early/metrics.jsonl").exists()
+    assert slurm.ended(job, 300) == "COMPLETED", (place / "early.txt").read_text()
+    assert log(place / "early")
+
+
 def test_a_job_that_fails_is_not_queued_again(slurm, place):
     job = submitted(slurm, place, "--output=bad.txt", str(SCRIPT), "dataset=packed", "optim.lr=1e9", "hydra.run.dir=bad")
     assert slurm.ended(job, 120) == "FAILED"
