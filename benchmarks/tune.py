@@ -27,10 +27,9 @@ import numpy as np
 import torch
 
 from framework.cli.allowed import Grant
-from framework.cli.progress import pack_with_progress
+from framework.cli.progress import pack_missing
 from framework.cli.variant import composed
 from framework.measure.host import machine, num_cores
-from framework.prepare import prepare
 from framework.tune.candidate import Candidate, whole_grid
 from framework.tune.search import Search
 
@@ -83,7 +82,7 @@ def tuned(words: list[str], budget: float, number: int, work: Path) -> dict:
 
 def open_search(words: list[str]) -> Search:
     config, allowed = composed(words, NOBODY)
-    prepare(config, allowed, pack_with_progress)
+    pack_missing(config, allowed)
     loaders = {name: composed([*words, f"loader={name}"], NOBODY)[0]["loader"] for name in LOADERS}
     return Search(config, allowed, loaders, "prefetch")
 
