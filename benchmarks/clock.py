@@ -108,7 +108,7 @@ def cost(device: torch.device, num_rounds: int, width: int) -> None:
     runner = rounds(trainer, device)
 
     def round_with(name: str) -> tuple[float, float]:
-        trainer.clock = clocks[name]
+        trainer.clock, trainer.passes.mark = clocks[name], clocks[name].mark
         trainer.train.context = replace(trainer.train.context, clock=clocks[name])
         return timed(runner, device)
 

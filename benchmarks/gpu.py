@@ -320,6 +320,7 @@ SWITCHES: list[tuple[str, str, list[str]]] = [
     ("fp16", "fp16", ["precision=amp", "precision.dtype=fp16"]),
     ("bf16, channels_last", "bf16", ["precision=amp", "channels_last=true"]),
     ("bf16, channels_last, compile", "bf16", ["precision=amp", "channels_last=true", "compile=true"]),
+    ("bf16, channels_last, CUDA graph", "bf16", ["precision=amp", "channels_last=true", "+optim.fused=true", "cuda_graph=true"]),
 ]
 
 

@@ -31,6 +31,7 @@ from framework.contracts import (
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import seed_generators
+from framework.graph import CudaRecorder, refusal
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
@@ -83,7 +84,13 @@ class Assembly:
             notes.append(
                 f"optim.scaling={scaling.rule}: {', '.join(f'{key} {value:g}' for key, value in self.effective.items())}"
             )
+        if self.config["cuda_graph"] and self._not_captured is not None:
+            notes.append(f"cuda_graph=true: {self._not_captured}; steps run kernel by kernel")
         return notes
+
+    @property
+    def _not_captured(self) -> str | None:
+        return refusal(self.config, self.device)
 
     @property
     def scaling(self) -> Scaling:
@@ -199,6 +206,8 @@ class Assembly:
             checkpoints=None if run_dir is None else self._checkpoints(run_dir, say),
             average=None if decay is None else Average(self.parallel.unwrap(model), decay),
             stop=stop,
+            recorder=CudaRecorder(self.device) if self.config["cuda_graph"] and self._not_captured is None else None,
+            say=say,
         )
         if state is not None:
             self._restore(trainer, state)

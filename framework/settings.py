@@ -24,6 +24,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "last": ((str,), None),
     "channels_last": ((bool,), None),
     "compile": ((bool,), None),
+    "cuda_graph": ((bool,), None),
     "clock": ((bool,), None),
     "device": ((str,), None),
     "search_metric": ((str,), None),

@@ -28,12 +28,21 @@ class Stepper:
         self.plan, self.model, self.optimizer, self.schedule = plan, model, optimizer, schedule
         self.precision, self.average = precision, average
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._factor = 1.0
+        self.updated = False  # by who took the pass: a captured step includes it
         self._buffers = _Buffers(model) if plan.skip_bad else None
 
     @property
     def rate(self) -> float:
         """The newest learning rate, of the first group."""
-        return self.optimizer.param_groups[0]["lr"]
+        return self._rates[0] * self._factor
+
+    def share_rates(self) -> None:
+        """From now on kernels read the rates from the device, as float32, where ``set_rates`` writes them: a captured step may not know them."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=group["params"][0].device)
+            if "capturable" in group:
+                group["capturable"] = True
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the weights that are evaluated and kept: the average's, where there is one."""
@@ -43,15 +52,28 @@ class Stepper:
         """What is kept, to use."""
         return (self.average or self.model).state_dict()
 
+    def set_rates(self, progress: Progress, last_step: int) -> None:
+        """Those of the next step. A step that is left out takes no place in the schedule."""
+        self._factor = self.schedule(progress.scheduled, last_step)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate * self._factor)
+            else:
+                group["lr"] = rate * self._factor
+
+    def update(self) -> bool:
+        """Whether the weights changed."""
+        changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
+        if changed and self.average is not None:
+            self.average.update()
+        return changed
+
     def step(self, progress: Progress, last_step: int) -> None:
         """One step, counted as one that changed the weights or missed them. NumericError N102 where too many in a row did not."""
-        factor = self.schedule(progress.scheduled, last_step)  # a step that is left out takes no place in the schedule
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
-        if self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad):
+        if not self.updated:
+            self.set_rates(progress, last_step)
+        if self.updated or self.update():
             progress.scheduled, progress.missed = progress.scheduled + 1, 0
-            if self.average is not None:
-                self.average.update()
             if self._buffers is not None:
                 self._buffers.keep()
         else:
@@ -60,6 +82,7 @@ class Stepper:
                 self._buffers.put_back()
             if progress.missed > self.plan.max_missed:
                 raise too_many(progress)
+        self.updated = False
         self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:

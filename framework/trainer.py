@@ -11,11 +11,13 @@ from torch import nn
 
 from framework.average import Average
 from framework.batch import Batch
-from framework.contracts import Checkpoints, Clock, Loader, Objective, Parallel, Precision, Report, Schedule, Sink
+from framework.contracts import Checkpoints, Clock, Loader, Objective, Outcome, Parallel, Precision, Report, Schedule, Sink
 from framework.errors import PacelineError
 from framework.evaluate import evaluate
 from framework.finite import all_finite, gone_wrong
 from framework.generators import generator_state, set_generator_state
+from framework.graph import GraphedPasses, Recorder
+from framework.passes import Passes
 from framework.span import Span, merged
 from framework.stepper import Stepper
 from framework.tally import Plan, Progress, Tally
@@ -30,7 +32,7 @@ class Trainer:
     """Trains ``model`` on ``train``, evaluates on ``val``. Only ``epochs`` and ``fit`` are for callers.
 
     All parts arrive ready: the model on its device and wrapped by ``parallel``, the optimizer over its parameters.
-    ``stop`` is asked after every step; ranks agree on the answer.
+    ``stop`` is asked after every step; ranks agree on the answer. ``recorder``: captures steps; ``say`` takes a note where it cannot.
     """
 
     def __init__(
@@ -51,12 +53,17 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         average: Average | None = None,
         stop: Callable[[], bool] = _never,
+        recorder: Recorder | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
         self.plan, self.model, self.objective = plan, model, objective
         self.train, self.val, self.parallel, self.precision = train, val, parallel, precision
         self.clock, self.val_clock, self.sinks, self.checkpoints = clock, val_clock, sinks, checkpoints
         self.stepper = Stepper(plan, parallel.unwrap(model), optimizer, schedule, precision, average)
         self.stop = stop
+        self.passes: Callable[[Batch, float, bool], Outcome] = Passes(model, objective, parallel, precision, clock.mark)
+        if recorder is not None:
+            self.passes = GraphedPasses(self.passes, self.stepper, recorder, self._set_rates, say)
         self.progress = Progress()
         self.best: dict[str, float] = {}
         self.val_means: dict[str, float] = {}
@@ -93,6 +100,9 @@ class Trainer:
             self._pace(self._tally.means(self.parallel.total)[1])  # of what the next run will report
         self._lap()  # the last report's own time
 
+    def _set_rates(self) -> None:
+        self.stepper.set_rates(self.progress, self._last_step)
+
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # known here, not asked at every step
         self.model.train()
@@ -101,20 +111,11 @@ class Trainer:
         micro_batches = self.train.epoch(self.progress.epoch, self.progress.epoch_step)
         try:
             for batch, weight, last in micro_batches:
-                self._forward_backward(batch, weight, last)
+                self._tally.add(self.passes(batch, weight, last), weight > 0, self.progress.step + 1, batch.get("index"))
                 if last and self._finish_step():
                     break
         finally:
             micro_batches.close()  # frees the loader's threads now, not when it is collected
-
-    def _forward_backward(self, batch: Batch, weight: float, last: bool) -> None:
-        with self.parallel.accumulate(self.model, last):
-            with self.precision.autocast():
-                outcome = self.objective(self.model, batch)
-            self.clock.mark("forward")
-            self.precision.backward(outcome.loss if weight == 1.0 else outcome.loss * weight)
-            self.clock.mark("backward")
-        self._tally.add(outcome, weight > 0, self.progress.step + 1, batch.get("index"))
 
     def _finish_step(self) -> bool:
         """Step, count, and whatever is due after this step. True: the epoch ends here."""

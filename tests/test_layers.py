@@ -17,7 +17,7 @@ LAYERS = {
     2: {"trainer", "checkpoint", "pack", "build"},
     1: {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
-        "stepper",
+        "graph",
     },
     0: {
         "contracts",
@@ -37,6 +37,8 @@ LAYERS = {
         "generators",
         "resume",
         "evaluate",
+        "passes",
+        "stepper",
         "signature",
         "targets",
         "settings",
@@ -103,7 +105,20 @@ def test_a_library_is_used_in_one_place(library):
 
 
 def test_the_trainer_imports_contracts_only():
-    allowed = {"contracts", "batch", "errors", "tally", "span", "average", "stepper", "finite", "generators", "evaluate"}
+    allowed = {
+        "contracts",
+        "batch",
+        "errors",
+        "tally",
+        "span",
+        "average",
+        "stepper",
+        "passes",
+        "graph",
+        "finite",
+        "generators",
+        "evaluate",
+    }
     assert {name.split(".")[1] for name in imports(ROOT / "trainer.py") if name.startswith("framework.")} <= allowed
 
 

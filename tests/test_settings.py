@@ -19,6 +19,7 @@ VALUES = {
     "clock": True,
     "channels_last": False,
     "compile": False,
+    "cuda_graph": False,
     "on_nan": "stop",
     "max_skips": 20,
 }

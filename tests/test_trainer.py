@@ -132,7 +132,7 @@ def overflowing(trainer, at_step):
         outcome = inner(model, batch)
         return type(outcome)(outcome.loss * (1e38 if next(calls) == at_step else 1.0), outcome.sums, outcome.count)
 
-    trainer.objective = objective
+    trainer.passes.objective = objective
     return trainer
 
 
@@ -442,7 +442,9 @@ def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode(
     modes, model = [], make_model()
     classify = Classify("x", "y", 0.0)
     trainer = make_trainer(make_data(8), 4, model=model, val=FakeLoader(make_data(4), 4), validate_every=1)
-    trainer.objective = lambda model, batch: modes.append((model.training, torch.is_grad_enabled())) or classify(model, batch)
+    trainer.objective = trainer.passes.objective = lambda model, batch: (
+        modes.append((model.training, torch.is_grad_enabled())) or classify(model, batch)
+    )
     trainer.objective.better = classify.better
     trainer.fit()
     assert modes == [(True, True), (False, False), (True, True), (False, False)]
@@ -452,7 +454,7 @@ def test_validation_uses_the_average_where_there_is_one():
     seen = []
     trainer = make_trainer(make_data(4), 4, ema=0.9, val=FakeLoader(make_data(4), 4))
     classify = Classify("x", "y", 0.0)
-    trainer.objective = lambda model, batch: seen.append(weights(trainer)) or classify(model, batch)
+    trainer.objective = trainer.passes.objective = lambda model, batch: seen.append(weights(trainer)) or classify(model, batch)
     trainer.fit()
     assert same(seen[1], list(trainer.stepper.average.state_dict().values()))
     assert not same(seen[1], weights(trainer))
@@ -658,6 +660,7 @@ def test_between_two_reports_cuda_is_never_synchronized():
     trainer = make_trainer(data, 8, model=make_model().to(cuda), epochs=9, report_every=100, clip_norm=0.1, ema=0.9)
     trainer.train.epoch = lambda epoch, start=0: (part for part in [MicroBatch(data, 1.0, last=True)])
     trainer.clock = make_clock(cuda)
+    trainer.passes.mark = trainer.clock.mark
     trainer._report = trainer.clock.spans
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,0 +1,144 @@
+"""A whole optimizer step as one CUDA graph: where a step is many small kernels, launching them takes longer than they do."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+from framework.batch import Batch
+from framework.contracts import Outcome
+from framework.passes import Passes
+from framework.stepper import Stepper
+
+WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
+
+
+def _unmarked(_: str) -> None:
+    """Events cannot be told apart inside a graph."""
+
+
+class Recorder(Protocol):
+    """Captures work, to be done again by one call."""
+
+    def aside(self, work: Callable[[], Any]) -> Any:
+        """Do it now, where capturing will be: what it returns."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What does ``work`` at every call, with the tensors that it has now; it is not done yet. RuntimeError where it cannot be captured."""
+        ...
+
+
+@final
+class CudaRecorder:
+    """CUDA graphs. Source of the order of things: "CUDA Graphs" in PyTorch's notes on CUDA semantics."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    def aside(self, work: Callable[[], Any]) -> Any:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            found = work()
+        current.wait_stream(self._stream)
+        return found
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+@final
+class GraphedPasses:
+    """``passes`` and ``stepper``'s update in one graph, for batches that count fully and are of one shape; others, and where capturing
+    fails, which ``say`` tells once, run kernel by kernel. ``set_rates``: asked before each such step.
+
+    Its marks: the whole step is ``forward``.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        stepper: Stepper,
+        recorder: Recorder,
+        set_rates: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.passes, self.stepper, self.recorder = passes, stepper, recorder
+        self.set_rates, self.say = set_rates, say
+        self._unmarked = Passes(passes.model, passes.objective, passes.parallel, passes.precision, _unmarked)
+        self._inputs: Batch = {}
+        self._warm_ups = WARM_UPS
+        self._found: Outcome | None = None
+        self._replay: Callable[[], None] | None = None
+        self._failed = False
+        stepper.share_rates()
+
+    def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
+        if weight != 1.0 or self._failed or not self._fits(batch):
+            return self.passes(batch, weight, last)
+        if self._warm_ups:
+            self._warm_ups -= 1
+            return self.recorder.aside(lambda: self.passes(batch, weight, last))
+        if self._replay is None and not self._captured():
+            return self.passes(batch, weight, last)
+        return self._again(batch)
+
+    def _fits(self, batch: Batch) -> bool:
+        """Whether it is shaped as what is captured; until something is, as the newest: an epoch that is gone on with may begin with its last."""
+        if batch.keys() == self._inputs.keys() and all(_alike(batch[name], one) for name, one in self._inputs.items()):
+            return True
+        if self._replay is None:
+            self._inputs, self._warm_ups = {name: torch.empty_like(tensor) for name, tensor in batch.items()}, WARM_UPS
+        return self._replay is None
+
+    def _captured(self) -> bool:
+        try:
+            self._replay = self.recorder.capture(self._step)
+        except RuntimeError as error:
+            self._failed = True
+            self.stepper.optimizer.zero_grad(set_to_none=True)
+            what = " ".join(str(error).split())[:200]
+            self.say(f"note: cuda_graph=true: the step cannot be captured ({what}); it runs kernel by kernel")
+        return not self._failed
+
+    def _step(self) -> None:
+        """What is captured."""
+        found = self._unmarked(self._inputs, 1.0, True)
+        self.stepper.update()
+        self._found = Outcome(found.loss.detach(), {name: one.detach() for name, one in found.sums.items()}, found.count)
+
+    def _again(self, batch: Batch) -> Outcome:
+        assert self._replay is not None
+        names = list(self._inputs)
+        torch._foreach_copy_([self._inputs[name] for name in names], [batch[name] for name in names])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        self.set_rates()
+        self._replay()
+        found = self._found
+        assert found is not None
+        self.stepper.updated = True
+        self.passes.mark("forward")
+        return Outcome(found.loss.clone(), {name: one.clone() for name, one in found.sums.items()}, found.count)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def refusal(config: dict[str, Any], device: torch.device) -> str | None:
+    """Why steps of ``config`` are not captured; None where they can be."""
+    fused = config["optim"].get("fused")
+    reasons = {
+        f"{device.type} has no graphs": device.type != "cuda",
+        "a step of several replicas is not captured": not config["parallel"]["_target_"].endswith(".NoParallel"),
+        "a step of several passes is not captured": config["accumulate"] > 1,
+        "fp16's scaling looks at every step": config["precision"].get("dtype") == "fp16",
+        "on_nan=skip looks at every step": config["on_nan"] == "skip",
+        "the learning rate would be captured with it; +optim.fused=true reads it anew": not fused,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
