@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -41,7 +42,10 @@ class Command:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self._up, up = os.pipe()
         self.process = multiprocessing.get_context("fork").Process(target=self._do, args=(words, before, traced, up))
-        self.process.start()
+        # in a thread of its own: OpenMP's team, if the present one has any, is gone in the child, which would wait for it
+        starter = threading.Thread(target=self.process.start)
+        starter.start()
+        starter.join()
         os.close(up)
         os.read(self._up, 1)  # signals have their meaning from here on
         self.pid: int = self.process.pid or 0
@@ -51,6 +55,7 @@ class Command:
         faulthandler.disable()  # pytest's: it would tell of a SIGBUS that is the test's own
         os.dup2(self.out.fileno(), 1)
         os.dup2(self.err.fileno(), 2)
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # where it hangs, if it does
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +78,9 @@ class Command:
         """How it ended. A hang is an AssertionError."""
         self.process.join(limit_s)
         hangs = self.process.exitcode is None
+        if hangs:
+            os.kill(self.pid, signal.SIGUSR2)
+            time.sleep(1)
         self.kill()
         words = []
         for file in (self.out, self.err):

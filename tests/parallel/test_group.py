@@ -61,7 +61,7 @@ for _ in range(60):
     group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
     replica = group.wrap(torch.nn.Linear(2, 1))
     replica(torch.ones(1, 2)).sum().backward()
-    sys.setswitchinterval(1000)  # gloo's thread does not get the interpreter's lock, which it needs to let go of the tensor
+    sys.setswitchinterval(0.1)  # gloo's thread waits for the interpreter's lock, which it needs to let go of the tensor
     shared = torch.ones(1)
     work = torch.distributed.all_reduce(shared, async_op=True)
     while not work.is_completed():
