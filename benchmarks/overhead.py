@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from framework.contracts import Clock, LoaderContext, MicroBatch
+from framework.graph import Recorder
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
 from framework.objective.classify import Classify
@@ -44,7 +45,8 @@ def hand_written(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor], steps: int, metrics: bool
 ) -> float:
     """Seconds for ``steps`` steps."""
-    loss_sum, correct = torch.zeros(()), torch.zeros((), dtype=torch.int64)
+    device = batch["label"].device
+    loss_sum, correct = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device)
     start = time.perf_counter()
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
@@ -82,6 +84,7 @@ def make_trainer(
     steps: int,
     clock: Clock | None = None,
     device: torch.device | None = None,
+    recorder: Recorder | None = None,
 ) -> Trainer:
     """A Trainer whose loader hands out one batch for ever."""
     device = device or torch.device("cpu")
@@ -100,6 +103,7 @@ def make_trainer(
         precision=FP32(tf32=False, device=device),
         clock=clock,
         val_clock=HostClock(),
+        recorder=recorder,
     )
 
 

@@ -58,7 +58,7 @@ def small_words(given: str | None, work: Path) -> list[str]:
 def photo_words(given: str | None, work: Path) -> list[str]:
     store = Path(given) if given else work / "photos.h5"
     if not store.exists():
-        make_images(work / "photos", 400, 500, 2)
+        make_images(work / "photos", 3200, 500, 2)  # an epoch of 100 steps
         run("pack", f"input.path={work / 'photos'}", f"output.path={store}")
     crop = ["transform=random_resized_crop", "transform.size=[64,64]", "model=resnet9", "model.width=4", "model.num_classes=1000"]
     return [*crop, f"data.train={store}", "data.val=null", "prepare=null", "batch_size=32", "optim.lr=0.01"]

@@ -1,5 +1,7 @@
 """A batch: a plain ``dict[str, Tensor]``, leading dimension B, and the few things done to one as a whole."""
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,22 @@ def pin(batch: Batch) -> Batch:
     return {name: tensor if tensor.is_cuda else tensor.pin_memory() for name, tensor in batch.items()}
 
 
-def use(device: torch.device) -> None:
-    """Make ``device`` this thread's own: CUDA's present device is a thread's, and pinning opens a context on it."""
+class _Thread(threading.local):
+    pinned = False
+
+
+_thread = _Thread()
+
+
+def use(device: torch.device, pinned: bool) -> None:
+    """Make ``device`` this thread's own: CUDA's present device is a thread's, and pinning opens a context on it. ``pinned``: batches that the
+    thread makes with ``empty`` are page-locked from the start.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    _thread.pinned = pinned
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory for a part of a host batch. torch keeps page-locked memory in a pool, from which it gives only what no copy still reads."""
+    return torch.empty(shape, dtype=dtype, pin_memory=_thread.pinned)

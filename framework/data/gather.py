@@ -6,6 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.batch import empty
 from framework.native import find, num_threads
 
 SHARED = 1 << 18  # bytes of a result from which threads share it: waking one costs as much as copying some 100 kB
@@ -31,7 +32,7 @@ class Gather:
             return _by_torch(self.source, places * self.stride, self.num_bytes).view(self.dtype).view(count, *self.shape)
         if not places.is_contiguous():
             places = places.contiguous()
-        out = torch.empty((count, *self.shape), dtype=self.dtype)
+        out = empty((count, *self.shape), self.dtype)
         threads = num_threads() if count * self.num_bytes >= SHARED else 1
         if self._compiled(*self._where, places.data_ptr(), self.stride, count, self.num_bytes, out.data_ptr(), threads):
             self._check(places)

@@ -29,7 +29,7 @@ class PrefetchLoader:
                 yield MicroBatch(device_batch, weight, last)
 
     def _host(self, epoch: int, start: int) -> MicroBatches:
-        use(self.context.device)
+        use(self.context.device, self.pin)
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro._replace(batch=pin(micro.batch)) if self.pin else micro

@@ -85,7 +85,7 @@ class StreamLoader:
             tensor.record_stream(current)
 
     def _host(self, epoch: int, start: int) -> MicroBatches:
-        use(self.context.device)
+        use(self.context.device, self.stream is not None)
         with closing(self.context.source.batches(epoch, start)) as batches:
             for micro in batches:
                 yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))
