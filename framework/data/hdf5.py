@@ -30,6 +30,7 @@ from framework.errors import ConfigError, DataError
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ALIGNMENT = 4096  # bytes; lets any dataset be viewed as int64 straight in the map
 MOST_SHRUNK = 1100  # times smaller than it was: deflate's limit is 1032; a larger claim is a lie that costs memory
+MOST_BESIDE = 60_000  # bytes of an attribute that lie in a header, which has 64 KiB
 LIBRARY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)  # h5py's over a damaged file
 FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32, lzf: built in; any other would load a plugin from the disk
 
@@ -164,7 +165,11 @@ def _open_file(path: str) -> h5py.File:
 def _manifest_text(path: str, file: h5py.File) -> str:
     try:
         if "manifest" in file.attrs:
-            return str(file.attrs["manifest"])
+            size = file.attrs.get_id("manifest").get_storage_size()
+            if size > os.path.getsize(path):
+                raise ValueError(f"a manifest of {size} bytes")
+            text = file.attrs["manifest"]
+            return text.decode() if isinstance(text, bytes) else str(text)
     except LIBRARY_ERRORS as error:
         raise DataError(102, path, f"damaged ({_one_line(error)})", "pack it again") from error
     raise DataError(103, path, "an HDF5 file, but not a store of ours", "make one with 'paceline pack input=arrays'")
@@ -319,7 +324,9 @@ class HDF5Writer:
         for name, spool in self._spools.items():
             spool.copy_into(self._file.create_group(name))
         self._file.create_dataset("crc32", data=np.array(self._crcs, np.uint32))
-        self._file.attrs["manifest"] = to_json(replace(manifest, digest=digest(self._crcs)))
+        text = to_json(replace(manifest, digest=digest(self._crcs)))
+        # with its length beside it, where HDF5 can: of a text elsewhere in the file it would believe a garbled length, and take 4 GiB
+        self._file.attrs["manifest"] = np.bytes_(text.encode()) if len(text) < MOST_BESIDE else text
         self._file.close()
         self._target.check()
         self._target.close()

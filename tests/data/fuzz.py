@@ -11,7 +11,7 @@ import torch
 from framework.errors import DataError
 from tests.contract.cases import plain
 
-LIMIT_S = 20  # for one damaged file; the alarm then kills the process
+LIMIT_S = 20  # for one damaged file; more is a hang
 
 
 def flips(data: bytes, count: int, first: int = 0, last: int | None = None, seed: int = 0) -> Iterator[bytes]:

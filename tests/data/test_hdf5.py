@@ -215,7 +215,34 @@ def test_the_manifest_is_the_one_that_was_given():
     path = write_store("x.h5", make_records(3))
     manifest = HDF5Store(path).manifest
     with h5py.File(path) as file:
-        assert file.attrs["manifest"] == to_json(manifest)
+        assert file.attrs["manifest"].decode() == to_json(manifest)
+
+
+def test_a_manifest_that_no_header_holds_is_kept_too():
+    names = [f"class number {number}" for number in range(5000)]
+    writer = HDF5Writer("x.h5", fields=FIELDS, num_records=3)
+    writer.write(make_records(3), ["a", "b", "c"])
+    writer.close(Manifest(3, FIELDS, names, source="a test"))
+    assert HDF5Store("x.h5").manifest.classes == names
+
+
+def test_a_manifest_as_long_as_it_likes_is_read_as_before():
+    path = write_store("x.h5", make_records(3))
+    text = to_json(HDF5Store(path).manifest)
+    with h5py.File(path, "r+") as file:
+        file.attrs["manifest"] = text
+    assert to_json(HDF5Store(path).manifest) == text
+
+
+def test_a_manifest_longer_than_its_file_is_not_read():
+    path = write_store("x.h5", make_records(3))
+    content = bytearray(Path(path).read_bytes())
+    at = content.find(b"manifest\0") + 16 + 4  # the name padded, then of its type the size
+    assert int.from_bytes(content[at : at + 4], "little") == len(to_json(HDF5Store(path).manifest))
+    content[at : at + 4] = b"\xff\xff\xff\x7f"
+    Path("y.h5").write_bytes(content)
+    with pytest.raises(DataError, match=r"D102.*y\.h5"):
+        _ = HDF5Store("y.h5").manifest
 
 
 def _layout(**options):
