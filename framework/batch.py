@@ -1,5 +1,6 @@
 """A batch: a plain ``dict[str, Tensor]``, leading dimension B, and the few things done to one as a whole."""
 
+import os
 import threading
 
 import torch
@@ -19,7 +20,7 @@ def pin(batch: Batch) -> Batch:
 
 
 class _Thread(threading.local):
-    pinned = False
+    pins_in = 0  # a process id: a worker process that is forked from this thread may not touch CUDA
 
 
 _thread = _Thread()
@@ -31,9 +32,9 @@ def use(device: torch.device, pinned: bool) -> None:
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _thread.pinned = pinned
+    _thread.pins_in = os.getpid() if pinned else 0
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Memory for a part of a host batch. torch keeps page-locked memory in a pool, from which it gives only what no copy still reads."""
-    return torch.empty(shape, dtype=dtype, pin_memory=_thread.pinned)
+    return torch.empty(shape, dtype=dtype, pin_memory=_thread.pins_in == os.getpid())

@@ -1,9 +1,11 @@
+import os
 import threading
 
 import pytest
 import torch
 
 from framework.batch import empty, move, pin, use
+from tests.data.fuzz import in_a_process
 
 BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
 
@@ -39,6 +41,19 @@ def test_memory_is_page_locked_in_the_threads_that_ask_for_it():
     use(torch.device("cpu"), pinned=False)
     found = empty((2, 3), torch.int64)
     assert (found.shape, found.dtype, found.is_pinned()) == ((2, 3), torch.int64, False)
+
+
+def test_a_process_forked_from_a_thread_that_pins_does_not():
+    codes = []
+
+    def feed():
+        use(torch.device("cpu"), pinned=True)
+        codes.append(in_a_process(lambda: os._exit(40 + empty((2, 3), torch.uint8).is_pinned())))
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    thread.join()
+    assert codes == [40]
 
 
 @pytest.mark.gpu
