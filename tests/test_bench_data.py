@@ -92,3 +92,22 @@ def test_memory_is_that_of_the_whole_tree(monkeypatch):
         assert process.stdout.readline() == "held\n"
         assert 40_000_000 < tree_bytes(process.pid) < 140_000_000
         process.communicate("\n")
+
+
+HASTY = """
+import json, os, sys
+os.write(1, b'{"event": "torch"}\\n{"event": "imported"}\\n{"event": "warm"}\\n')
+answers = [sys.stdin.readline() for _ in range(2)]
+os.write(1, b'{"event": "done", "answers": %d}\\n' % len(answers))
+sys.stdin.readline()
+"""
+
+
+def test_lines_that_come_at_once_are_all_heard(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from peers import measure
+
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers/child.py").write_text(HASTY)
+    monkeypatch.setattr(measure, "PATH", str(tmp_path))
+    assert measure._converse({}, tmp_path / "log.txt", 20.0)["answers"] == 2

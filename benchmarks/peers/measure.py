@@ -38,7 +38,8 @@ def _converse(order: dict[str, Any], log: Path, timeout_s: float) -> dict[str, A
     command = [sys.executable, "-m", "peers.child", json.dumps(order)]
     with open(log, "ab") as errors:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-        process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+        # unbuffered: select does not see a line that was read along with the one before it, and the contestant waits for an answer
+        process = subprocess.Popen(command, env=environment, start_new_session=True, bufsize=0, **pipes)
     wait_s = 0.0
     try:
         told = _listen(process, time.monotonic() + timeout_s)
