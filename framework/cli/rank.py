@@ -32,14 +32,21 @@ from framework.run import run
 from framework.targets import check_targets
 
 Config = dict[str, Any]
+DALI = "framework.data.dali.dali_source"
 # what a rank would only end with again
 LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointError, NumericError))
 
 
-def run_here(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None = None) -> Outcome:
-    """Prepare the data, then train in this process, or in ranks started for it; with those of other hosts, where there is a ``meeting``."""
+def run_here(
+    config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None = None, one_of_many: bool = False
+) -> Outcome:
+    """Prepare the data, then train in this process, or in ranks started for it; with those of other hosts, where there is a ``meeting``.
+
+    ``one_of_many``: jobs of a sweep. One whose library keeps memory for good (DALI's pools: NVIDIA/DALI#3480) gets a process of its own, as if it were a rank.
+    """
     pack_missing(config, allowed)  # a signal here ends the command at once: there is nothing to save yet
-    if "num_processes" in config["parallel"] and "RANK" not in os.environ:
+    apart = one_of_many and config["data"]["source"]["_target_"] == DALI
+    if ("num_processes" in config["parallel"] or apart) and "RANK" not in os.environ:
         return _launch(config, run_dir, allowed, meeting)
     return _run(config, run_dir, allowed, StopSignals(of_rank=False))
 
@@ -77,7 +84,7 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Me
     from framework.parallel.launch import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
 
     chosen = config["parallel"]
-    num_processes, max_restarts = chosen["num_processes"], chosen.get("max_restarts", 0)
+    num_processes, max_restarts = chosen.get("num_processes", 1), chosen.get("max_restarts", 0)
     shared = {"config": config, "run_dir": str(run_dir), "allowed": allowed}
     if meeting is None or meeting.leads:
         _read_outcomes(run_dir, "*")  # of ranks that were killed together with who should have read them

@@ -188,7 +188,7 @@ def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: 
 
     if "RANK" in os.environ:
         return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting), run_dir, bool(config["debug"]))
+    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting, is_sweep), run_dir, bool(config["debug"]))
     return conclude(outcome, run_dir, short=is_sweep)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from framework.batch import Batch
 from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
-from framework.data.decode import accepted_header
+from framework.data.decode import accepted_header, decode
 from framework.data.image import BadImage
 from framework.data.reader import Request, check_crcs, is_cut
 from framework.data.source import make_order
@@ -73,13 +73,13 @@ class DALISource:
         largest = max((len(share.indices) for share in shares), default=1)
         self._feed = (self._inputs(Request(epoch, share.indices, training, verify)) for share in shares)
         self._prepare(largest)
-        for share in shares:
+        for number, share in enumerate(shares):
             try:
                 outputs = self._pipeline.run()
                 batch = {name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)}
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                raise self._explain(error, share.indices) from error
+                raise self._explain(error, shares[number : number + 1 + self.prefetch_depth]) from error
             yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
         self._exhaust()
 
@@ -174,19 +174,31 @@ class DALISource:
                 raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
         return sizes
 
-    def _explain(self, error: Exception, indices: Tensor) -> Exception:
+    def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
+        """A DataError that names the record, which DALI does not: the first of the batches ``under_way`` that our own decoder refuses too."""
         if isinstance(error, DataError):
             return error
-        words = " ".join(str(error).split())[:300]
+        words, first = " ".join(str(error).split())[:300], self.store.name(int(under_way[0].indices[0]))
         if "dense" in words.lower() or "uniform" in words.lower():
             what = "the images of its batch have different sizes"
-            return DataError(107, self.store.name(int(indices[0])), what, "set transform=resize, or pack with one size")
-        return DataError(
-            106,
-            self.store.name(int(indices[0])),
-            f"DALI could not make this record's batch ({words})",
-            "see which with data=hdf5 or lmdb",
-        )
+            return DataError(107, first, what, "set transform=resize, or pack with one size")
+        for share in under_way:
+            found = self._bad_image(share.indices)
+            if found is not None:
+                return found
+        what = f"DALI could not make this record's batch ({words})"
+        return DataError(106, first, what, "see which with data=hdf5 or lmdb")
+
+    def _bad_image(self, indices: Tensor) -> DataError | None:
+        records = self.store.read(indices)
+        images = {name: field.shape[0] for name, field in self.manifest.fields.items() if field.encoding == "image"}
+        for name, channels in images.items():
+            for index, data in zip(indices.tolist(), records[name], strict=True):
+                try:
+                    decode(data, channels or 3)
+                except BadImage as error:
+                    return DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it")
+        return None
 
 
 def _refuse(context: SourceContext) -> None:

@@ -93,8 +93,19 @@ def test_another_batch_size_inside_an_epoch_is_refused():
     assert is_one_error_line(done, "K104")
 
 
-def test_a_signal_stops_a_whole_sweep():
-    words = [sys.executable, "-m", "framework", "train", "-m", "seed=1,2,3", "epochs=3000", "hydra.sweep.dir=sweep"]
+@pytest.mark.parametrize("data", ["hdf5", "dali"])
+def test_a_signal_stops_a_whole_sweep(data):
+    words = [
+        sys.executable,
+        "-m",
+        "framework",
+        "train",
+        "-m",
+        "seed=1,2,3",
+        f"data={data}",
+        "epochs=3000",
+        "hydra.sweep.dir=sweep",
+    ]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
     while time.monotonic() < end and not list(Path().glob("sweep/*/metrics.jsonl")):

@@ -162,6 +162,25 @@ def test_a_lost_rank_is_said_in_one_line(tmp_path):
     assert read(Path("run/exit.json"))["code"] == 7
 
 
+def test_a_job_of_dali_has_a_process_of_its_own_in_a_sweep(tmp_path):
+    (tmp_path / "lost.py").write_text(
+        "import os, signal\nfrom framework.objective.classify import Classify\n"
+        "class Dies(Classify):\n"
+        "    def __init__(self, dies):\n"
+        "        super().__init__('image', 'label', 0.0)\n"
+        "        if dies: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "dies.yaml").write_text("# dies\n_target_: lost.Dies\ndies: false\n")
+    words = ["objective=dies", "objective.dies=true,false", "data=dali", "max_steps=2", "hydra.sweep.dir=sweep"]
+    done = paceline("train", "-m", "--config-dir", ".", *words, "allow_targets=[lost]")
+    assert done.code == 7
+    assert is_one_error_line(done, "P102")
+    assert [read(path)["code"] for path in sorted(Path("sweep").glob("*/exit.json"))] == [7, 0]
+    assert paceline("train", "data=dali", "max_steps=2", "hydra.run.dir=alone").code == 0
+    assert losses(Path("alone")) == losses(next(Path("sweep").glob("1-*")))
+
+
 def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
     done = paceline("train", "-m", "optim.lr=-1,0.1", "debug=tiny", "hydra.sweep.dir=sweep")
     assert done.code == 2

@@ -60,10 +60,24 @@ def test_bytes_that_are_no_image_are_named(bad):
     ours.close()
 
 
-def test_a_truncated_image_is_a_data_error():
-    dali, ours = _images([jpeg(0), jpeg(1)[:300], jpeg(2)])
-    with pytest.raises(DataError, match=r"D106.*x\.h5"):
+@pytest.mark.parametrize("place", [0, 4, 9])
+@pytest.mark.parametrize("transform", [None, CROP])
+def test_a_truncated_image_is_named(place, transform):
+    images = [jpeg(number) for number in range(10)]
+    images[place] = images[place][:300]
+    dali, ours = _images(images, batch_size=3, transform=transform)
+    with pytest.raises(DataError, match=rf"D106.*x\.h5: record {place}\b.*not a readable image"):
         list(dali.batches(0))
+    dali.close()
+    ours.close()
+
+
+def test_what_only_dali_refuses_names_the_batch():
+    dali, ours = _images([jpeg(number) for number in range(6)])
+    order = list(dali.order.shares(0))
+    found = dali._explain(RuntimeError("out of luck"), order)
+    assert str(found).startswith("error[D106]: ")
+    assert "DALI could not make this record's batch (out of luck)" in str(found)
     dali.close()
     ours.close()
 
