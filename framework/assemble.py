@@ -127,8 +127,8 @@ class Assembly:
         """How records are ordered and cut for this rank. ``rank_batch_size`` sets the global batch by the number of ranks."""
         config, world_size = self.config, self.parallel.world_size
         accumulate = config["accumulate"] if training else 1
-        share = config["rank_batch_size"]
-        batch_size = config["batch_size"] if share is None else share * world_size * accumulate
+        share, virtual_ranks = config["rank_batch_size"], config["parallel"].get("virtual_ranks")
+        batch_size = config["batch_size"] if share is None else share * (virtual_ranks or world_size) * accumulate
         return partial(
             Order,
             batch_size=batch_size,
@@ -141,6 +141,7 @@ class Assembly:
             last=config["last"] if training else "short",
             block=config["order"]["block_records"],
             window=config["order"]["window_blocks"],
+            virtual_ranks=virtual_ranks,
         )
 
     def _source(self, split: str) -> Source:
@@ -230,7 +231,8 @@ class Assembly:
 
     def _of_rank(self, sample: Batch) -> Batch:
         """``sample`` over and over, as long as what this rank has of a micro-batch."""
-        share = max(1, self.train_source.order.batch_size // (self.parallel.world_size * self.config["accumulate"]))
+        cuts = self.train_source.order.virtual_ranks or self.parallel.world_size * self.config["accumulate"]
+        share = max(1, self.train_source.order.batch_size // cuts)
         return {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
 
     def _augmented(self, sample: Batch) -> Batch:

@@ -90,7 +90,7 @@ class Share(NamedTuple):
     """One rank's part of one forward pass.
 
     ``weight``: the factor on the mean loss of these records so that, summed over the passes and averaged over the ranks of a
-    step, the gradient is that of the mean over the whole global batch. 0 marks a filler that must change nothing.
+    step, the gradient is that of the mean over the whole global batch (of virtual ranks: averaged over these). 0 marks a filler that must change nothing.
     ``last``: the optimizer steps after it.
     """
 
@@ -106,7 +106,7 @@ class Order:
     ``batch_size``: records per optimizer step over all ranks and accumulation. ``last``: what becomes of an epoch's last batch where records
     are too few for it: ``short`` as it is, ``drop`` left out, ``wrap`` filled with the epoch's first records, which come twice then.
     ``limit``: use that many records only, evenly spaced over the data set, first and last included. ``block``, ``window``: shuffle as
-    ``block_permutation`` does.
+    ``block_permutation`` does. ``virtual_ranks``: cut a batch as for so many ranks, and give each rank the shares of a run of them.
     """
 
     num_records: int
@@ -120,6 +120,7 @@ class Order:
     block: int | None = None
     window: int = 1
     last: str = "short"
+    virtual_ranks: int | None = None
 
     @property
     def num_used(self) -> int:
@@ -155,7 +156,9 @@ class Order:
         if self.num_taken != self.num_used:
             order = order[torch.arange(self.num_taken) % self.num_used]
         for batch in order[start * self.batch_size :].split(self.batch_size):
-            if self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
+            if self.virtual_ranks is not None:
+                yield from self._parts(batch, self.virtual_ranks)
+            elif self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
                 yield Share(batch, 1.0, True)
             else:
                 yield from self._cut(batch)
@@ -172,6 +175,13 @@ class Order:
             mine = part[self.rank :: self.world_size]
             weight = len(mine) * self.world_size / len(batch)
             yield Share(mine if len(mine) else part[:1], weight, last=number == len(parts) - 1)
+
+    def _parts(self, batch: Tensor, count: int) -> Iterator[Share]:
+        """This rank's of ``count`` parts, each as a rank of ``count`` would get it."""
+        mine = range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
+        for number in mine:
+            part = batch[number::count]
+            yield Share(part if len(part) else batch[:1], len(part) * count / len(batch), last=number == mine[-1])
 
 
 def spread(num_records: int, count: int) -> Tensor:

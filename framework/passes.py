@@ -26,5 +26,5 @@ class Passes:
                 outcome = self.objective(self.model, batch)
             self.mark("forward")
             self.precision.backward(outcome.loss if weight == 1.0 else outcome.loss * weight)
-            self.mark("backward")
+        self.mark("backward")  # the exchange of gradients, too
         return outcome

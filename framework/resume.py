@@ -33,7 +33,9 @@ def _later(config: Config) -> Config:
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
-    return {"optim": optim} if config["last"] == "short" else {"optim": optim, "last": config["last"]}
+    found = {"optim": optim} if config["last"] == "short" else {"optim": optim, "last": config["last"]}
+    virtual = {key: value for key, value in config["parallel"].items() if key == "virtual_ranks"}
+    return {**found, "parallel": virtual} if virtual else found
 
 
 def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:

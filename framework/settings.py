@@ -1,5 +1,6 @@
 """The values of ``train``'s own keys, checked before anything is opened."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,7 @@ def _check_choices(config: dict[str, Any]) -> None:
         what = "parallel=fsdp cuts gradients into parts, and each rank would find a scale of its own"
         raise ConfigError(139, "precision.dtype = fp16", what, "choose bf16")
     _check_scaling(config["optim"])
+    _check_parts_of_a_batch(config)
     if not _is_count(max_restarts := config["parallel"].get("max_restarts", 0), 0):
         raise ConfigError(126, f"parallel.max_restarts = {max_restarts}", "not a number it can be", "give int, at least 0")
     for where, block in (
@@ -168,9 +170,33 @@ def _check_scaling(optim: dict[str, Any]) -> None:
         )
 
 
+def _check_parts_of_a_batch(config: dict[str, Any]) -> None:
+    """ConfigError C143, C144, of ``parallel=virtual``."""
+    parallel = config["parallel"]
+    if "virtual_ranks" not in parallel:
+        return
+    if config["accumulate"] != 1:
+        what = "parallel=virtual takes a pass for each of its virtual ranks"
+        raise ConfigError(144, f"accumulate = {config['accumulate']}", what, "leave it out, and raise parallel.virtual_ranks")
+    _check_counts("parallel", parallel)
+    started = os.environ.get("WORLD_SIZE")  # by torchrun
+    own = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+    check_virtual_ranks(parallel["virtual_ranks"], own if started is None else int(started))
+
+
+def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:
+    """ConfigError C143 unless each process computes as many, and their sum is one that the sum of all is made of: those of 2**n neighbors."""
+    numbers = [n for n in range(1, virtual_ranks + 1) if virtual_ranks % n == 0]
+    fitting = [n for n in numbers if n == 1 or (virtual_ranks // n).bit_count() == 1]
+    if num_processes not in fitting:
+        what = f"cannot be dealt out to {num_processes} processes so that sums stay the same"
+        fix = f"have {' or '.join(map(str, fitting))} processes in all"
+        raise ConfigError(143, f"parallel.virtual_ranks = {virtual_ranks}", what, fix)
+
+
 def _check_counts(where: str, block: dict[str, Any]) -> None:
     """ConfigError C126 for what is counted and cannot be less than one."""
-    for key in ("depth", "copies", "num_processes", "num_nodes", "prefetch_depth"):
+    for key in ("depth", "copies", "num_processes", "num_nodes", "prefetch_depth", "virtual_ranks", "num_threads"):
         value = block.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")

@@ -76,6 +76,18 @@ def test_on_1_to_64_ranks_dealt_out_in_turns_is_the_order_on_one(order, world_si
     assert dealt == [share.indices.tolist() for share in alone.shares(epoch)]
 
 
+@given(ORDERS, st.sampled_from([(4, 1), (4, 2), (4, 4), (6, 3), (12, 3), (5, 5)]), st.integers(0, 9))
+def test_virtual_ranks_get_what_as_many_ranks_would(order, counts, epoch):
+    virtual, world_size = counts
+    real = _ranks(replace(order, accumulate=1, world_size=virtual), epoch)
+    found = _ranks(replace(order, accumulate=1, world_size=world_size, virtual_ranks=virtual), epoch)
+    each = virtual // world_size
+    for number, shares in enumerate(real):
+        own = found[number // each][number % each :: each]
+        assert [one[:2] for one in _lists(own)] == [one[:2] for one in _lists(shares)]
+    assert [share.last for share in found[0]] == [number == each - 1 for number in range(each)] * order.num_steps
+
+
 @given(ORDERS)
 def test_weights_sum_to_the_number_of_ranks_in_every_step(order):
     for step in _steps(order):

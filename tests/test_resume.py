@@ -18,6 +18,7 @@ CONFIG = {
     "ema_decay": None,
     "epochs": 3,
     "loader": {},
+    "parallel": {"num_processes": 2},
 }
 MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab")
 
@@ -53,7 +54,14 @@ def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
     assert f"error[K105]: resume = run: was saved with other values of {word}" in str(refused.value)
 
 
-@pytest.mark.parametrize(("changed", "word"), [({"last": "drop"}, "last"), ({"optim": {"scaling": "sqrt"}}, "optim.scaling")])
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"last": "drop"}, "last"),
+        ({"optim": {"scaling": "sqrt"}}, "optim.scaling"),
+        ({"parallel": {"virtual_ranks": 4}}, r"parallel.virtual_ranks \(nothing, now 4\)"),
+    ],
+)
 def test_later_keys_count_where_they_change_something(changed, word):
     plain = of(optim={"scaling": "none", "reference_batch_size": 8})
     assert plain == of()
@@ -61,7 +69,10 @@ def test_later_keys_count_where_they_change_something(changed, word):
         check_same("run", plain, of(**changed), [])
 
 
-@pytest.mark.parametrize("changed", [{"epochs": 9}, {"loader": {"depth": 4}}, {"manifest": Manifest(10, {}, ["cat", "dog"])}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"epochs": 9}, {"loader": {"depth": 4}}, {"parallel": {"num_processes": 4}}, {"manifest": Manifest(10, {}, ["cat", "dog"])}],
+)
 def test_what_cuts_and_carries_is_free(changed):
     check_same("run", of(), of(**changed), [])
 

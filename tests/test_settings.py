@@ -246,3 +246,42 @@ def test_a_key_that_was_taken_away_is_named(key):
 def test_whole_numbers_that_no_tensor_holds_are_named(changes):
     with pytest.raises(ConfigError, match=r"^error\[C101\]: (seed|data.source.sizes.1) = \d+"):
         check({**CONFIG, **changes})
+
+
+def _virtual(count, processes=1, hosts=1, **changes):
+    block = {**PARTS["parallel"], "virtual_ranks": count, "num_processes": processes, "num_nodes": hosts}
+    check({**CONFIG, **changes, "parallel": block})
+
+
+@pytest.mark.parametrize(("count", "processes", "hosts"), [(4, 1, 1), (4, 2, 2), (6, 3, 1), (6, 1, 1), (12, 3, 1), (5, 5, 1)])
+def test_virtual_ranks_that_can_be_dealt_out_pass(count, processes, hosts):
+    _virtual(count, processes, hosts)
+
+
+@pytest.mark.parametrize(("count", "processes", "hosts"), [(4, 3, 1), (4, 8, 1), (6, 2, 1), (12, 2, 2), (3, 1, 2)])
+def test_virtual_ranks_that_would_be_added_in_another_order_are_refused(count, processes, hosts):
+    with pytest.raises(ConfigError, match=rf"C143.*virtual_ranks = {count}: .* {processes * hosts} processes"):
+        _virtual(count, processes, hosts)
+
+
+def test_the_numbers_of_processes_that_fit_are_named():
+    with pytest.raises(ConfigError, match="have 1 or 3 or 6 or 12 processes"):
+        _virtual(12, 5)
+
+
+def test_under_a_launcher_its_number_of_processes_counts(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    _virtual(3, processes=2)
+    with pytest.raises(ConfigError, match="C143"):
+        _virtual(4, processes=2)
+
+
+def test_virtual_ranks_are_the_passes_of_a_step():
+    with pytest.raises(ConfigError, match=r"C144.*accumulate = 2"):
+        _virtual(4, accumulate=2)
+
+
+@pytest.mark.parametrize("count", [0, None, "many", True])
+def test_virtual_ranks_are_a_number(count):
+    with pytest.raises(ConfigError, match=r"C126.*virtual_ranks"):
+        _virtual(count)

@@ -156,7 +156,7 @@ def _check_one_replica(config: dict[str, Any]) -> None:
         return
     share = config["batch_size"] // max(1, config["parallel"].get("num_processes", 1))
     fix = f"diagnose one rank's share: parallel=none batch_size={share}"
-    raise ConfigError(190, "parallel = ddp", "a diagnosis is of one replica in this process", fix)
+    raise ConfigError(190, "parallel", "a diagnosis is of one replica in this process", fix)
 
 
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -45,10 +44,7 @@ class ShardedParallel(RankGroup):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = self.trainable(model)
-        for tensor in (*model.parameters(), *model.buffers()):  # all begin as rank 0 does
-            shared = tensor.detach().to(self.device)
-            dist.broadcast(shared, 0)
-            tensor.data.copy_(shared)
+        self.share_start(model)
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         for unit in (*self._units(model), model):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)

@@ -64,6 +64,13 @@ class RankGroup:
             raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
         return synchronized(model, self.device) if self.sync_batch_norm else model
 
+    def share_start(self, model: nn.Module) -> None:
+        """Give ``model`` on every rank the weights and buffers that it has on rank 0."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            shared = tensor.detach().to(self.device)
+            dist.broadcast(shared, 0)
+            tensor.data.copy_(shared)
+
     def total(self, sums: Tensor) -> Tensor:
         shared = sums.to(self.device)
         dist.all_reduce(shared)

@@ -1,12 +1,15 @@
 """What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves ``FOLDER/RANK.json``."""
 
+import copy
 import json
 import os
+import random
 import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +20,7 @@ from framework.errors import DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.ranks import environment_rank, share_text, under_launcher
+from framework.parallel.virtual import VirtualParallel
 from tests.contract.parallel_facts import facts_of
 
 CPU = torch.device("cpu")
@@ -273,6 +277,69 @@ def sharded(_):
     return found
 
 
+class Drawing(nn.Module):
+    """Batch norm, a parameter nobody uses, and three drawn numbers at each pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head, self.unused = nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Parameter(torch.ones(3))
+        self.drawn = []
+
+    def forward(self, x):
+        self.drawn.append([*torch.rand(1).tolist(), random.random(), float(np.random.rand())])  # noqa: NPY002
+        return self.head(self.norm(x))
+
+
+def take_step(ranks, model, inputs):
+    """The gradients of a step of four virtual ranks, two of them here; whether none was left between them."""
+    mine, left = inputs[2 * RANK : 2 * RANK + 2], []
+    for number, x in enumerate(mine):
+        with ranks.accumulate(model, number == 1):
+            model(x).square().mean().backward()
+        if number == 0:
+            left.append(all(one.grad is None for one in model.parameters()))
+    found = gradients(model)
+    model.zero_grad(set_to_none=True)
+    return found, left
+
+
+def virtual(_):
+    """Steps of four virtual ranks on two, beside the mean over four passes in one process."""
+    ranks = VirtualParallel(2, virtual_ranks=4, num_threads=1, timeout_s=60.0, device=CPU)
+    torch.manual_seed(RANK)
+    own_start = flat((model := Drawing()).parameters())
+    model = ranks.wrap(model)
+    torch.manual_seed(3)
+    inputs, twin = torch.randn(4, 6, 2), copy.deepcopy(model)
+    start = flat(model.parameters())
+    for x in inputs:
+        (twin(x).square().mean() / 4).backward()
+    means = [0.1 * inputs.mean((0, 1)) * (0.9**step) for step in range(2)]  # momentum 0.1, twice
+    expected = [parameter.grad if parameter.grad is not None else torch.zeros(3) for parameter in twin.parameters()]
+    taken, between = take_step(ranks, model, inputs)
+    take_step(ranks, model, inputs)
+    found = {
+        "own_start": own_start,
+        "start": start,
+        "gradients": taken,
+        "expected_gradients": flat(expected),
+        "between": between,
+        "unused": taken[:3],
+        "running_mean": flat([model.norm.running_mean]),
+        "expected_mean": flat([sum(means)]),
+        "counted": int(model.norm.num_batches_tracked),
+        "drawn": list(model.drawn),
+    }
+    try:
+        with ranks.accumulate(model, False):
+            raise ValueError
+    except ValueError:
+        pass
+    found["after_failure"], _ = take_step(ranks, model, inputs)
+    ranks.close()
+    return found
+
+
 def contract(_):
     return facts_of(parallel())
 
@@ -287,6 +354,7 @@ def main(program, folder):
         "disagree": disagree,
         "sharded": sharded,
         "options": options,
+        "virtual": virtual,
     }
     found = programs[program](Path(folder))
     (Path(folder) / f"{RANK}.json").write_text(json.dumps(found))

@@ -1,0 +1,164 @@
+"""Virtual ranks: a batch is cut into so many parts whatever computes them, and everything is added in one order, so that 1, 2 or 4 processes
+learn the same bits.
+
+Source of the idea: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
+"""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from framework.generators import seed_generators
+from framework.parallel.group import RankGroup
+from framework.parallel.whole import Whole
+from framework.settings import check_virtual_ranks
+
+_SEEDS = 1 << 62
+
+
+@final
+class PairwiseSum:
+    """Adds tensors as a balanced tree over their numbers, so that sums of aligned runs of 2**n of them are sums inside the whole's. Keeps
+    log2(count) + 1 tensors, which become its own. Also the more exact way: Higham, "The accuracy of floating point summation", 1993.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Tensor]] = []
+
+    def add(self, value: Tensor) -> None:
+        count = 1
+        while self._parts and self._parts[-1][0] == count:
+            value = self._parts.pop()[1].add_(value)
+            count *= 2
+        self._parts.append((count, value))
+
+    def total(self) -> Tensor:
+        """Of all that was added; then of nothing again."""
+        _, value = self._parts.pop()
+        while self._parts:
+            value = self._parts.pop()[1].add_(value)
+        return value
+
+
+def pairwise_sum(values: Iterable[Tensor]) -> Tensor:
+    """The sum, in ``PairwiseSum``'s order, in the memory of one of them."""
+    found = PairwiseSum()
+    for value in values:
+        found.add(value)
+    return found.total()
+
+
+@final
+class VirtualParallel(Whole, RankGroup):
+    """Each of ``num_processes`` computes its share of ``virtual_ranks`` parts of every batch, one after the other: a part sees its own records only in batch norm
+    and draws its own random numbers, as a rank of ddp would. Gradients, and what batch norm keeps, are averaged over the parts, pairwise, after the last one.
+
+    ``num_threads``: of a process, on CPU: kernels that share a sum among other threads add in another order. ``timeout_s``, and what who starts ranks reads
+    (``num_processes``, ...), as in ddp. ConfigError C143 where the parts cannot be dealt out so that the order of adding stays.
+    """
+
+    def __init__(
+        self,
+        num_processes: int,
+        virtual_ranks: int,
+        num_threads: int,
+        timeout_s: float,
+        num_nodes: int = 1,
+        endpoint: str | None = None,
+        max_restarts: int = 0,
+        *,
+        device: torch.device,
+    ) -> None:
+        super().__init__("virtual", timeout_s, False, device)
+        self.virtual_ranks = virtual_ranks
+        check_virtual_ranks(virtual_ranks, self.world_size)
+        if self.device.type == "cpu":
+            torch.set_num_threads(num_threads)
+        self._parts = range(self.rank * virtual_ranks // self.world_size, (self.rank + 1) * virtual_ranks // self.world_size)
+        self._step: _Step | None = None
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        self.share_start(self.trainable(model))
+        drawn = torch.get_rng_state().to(self.device)
+        dist.broadcast(drawn, 0)
+        torch.set_rng_state(drawn.cpu())
+        return model
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model
+
+    @contextmanager
+    def accumulate(self, model: nn.Module, last: bool) -> Generator[None, None, None]:
+        if self._step is None:
+            self._step = _Step(model)
+        step, self._step = self._step, None  # a pass that fails ends its step
+        step.begin(self._parts[step.num_passes])
+        yield
+        step.end()
+        if last:
+            step.finish(self._exchanged, self.virtual_ranks)
+        else:
+            self._step = step
+
+    def _exchanged(self, mine: Tensor) -> Tensor:
+        """The ranks' sum: each adds up one piece, in the ranks' order, and all get the pieces: the bytes of a ring, in one order."""
+        if self.world_size == 1:
+            return mine
+        size = -(-len(mine) // self.world_size)
+        whole = nn.functional.pad(mine, (0, self.world_size * size - len(mine)))
+        pieces = torch.empty_like(whole)
+        dist.all_to_all_single(pieces, whole)
+        dist.all_gather(list(whole.view(self.world_size, size)), pairwise_sum(pieces.view(self.world_size, size)))
+        return whole[: len(mine)]
+
+
+@final
+class _Step:
+    """One optimizer step's parts on this rank."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.num_passes = 0
+        self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self._buffers = [one for one in model.buffers() if one.is_floating_point()]
+        self._counters = [one for one in model.buffers() if not one.is_floating_point()]
+        self._start = [one.clone() for one in (*self._buffers, *self._counters)]
+        self._sum = PairwiseSum()
+        self._seed = int(torch.randint(_SEEDS, ()))  # the same on all ranks: they draw nothing else between steps
+        self._generator = torch.get_rng_state()
+
+    def begin(self, part: int) -> None:
+        """Each part meets the model as the step found it."""
+        if self.num_passes:
+            self._put_back()
+        seed_generators((self._seed + part) % _SEEDS)
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for own, kept in zip((*self._buffers, *self._counters), self._start, strict=True):
+            own.copy_(kept)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Take the part's gradients and buffers away. A parameter that took no part has zeros."""
+        gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._parameters]
+        self._sum.add(torch.cat([one.flatten() for one in (*gradients, *self._buffers)]))
+        self.num_passes += 1
+        for one in self._parameters:
+            one.grad = None
+
+    @torch.no_grad()
+    def finish(self, exchanged: Any, count: int) -> None:
+        """Give the model the means over ``count`` parts."""
+        own = (*self._parameters, *self._buffers)
+        means = exchanged(self._sum.total()).div_(count).split([one.numel() for one in own])
+        for one, mean in zip(own, means, strict=True):
+            value = mean.view(one.shape).to(one.dtype)
+            if one.requires_grad:
+                one.grad = value
+            else:
+                one.copy_(value)
+        torch.set_rng_state(self._generator)

@@ -1,0 +1,155 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.checkpoint import newest_path, read_state
+from framework.errors import ConfigError
+from framework.parallel.virtual import PairwiseSum, VirtualParallel, pairwise_sum
+from tests.cli.command import is_one_error_line, losses, paceline
+from tests.parallel.launching import launched
+
+# batch norm, momentum, an average, clipping, dropout: whatever could tell how the work was shared out; the last batch of an epoch is short
+COMMON = [
+    "model=resnet9",
+    "model.in_channels=1",
+    "model.width=4",
+    "batch_size=100",
+    "limit=450",
+    "epochs=2",
+    "report_every=3",
+    "ema_decay=0.9",
+    "clip_norm=1.0",
+    "sink=[jsonl]",
+    "parallel=virtual",
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------- the sum
+
+
+@given(st.integers(1, 40), st.data())
+def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
+    torch.manual_seed(count)
+    values = [torch.randn(5) * 10.0 ** (number % 7) for number in range(count)]
+    fitting = [n for n in range(1, count + 1) if count % n == 0 and (n == 1 or (count // n).bit_count() == 1)]
+    groups = data.draw(st.sampled_from(fitting))
+    each = count // groups
+    whole = pairwise_sum(one.clone() for one in values)
+    parts = [pairwise_sum(one.clone() for one in values[first : first + each]) for first in range(0, count, each)]
+    assert pairwise_sum(parts).tolist() == whole.tolist()
+    assert whole.double().tolist() == pytest.approx(torch.stack(values).double().sum(0).tolist(), rel=1e-4, abs=1)
+
+
+def test_a_sum_keeps_few_tensors_and_begins_anew():
+    found = PairwiseSum()
+    for _ in range(2):
+        for number in range(1000):
+            found.add(torch.tensor([float(number)]))
+            assert len(found._parts) <= 11
+        assert found.total().item() == 499_500
+
+
+# --------------------------------------------------------------------------------------------------------------- the ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return launched("virtual", tmp_path_factory.mktemp("virtual"))
+
+
+def test_every_rank_starts_with_rank_0_s_weights(ranks):
+    assert [found["start"] for found in ranks] == [ranks[0]["start"]] * 2
+    assert ranks[0]["own_start"] != ranks[1]["own_start"]
+
+
+def test_gradients_are_means_over_the_virtual_ranks(ranks):
+    for found in ranks:
+        assert found["gradients"] == pytest.approx(found["expected_gradients"], rel=1e-6)
+        assert found["gradients"] == ranks[0]["gradients"]
+
+
+def test_between_passes_no_gradient_is_left(ranks):
+    assert all(found["between"] == [True] for found in ranks)
+
+
+def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ranks):
+    for found in ranks:
+        assert found["running_mean"] == pytest.approx(found["expected_mean"], rel=1e-6)
+        assert found["counted"] == 2
+
+
+def test_a_parameter_that_took_no_part_has_zeros(ranks):
+    assert all(found["unused"] == [0.0] * 3 for found in ranks)
+
+
+def test_each_virtual_rank_draws_its_own_numbers_and_others_at_each_step(ranks):
+    drawn = [one for found in ranks for one in found["drawn"]]
+    assert len(drawn) == len({tuple(one) for one in drawn}) == 8
+
+
+def test_a_pass_that_fails_ends_its_step(ranks):
+    assert all(found["after_failure"] == found["gradients"] for found in ranks)
+
+
+def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = virtual: "):
+        VirtualParallel(2, virtual_ranks=4, num_threads=1, timeout_s=1.0, device=torch.device("cpu"))
+
+
+# -------------------------------------------------------------------------------------------------------------- the command
+
+
+def train(run_dir, *words):
+    done = paceline("train", *words, f"hydra.run.dir={run_dir}")
+    assert done.code == 0, done.err
+    return done
+
+
+def found(run_dir):
+    """All that was learned: every loss, validation, weight and average."""
+    state = read_state(newest_path(Path(run_dir)))
+    weights = {part: {name: value.tolist() for name, value in (state[part] or {}).items()} for part in ("model", "average")}
+    return losses(Path(run_dir)), losses(Path(run_dir), "val"), json.dumps(weights), json.dumps(state["best"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_any_number_of_processes_learns_the_same_bits(precision):
+    words = [*COMMON, f"precision={precision}"]
+    for count in (1, 2, 4):
+        train(f"of-{count}", *words, f"parallel.num_processes={count}")
+    first = found("of-1")
+    assert len(first[0]) == 5
+    assert found("of-2") == first
+    assert found("of-4") == first
+
+
+def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(tmp_path):
+    chips = ["recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3", "report_every=1", "sink=[jsonl]"]
+    chips += [f"prepare.{split}.input.{key}" for split in ("train", "val") for key in ("items=56", "call.size=40")]
+    chips += ["parallel=virtual", f"dataset={tmp_path}/chips"]
+    train("whole", *chips, "parallel.num_processes=2")
+    train("parts", *chips, "parallel.num_processes=4", "max_steps=5")
+    for count, steps in ((1, 7), (2, 12)):
+        done = paceline("train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}")
+        assert done.code == 0, done.err
+    (parts, _, weights, _), (whole, _, expected, _) = found("parts"), found("whole")
+    assert parts == whole
+    assert weights == expected
+
+
+def test_other_virtual_ranks_are_another_run():
+    train("four", *COMMON, "max_steps=3", "parallel.num_processes=1")
+    again = paceline("train", "resume=four", "parallel.virtual_ranks=2", "max_steps=6")
+    assert is_one_error_line(again, "K105")
+    assert "parallel.virtual_ranks (4, now 2)" in again.err
+    assert is_one_error_line(paceline("train", "resume=four", "parallel=none", "max_steps=6"), "K105")
+
+
+def test_a_batch_by_the_rank_is_one_by_the_virtual_rank():
+    done = train("share", *COMMON, "rank_batch_size=25", "max_steps=3", "parallel.num_processes=1")
+    assert "batch_size 100" in done.err
