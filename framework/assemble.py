@@ -13,7 +13,7 @@ from torch import nn
 
 from framework.agreement import check_agreement, code_digest
 from framework.average import Average
-from framework.batch import Batch, move
+from framework.batch import Batch, move, use
 from framework.build import build, last_line
 from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
@@ -58,6 +58,7 @@ class Assembly:
         seed_generators(config["seed"])
         self.parallel: Parallel = self.build("parallel", device=_device(config["device"]))
         self.device = self.parallel.device
+        use(self.device, pinned=False)
         self.clock: Clock = make_clock(self.device, config["clock"])
         self.val_clock: Clock = make_clock(self.device, config["clock"])
         self.profiled = None if profile is None else ProfiledClock(self.clock, profile / f"rank{self.parallel.rank}{ENDING}")
@@ -306,13 +307,18 @@ def _plan(config: Config) -> Plan:
 def _device(name: str) -> torch.device:
     """``auto``: CUDA where there is one. ConfigError C119 for a device this machine does not have."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        device = torch.device(name)
+        device = numbered(torch.device(name))
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(119, f"device = {name}", f"not here ({last_line(error)})", "choose auto or cpu") from error
     return device
+
+
+def numbered(device: torch.device) -> torch.device:
+    """The first GPU, where none is named: every thread, and what is compared with a tensor's own device, must mean the same one."""
+    return torch.device("cuda", 0) if device == torch.device("cuda") else device
 
 
 @torch.no_grad()
@@ -342,6 +348,7 @@ def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Conf
 
 def _misfit_of(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
     fields = ", ".join(f"{field} {tuple(t.shape[1:])}" for field, t in batch.items() if field != "index")
-    what = f"does not fit the data's {fields} ({type(error).__name__}: {last_line(error)})"
+    why = f"there is no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {last_line(error)}"
+    what = f"does not fit the data's {fields} ({why})"
     fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
     return ConfigError(118, f"{name} = {block['_target_']}", what, fix if name == "model" else "set its keys to what the data is")

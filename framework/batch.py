@@ -30,7 +30,7 @@ def use(device: torch.device, pinned: bool) -> None:
     """Make ``device`` this thread's own: CUDA's present device is a thread's, and pinning opens a context on it. ``pinned``: batches that the
     thread makes with ``empty`` are page-locked from the start.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and device != torch.device("cuda"):  # torch refuses one without a number
         torch.cuda.set_device(device)
     _thread.pins_in = os.getpid() if pinned else 0
 

@@ -1,6 +1,7 @@
 """A whole optimizer step as one CUDA graph: where a step is many small kernels, launching them takes longer than they do."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, final
 
 import torch
@@ -8,7 +9,9 @@ from torch import Tensor
 
 from framework.batch import Batch
 from framework.contracts import Outcome
+from framework.errors import ResourceError
 from framework.passes import Passes
+from framework.settings import DALI
 from framework.stepper import Stepper
 
 WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
@@ -46,11 +49,28 @@ class CudaRecorder:
         return found
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            work()
+        graph, pool, current = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.current_stream(self._device)
+        try:
+            # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError:
+            torch.cuda.set_stream(current)
+            self._end_capture(pool)
+            raise
         return graph.replay
+
+    def _end_capture(self, pool: Any) -> None:
+        """What torch leaves undone where a capture fails: it would go on capturing allocations, and hold back every tensor that another stream has
+        used. ResourceError R111 where the device cannot be used even so.
+        """
+        with suppress(RuntimeError):  # it was done
+            torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        try:
+            torch.rand(1, device=self._device).cpu()  # the generator may still be the graph's
+        except RuntimeError as error:
+            what = f"the step cannot be captured, and the device is of no use after it ({' '.join(str(error).split())[:200]})"
+            raise ResourceError(111, "cuda_graph = true", what, "leave it out") from error
 
 
 @final
@@ -137,6 +157,7 @@ def refusal(config: dict[str, Any], device: torch.device) -> str | None:
         f"{device.type} has no graphs": device.type != "cuda",
         "a step of several replicas is not captured": not config["parallel"]["_target_"].endswith(".NoParallel"),
         "a step of several passes is not captured": config["accumulate"] > 1,
+        "DALI frees memory in threads of its own, which capturing forbids": str(config["data"]["source"]["_target_"]) == DALI,
         "fp16's scaling looks at every step": config["precision"].get("dtype") == "fp16",
         "on_nan=skip looks at every step": config["on_nan"] == "skip",
         "the learning rate would be captured with it; +optim.fused=true reads it anew": not fused,

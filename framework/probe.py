@@ -176,10 +176,11 @@ class Probe:
             return next(batches).batch
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
-        windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead if loader is self.assembly.train else 0)
         counted = _Counted(loader)
         trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
         trainer.train, trainer.val = counted, None
+        # last: its time runs from here, and making the trainer is no burn-in
+        windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead if loader is self.assembly.train else 0)
         trainer.fit()
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 

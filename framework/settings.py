@@ -41,6 +41,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
 # in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
 FACTS, NEXT_FACTS = "run.json", "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
+DALI = "framework.data.dali.dali_source"
 PROFILE = "profile"  # the folder of debug=profile's traces
 GROUPS = (
     "data",

@@ -43,6 +43,8 @@ class Stepper:
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=group["params"][0].device)
             if "capturable" in group:
                 group["capturable"] = True
+        # steps that are not captured (the first, short batches) are meant: torch would warn of them
+        self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model has the weights that are evaluated and kept: the average's, where there is one."""
@@ -99,10 +101,10 @@ class Stepper:
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["model"] if state["average"] is None else state["average"])
+        # before the optimizer takes it: by its options it decides where its state lies
         options = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, own in zip(self.optimizer.param_groups, options, strict=True):
-            group.update(own)
+        groups = [{**group, **own} for group, own in zip(state["optimizer"]["param_groups"], options, strict=True)]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
         if self._buffers is not None:
             self._buffers.keep()

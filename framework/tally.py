@@ -119,9 +119,13 @@ class Tally:
         return next((one for one in self._passes if not math.isfinite(one.outcome.loss)), None)
 
     def drop_bad(self) -> None:
-        """Count what is not finite as nothing."""
+        """Count what is not finite as nothing. Reads the device once."""
+        if not self._passes:
+            return
+        good = torch.stack([one.outcome.loss for one in self._passes]).isfinite().tolist()
         self._passes = [
-            one if math.isfinite(one.outcome.loss) else one._replace(outcome=_nothing(one.outcome)) for one in self._passes
+            one if is_good else one._replace(outcome=_nothing(one.outcome))
+            for one, is_good in zip(self._passes, good, strict=True)
         ]
 
     def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:

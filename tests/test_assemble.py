@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.assemble import check_fit
+from framework.assemble import check_fit, numbered
 from framework.errors import ConfigError
 from framework.model.digits import DigitsCNN
 from framework.objective.classify import Classify
@@ -26,6 +26,11 @@ def test_a_model_that_fits_is_left_in_training_mode_and_unchanged():
     check_fit(model, Classify("image", "label", 0.0), batch(), CONFIG)
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("given", "found"), [("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_a_gpu_has_a_number(given, found):
+    assert str(numbered(torch.device(given))) == found
 
 
 UNFIT = [

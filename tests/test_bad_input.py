@@ -100,7 +100,7 @@ def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
 def test_a_missing_field_is_said_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
-    check(paceline("train", "data.train=odd.h5", "augment=none"), 2, "C118", "picture")
+    check(paceline("train", "data.train=odd.h5", "augment=none"), 2, "C118", "picture (1, 8, 8) (there is no 'image')")
 
 
 def test_dali_that_is_not_installed_is_said(tmp_path):

@@ -9,7 +9,7 @@ from framework.measure.clock import make_clock
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from tests.fakes import CPU, make_data, make_trainer
+from tests.fakes import CPU, FakeLoader, make_data, make_trainer
 
 CONFIG = {
     "optim": {"fused": True},
@@ -17,6 +17,7 @@ CONFIG = {
     "accumulate": 1,
     "precision": {},
     "on_nan": "stop",
+    "data": {"source": {"_target_": "framework.data.hdf5.hdf5_source"}},
 }
 CUDA = torch.device("cuda")
 
@@ -128,6 +129,7 @@ def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
         ({"accumulate": 2}, "several passes"),
         ({"on_nan": "skip"}, "on_nan=skip"),
         ({"precision": {"dtype": "fp16"}}, "fp16"),
+        ({"data": {"source": {"_target_": "framework.data.dali.dali_source"}}}, "DALI"),
         ({"precision": {"dtype": "bf16"}}, None),
         ({"parallel": {"_target_": "framework.parallel.ddp.DistributedParallel"}}, "replicas"),
     ],
@@ -151,13 +153,45 @@ def test_a_graph_learns_what_kernels_learn(kind):
         fused = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[kind](model.parameters(), lr=0.125, fused=True)
         seen = Seen()
         words = {"epochs": 20, "report_every": 1, "schedule": Halving(), "optimizer": fused, "model": model, "sinks": [seen]}
+        words |= {"train": FakeLoader(data, 4, device=CUDA), "objective": Classify("x", "y", 0.0), "recorder": recorder}
         words |= {"parallel": NoParallel(device=CUDA), "precision": FP32(tf32=False, device=CUDA), "clock": make_clock(CUDA)}
-        trainer = make_trainer(data, 4, **words, objective=Classify("x", "y", 0.0), recorder=recorder)
+        trainer = make_trainer(**words)
         torch.manual_seed(1)
         trainer.fit()
         return seen.losses
 
     assert run(CudaRecorder(CUDA)) == run(None)
+
+
+class Reading(nn.Module):
+    """Looks at what it computes, which no capture allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.drop = nn.Linear(4, 3), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.head(self.drop(x)) if bool((x < 1e9).all()) else self.head(x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_a_capture_that_fails_leaves_the_device_as_it_was():
+    def run(recorder):
+        torch.manual_seed(0)
+        model, seen, said = Reading().to(CUDA), Seen(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        train = FakeLoader(make_data(16, torch.float32), 4, device=CUDA)
+        words = {"epochs": 5, "report_every": 1, "schedule": Halving(), "optimizer": optimizer, "model": model, "sinks": [seen]}
+        words |= {"parallel": NoParallel(device=CUDA), "precision": FP32(tf32=False, device=CUDA), "clock": make_clock(CUDA)}
+        torch.manual_seed(1)
+        make_trainer(**words, train=train, recorder=recorder, say=said.append).fit()
+        return seen.losses, said
+
+    losses, said = run(CudaRecorder(torch.device("cuda", 0)))
+    assert len(said) == 1
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert losses == run(None)[0]
 
 
 def test_a_state_of_captured_steps_is_gone_on_with_by_others():

@@ -662,8 +662,8 @@ def test_between_two_reports_cuda_is_never_synchronized():
     trainer.clock = make_clock(cuda)
     trainer.passes.mark = trainer.clock.mark
     trainer._report = trainer.clock.spans
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         trainer.fit()
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -679,10 +679,10 @@ def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
         train = FakeLoader({name: values.to(cuda) for name, values in make_data(48).items()}, 4, clock, device=cuda)
         train.epoch = lambda epoch, start=0: (MicroBatch(batch, 1.0, last=True) for batch in [train.data] * 12)
         trainer = make_trainer(train=train, model=make_model().to(cuda), clock=clock, report_every=report_every)
-        torch.cuda.set_sync_debug_mode("warn")
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
                 trainer.fit()
         finally:
             torch.cuda.set_sync_debug_mode("default")

@@ -29,10 +29,10 @@ from framework.errors import (
 from framework.measure.host import die_with_parent, num_cores
 from framework.parallel.hosts import Meeting
 from framework.run import run
+from framework.settings import DALI
 from framework.targets import check_targets
 
 Config = dict[str, Any]
-DALI = "framework.data.dali.dali_source"
 # what a rank would only end with again
 LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointError, NumericError))
 

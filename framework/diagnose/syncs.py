@@ -85,7 +85,7 @@ def _watched(device: torch.device, found: Counter[tuple[str, int, str]]) -> Gene
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **__: (
-            _note(found, "waits for the device") if "synchroniz" in str(message) else None
+            _note(found, "waits for the device") if "called a synchronizing" in str(message) else None
         )
         torch.cuda.set_sync_debug_mode("warn")
         try:

@@ -26,7 +26,9 @@ class _Copy(NamedTuple):
 
 @final
 class StreamLoader:
-    """``depth``: host batches ready ahead; ``copies``: batches on their way to the device ahead of the step."""
+    """``depth``: host batches ready ahead; ``copies``: batches on their way to the device; of one alone the copy
+    runs before its step, not beside the one before.
+    """
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
         self.context, self.depth, self.copies = context, depth, copies
@@ -51,14 +53,19 @@ class StreamLoader:
     def _overlapped(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
         under_way: deque[_Copy] = deque()
         used: deque[_Copy] = deque()
-        exhausted = False
+        exhausted, failure = False, None
         while True:
             while not exhausted and len(under_way) < self.copies:
-                micro = next(ahead, None)
+                try:
+                    micro = next(ahead, None)
+                except Exception as error:  # noqa: BLE001  # told when what came before it has been handed over
+                    micro, failure = None, error
                 exhausted = micro is None
                 if micro is not None:
                     under_way.append(self._start(micro, epoch))
             if not under_way:
+                if failure is not None:
+                    raise failure
                 return
             copy = under_way.popleft()
             self.context.clock.mark("wait")

@@ -3,6 +3,7 @@
 It knows no synchronized batch norm, and each GPU sees its own slice's statistics.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -12,6 +13,23 @@ from torch import Tensor, nn
 from framework.parallel.whole import Whole
 
 _NOTHING = nullcontext()
+
+
+@final
+class _Replicas(nn.DataParallel[nn.Module]):
+    """Its threads know that the caller is in autocast, but not of which type: that is a thread's own, and fp16 where nobody says so."""
+
+    def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+        return super().parallel_apply([_in_autocast(one, dtype) for one in replicas], inputs, kwargs)
+
+
+def _in_autocast(replica: nn.Module, dtype: torch.dtype | None) -> Any:
+    def forward(*inputs: Any, **kwargs: Any) -> Any:
+        with torch.amp.autocast("cuda", dtype, enabled=dtype is not None):
+            return replica(*inputs, **kwargs)
+
+    return forward
 
 
 @final
@@ -28,7 +46,10 @@ class DataParallel(Whole):
         self.notes: tuple[str, ...] = (one,) if self.num_replicas < 2 else ()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        return nn.DataParallel(model) if self.num_replicas > 1 else model
+        if self.num_replicas < 2:
+            return model
+        first = self.device.index or 0  # it keeps the model, gathers, and must be named first
+        return _Replicas(model, [first, *(number for number in range(self.num_replicas) if number != first)])
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, nn.DataParallel) else model

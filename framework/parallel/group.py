@@ -35,6 +35,9 @@ class RankGroup:
         cuda = device.type == "cuda"
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
         if cuda:
+            if (self.device.index or 0) >= torch.cuda.device_count():
+                what = f"rank {self.device.index} of this host finds {torch.cuda.device_count()} GPU"
+                raise ConfigError(145, f"parallel = {choice}", what, "start as many ranks as there are GPUs, or set device=cpu")
             torch.cuda.set_device(self.device)
         try:
             # a rank that waits for others, which may be dead, would not hear a handler of Python's, and has nothing to save

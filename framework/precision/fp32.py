@@ -1,4 +1,4 @@
-"""Single precision; on CUDA, matrix products may use TF32."""
+"""Single precision; on CUDA, matrix products and convolutions may use TF32."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
@@ -14,10 +14,11 @@ _NOTHING = nullcontext()
 
 @final
 class FP32:
-    """``tf32``: let matrix products round their inputs to 10 bits of mantissa on CUDA; elsewhere it changes nothing."""
+    """``tf32``: let matrix products and convolutions round their inputs to 10 bits of mantissa on CUDA; elsewhere it changes nothing."""
 
     def __init__(self, tf32: bool, *, device: torch.device) -> None:
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")  # the one switch that old and new code may both read
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")  # the switches that old and new code may both read
+        torch.backends.cudnn.allow_tf32 = tf32  # torch's own default is True, whatever it says of products
 
     def autocast(self) -> AbstractContextManager[Any]:
         return _NOTHING

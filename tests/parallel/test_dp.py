@@ -40,3 +40,8 @@ def test_with_two_gpus_each_takes_its_slice():
     assert isinstance(wrapped, nn.DataParallel)
     assert parallel.notes == ()
     torch.testing.assert_close(wrapped(x), model(x))
+    with torch.autocast("cuda", torch.bfloat16):
+        assert wrapped(x).dtype == torch.bfloat16
+    second = torch.device("cuda", 1)
+    moved = DataParallel(device=second).wrap(nn.Linear(4, 3).to(second))
+    assert moved(x.to(second)).device == second

@@ -50,6 +50,14 @@ def test_a_process_that_is_no_rank_is_told_which_choice_wants_ranks(monkeypatch)
         RankGroup("fsdp", 1.0, False, torch.device("cpu"))
 
 
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "99")
+    monkeypatch.setenv("LOCAL_RANK", "98")
+    with pytest.raises(ConfigError, match=r"^error\[C145\]: parallel = ddp: rank 98 of this host finds \d+ GPU"):
+        RankGroup("ddp", 1.0, False, torch.device("cuda"))
+
+
 MANY_ENDS = """
 import sys
 import torch

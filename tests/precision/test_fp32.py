@@ -12,12 +12,16 @@ def restore():
     before = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(before)
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
 def test_tf32_is_torch_s_own_switch(tf32, precision):
     FP32(tf32, device=CPU)
     assert torch.get_float32_matmul_precision() == precision
+    assert (
+        torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == tf32
+    )  # convolutions, products: both can be read
 
 
 def test_what_is_computed_stays_float32():
