@@ -13,10 +13,12 @@ Where nothing can be installed, carry wheels of what pyproject.toml asks for (al
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -564,9 +566,13 @@ def parse() -> argparse.Namespace:
 
 
 def alone(options: argparse.Namespace) -> int:
-    """One part, here; what it found goes into ``OUT/gpu-PART.json``."""
+    """One part, here; what it found, or why it failed, goes into ``OUT/gpu-PART.json``."""
     with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
-        found = PARTS[options.part](Bench(options, Path(work)))
+        try:
+            found = PARTS[options.part](Bench(options, Path(work)))
+        except Exception:
+            found = {"failed": traceback.format_exc()}
+            print(f"\n## {options.part} failed\n\n{found['failed']}", flush=True)
     Path(options.out, f"gpu-{options.part}.json").write_text(json.dumps(found))
     return 0
 
@@ -578,11 +584,14 @@ def in_a_process(options: argparse.Namespace, name: str, left_s: float) -> dict[
     command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
     if left_s <= 0:
         return {"failed": "no time was left"}
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        code = subprocess.run(command, check=False, timeout=left_s).returncode
+        code = process.wait(left_s)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+        process.wait()
         return {"failed": f"was not done in the {left_s:.0f} s that were left"}
-    return json.loads(told_in.read_text()) if code == 0 else {"failed": f"ended with {code}; what it said stands above"}
+    return json.loads(told_in.read_text()) if told_in.exists() else {"failed": f"its process ended with {code}"}
 
 
 def main() -> int:
@@ -597,7 +606,7 @@ def main() -> int:
     for name in options.only.split(","):
         start = time.monotonic()
         found[name] = in_a_process(options, name, begun + 60 * options.minutes - start)
-        why = f", failed: {found[name]['failed']}" if "failed" in found[name] else ""
+        why = f", failed: {found[name]['failed'].strip().splitlines()[-1]}" if "failed" in found[name] else ""
         print(f"\n({name}: {time.monotonic() - start:.0f} s{why})", flush=True)
         Path(options.out, "gpu.json").write_text(json.dumps(found, indent=1))
     return int(any("failed" in one for one in found.values()))

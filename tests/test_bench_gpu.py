@@ -30,6 +30,14 @@ def test_a_part_that_fails_is_told_and_the_others_go_on():
     assert found["facts"]["num_cores"] > 0
 
 
+def test_what_there_is_no_time_for_is_left_out():
+    done = run("--only", "facts,same", "--minutes", "0.02")
+    assert done.returncode == 1
+    found = json.loads(Path("gpu.json").read_text())
+    assert "was not done in the 1 s" in found["facts"]["failed"]
+    assert "no time was left" in found["same"]["failed"]
+
+
 def test_where_there_is_no_gpu_it_says_so():
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],

@@ -8,6 +8,7 @@ import pytest
 
 from framework.errors import ResourceError
 from framework.lock import locked
+from tests.forks import forked
 
 LOCK = Path("x.lock")
 
@@ -25,10 +26,8 @@ def hold(shared, ready):
 @pytest.fixture
 def holder(request):
     """The number of a process that holds the lock."""
-    context = multiprocessing.get_context("fork")
-    ready = context.SimpleQueue()
-    process = context.Process(target=hold, args=(getattr(request, "param", False), ready))
-    process.start()
+    ready = multiprocessing.get_context("fork").SimpleQueue()
+    process = forked(hold, getattr(request, "param", False), ready)
     yield ready.get()
     process.kill()
     process.join()

@@ -10,6 +10,7 @@ import torch
 
 from framework.errors import DataError
 from tests.contract.cases import plain
+from tests.forks import forked
 
 LIMIT_S = 20  # for one damaged file; more is a hang
 
@@ -85,17 +86,14 @@ def _judge(open_store, suffix, damaged, expected, indices, queue) -> None:
 
 def judge(open_store, suffix: str, damaged: Iterator[bytes], expected: dict[str, list], num_records: int) -> dict[str, int]:
     """How often each verdict was given over ``damaged`` files, read in a forked process; "crashed" where it ended before its time."""
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=_judge, args=(open_store, suffix, damaged, expected, torch.arange(num_records), queue))
-    child.start()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = forked(_judge, open_store, suffix, damaged, expected, torch.arange(num_records), queue)
     child.join()
     return queue.get() if child.exitcode == 0 else {f"crashed: {child.exitcode}": 1}
 
 
 def in_a_process(work: Callable[..., None], *arguments) -> int | None:
     """The exit code of a forked process that calls ``work``: negative where a signal ended it."""
-    child = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    child.start()
+    child = forked(work, *arguments)
     child.join(120)
     return child.exitcode

@@ -23,6 +23,7 @@ from framework.errors import ConfigError, DataError
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
 from tests.data.fuzz import flips, judge, mutations, truncations
+from tests.forks import forked
 
 ROOT = Path(__file__).parents[2]
 DTYPES = [
@@ -279,10 +280,8 @@ def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
     expected = plain(store.read(torch.arange(20)))
     with ThreadPoolExecutor(4) as pool:
         assert all(plain(found) == expected for found in pool.map(store.read, [torch.arange(20)] * 20))
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=lambda: queue.put(plain(store.read(torch.arange(20)))))
-    child.start()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = forked(lambda: queue.put(plain(store.read(torch.arange(20)))))
     assert queue.get() == expected
     child.join()
     store.close()

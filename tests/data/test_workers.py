@@ -25,6 +25,7 @@ from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
 from tests.conftest import children_of_this_process, make_context, make_records, settled, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, micros
+from tests.forks import forked
 
 ROOT = Path(__file__).parents[2]
 KINDS = [(0, "thread"), (1, "thread"), (2, "thread"), (2, "process")]
@@ -163,10 +164,8 @@ def _lose_a_worker(queue):
 
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_killed_process_is_a_resource_error(attempt):
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=_lose_a_worker, args=(queue,))
-    child.start()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = forked(_lose_a_worker, queue)
     child.join(60)
     assert child.exitcode is not None, "it hangs"
     assert not queue.empty(), "it ended without a word"

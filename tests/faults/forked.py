@@ -2,7 +2,6 @@
 
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ import torch._dynamo  # noqa: F401  # optimizers import it, which takes a second
 import framework.run  # noqa: F401  # the commands import it when they are sure that they need it
 from framework.cli.main import run
 from tests.cli.command import Done
+from tests.forks import forked
 
 LIMIT_S = 60.0  # hitting it is a hang
 CLONE_NEWNS, PR_SET_NAME = 0x20000, 15
@@ -41,11 +40,7 @@ class Command:
     def __init__(self, *words: str, before: Callable[[], Any] | None = None, traced: bool = False) -> None:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self._up, up = os.pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=self._do, args=(words, before, traced, up))
-        # in a thread of its own: OpenMP's team, if the present one has any, is gone in the child, which would wait for it
-        starter = threading.Thread(target=self.process.start)
-        starter.start()
-        starter.join()
+        self.process = forked(self._do, words, before, traced, up)
         os.close(up)
         os.read(self._up, 1)  # signals have their meaning from here on
         self.pid: int = self.process.pid or 0

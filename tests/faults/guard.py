@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.faults.forked import run
+from tests.forks import forked
 
 LIMIT_S = 5  # of processor time: more is a hang, and so is
 WAIT_S = 20.0  # on a machine that has other things to do
@@ -24,10 +25,8 @@ CODES = (2, 3, 4, 5, 6, 7, 8)  # docs/errors.md
 
 def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S) -> str:
     """What ``work`` says: "" or a line; or how its process ended instead. It prints to the files ``out`` and ``err``."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_do, args=(work, arguments, send))
-    child.start()
+    receive, send = multiprocessing.Pipe(duplex=False)
+    child = forked(_do, work, arguments, send)
     send.close()
     try:
         said = receive.recv() if receive.poll(wait_s) else f"hangs: more than {wait_s:g} s"

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.forks import forked
+
 Attempt = Callable[[random.Random], str]  # "" or, in a line, what went wrong
 
 
@@ -24,12 +26,9 @@ class Row(NamedTuple):
 def repeat(fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = "") -> Row:
     """``attempt`` with the seeds ``seed``..``seed + times - 1``, in so many processes side by side, each attempt in a new folder."""
     start = time.perf_counter()
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
+    results = multiprocessing.get_context("fork").SimpleQueue()
     seeds = range(seed, seed + times)
-    processes = [context.Process(target=_lane, args=(attempt, seeds[lane::lanes], results)) for lane in range(lanes)]
-    for process in processes:
-        process.start()
+    processes = [forked(_lane, attempt, seeds[lane::lanes], results) for lane in range(lanes)]
     failed = [line for line in (results.get() for _ in seeds) if line]
     for process in processes:
         process.join()

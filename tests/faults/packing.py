@@ -11,10 +11,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing import get_context
 
 from framework.pack.run import pack
 from tests.faults.lanes import Row
+from tests.forks import forked
 from tests.pack.inputs import content, packing
 
 WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
@@ -22,8 +22,7 @@ WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, F
 
 def killed_after(path: str, one_file: bool, num_workers: int, seconds: float) -> bool:
     """Whether the packing was still at work when it was killed."""
-    packer = get_context("fork").Process(target=pack, args=(packing(path, one_file=one_file), num_workers))
-    packer.start()
+    packer = forked(pack, packing(path, one_file=one_file), num_workers)
     packer.join(seconds)
     alive = packer.exitcode is None
     if alive:

@@ -7,6 +7,7 @@ import torch
 
 from framework.measure import usage
 from framework.measure.usage import Usage
+from tests.forks import forked
 
 CPU = torch.device("cpu")
 MEGABYTE = 1 << 20
@@ -32,8 +33,7 @@ def _work(pipe):
 def worker():
     """A worker process: ``worker(seconds, num_bytes)`` returns when it has done it."""
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(there,))
-    process.start()
+    process = forked(_work, there)
 
     def order(seconds, num_bytes=0):
         here.send((seconds, num_bytes))

@@ -19,6 +19,7 @@ from framework.errors import DataError, ResourceError
 from framework.pack import finish, jobs, journal
 from framework.pack.run import pack
 from tests.conftest import make_records, write_store
+from tests.forks import forked
 from tests.pack.inputs import COUNT, FORMATS, Input, content, packing
 
 PATHS = ("x.h5", "x.lmdb")
@@ -35,8 +36,7 @@ def labels(path):
 
 def in_child(action, *arguments):
     """Do it in a process of its own; returns its exit code."""
-    child = multiprocessing.get_context("fork").Process(target=action, args=arguments)
-    child.start()
+    child = forked(action, *arguments)
     child.join()
     return child.exitcode
 
