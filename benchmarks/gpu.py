@@ -21,7 +21,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -562,35 +562,37 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cifar10", help="a folder of train/ and test/, a subfolder per class")
     parser.add_argument("--out", default=".")
     parser.add_argument("--part", choices=PARTS, help="this one, in this process")
+    parser.add_argument("--work", help="its folder")
     return parser.parse_args()
 
 
 def alone(options: argparse.Namespace) -> int:
     """One part, here; what it found, or why it failed, goes into ``OUT/gpu-PART.json``."""
-    with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
-        try:
-            found = PARTS[options.part](Bench(options, Path(work)))
-        except Exception:
-            found = {"failed": traceback.format_exc()}
-            print(f"\n## {options.part} failed\n\n{found['failed']}", flush=True)
+    try:
+        found = PARTS[options.part](Bench(options, Path(options.work)))
+    except Exception:
+        found = {"failed": traceback.format_exc()}
+        print(f"\n## {options.part} failed\n\n{found['failed']}", flush=True)
     Path(options.out, f"gpu-{options.part}.json").write_text(json.dumps(found))
     return 0
 
 
-def in_a_process(options: argparse.Namespace, name: str, left_s: float) -> dict[str, Any]:
+def in_a_process(options: argparse.Namespace, name: str, left_s: float, work: str) -> dict[str, Any]:
     """What the part found, or why it did not."""
     told_in = Path(options.out, f"gpu-{name}.json")
     told_in.unlink(missing_ok=True)
-    command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
+    command = [sys.executable, __file__, *sys.argv[1:], "--part", name, "--work", work]
     if left_s <= 0:
         return {"failed": "no time was left"}
     process = subprocess.Popen(command, start_new_session=True)
     try:
         code = process.wait(left_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # and what it has started
-        process.wait()
         return {"failed": f"was not done in the {left_s:.0f} s that were left"}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what it has started, also where this script is told to stop
+        process.wait()
     return json.loads(told_in.read_text()) if told_in.exists() else {"failed": f"its process ended with {code}"}
 
 
@@ -605,7 +607,8 @@ def main() -> int:
     begun, found = time.monotonic(), dict[str, Any]()
     for name in options.only.split(","):
         start = time.monotonic()
-        found[name] = in_a_process(options, name, begun + 60 * options.minutes - start)
+        with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
+            found[name] = in_a_process(options, name, begun + 60 * options.minutes - start, work)
         why = f", failed: {found[name]['failed'].strip().splitlines()[-1]}" if "failed" in found[name] else ""
         print(f"\n({name}: {time.monotonic() - start:.0f} s{why})", flush=True)
         Path(options.out, "gpu.json").write_text(json.dumps(found, indent=1))

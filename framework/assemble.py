@@ -190,7 +190,9 @@ class Assembly:
         sample = self.train_source.sample(NUM_SAMPLES)
         model = self._model(objective, sample)
         precision: Precision = self.build("precision", device=self.device)
-        if self.parallel.world_size > 1:
+        if (
+            self.parallel.world_size > 1 and self.train_source.order.virtual_ranks is None
+        ):  # these have no engine that arranges anything
             settle(model, objective, precision, self._augmented(self._of_rank(sample)), self.device)
         decay = self.config["ema_decay"]
         trainer = Trainer(

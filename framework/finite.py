@@ -1,7 +1,7 @@
 """Numbers that are none any more: NaN and infinity, looked for and told of."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,16 @@ from framework.tally import Pass, Progress
 FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
 
 
-def all_finite(model: nn.Module) -> bool:
-    """Whether all weights and buffers are. Reads the device once."""
-    return are_finite([one.detach() for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()])
+def all_finite(model: nn.Module, but: Collection[str] = ()) -> bool:
+    """Whether all weights and buffers are, ``but`` the buffers of these names. Reads the device once."""
+    own = [*model.parameters(), *(one for name, one in model.named_buffers() if name not in but)]
+    return are_finite([one.detach() for one in own if one.is_floating_point()])
+
+
+def infinite_buffers(model: nn.Module) -> frozenset[str]:
+    """The names of buffers that hold infinity or NaN, as an attention's mask may by design."""
+    buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
+    return frozenset(name for name, one in buffers.items() if not are_finite([one]))
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:

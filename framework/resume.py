@@ -14,6 +14,7 @@ Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
+VIRTUAL = ("virtual_ranks", "num_threads")  # of parallel=virtual, whose bits depend on them
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 
 
@@ -34,7 +35,7 @@ def _later(config: Config) -> Config:
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     found = {"optim": optim} if config["last"] == "short" else {"optim": optim, "last": config["last"]}
-    virtual = {key: value for key, value in config["parallel"].items() if key == "virtual_ranks"}
+    virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
     return {**found, "parallel": virtual} if virtual else found
 
 

@@ -180,9 +180,9 @@ def _check_parts_of_a_batch(config: dict[str, Any]) -> None:
         what = "parallel=virtual takes a pass for each of its virtual ranks"
         raise ConfigError(144, f"accumulate = {config['accumulate']}", what, "leave it out, and raise parallel.virtual_ranks")
     _check_counts("parallel", parallel)
-    started = os.environ.get("WORLD_SIZE")  # by torchrun
     own = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-    check_virtual_ranks(parallel["virtual_ranks"], own if started is None else int(started))
+    launched = {"RANK", "WORLD_SIZE"} <= os.environ.keys()  # by torchrun, whose word counts
+    check_virtual_ranks(parallel["virtual_ranks"], int(os.environ["WORLD_SIZE"]) if launched else own)
 
 
 def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:

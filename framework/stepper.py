@@ -8,7 +8,7 @@ from torch import nn
 
 from framework.average import Average
 from framework.contracts import Precision, Schedule
-from framework.finite import too_many
+from framework.finite import infinite_buffers, too_many
 from framework.tally import Plan, Progress
 
 
@@ -31,6 +31,7 @@ class Stepper:
         self._factor = 1.0
         self.updated = False  # by who took the pass: a captured step includes it
         self._buffers = _Buffers(model) if plan.skip_bad else None
+        self.infinite = infinite_buffers(model)  # from the start: no sign of anything
 
     @property
     def rate(self) -> float:
@@ -115,17 +116,17 @@ class _Buffers:
     """A model's buffers as they were, for when a step is left out: batch norm's statistics have seen its records by then."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._own = list(model.buffers())
-        self._kept = [one.clone() for one in self._own]
+        self._model = model  # which may put another tensor in a buffer's place
+        self._kept = [one.clone() for one in model.buffers()]
 
     @torch.no_grad()
     def keep(self) -> None:
         """They are good now."""
-        for kept, own in zip(self._kept, self._own, strict=True):
+        for kept, own in zip(self._kept, self._model.buffers(), strict=True):
             kept.copy_(own)
 
     @torch.no_grad()
     def put_back(self) -> None:
         """As they were when they were good."""
-        for kept, own in zip(self._kept, self._own, strict=True):
+        for kept, own in zip(self._kept, self._model.buffers(), strict=True):
             own.copy_(kept)

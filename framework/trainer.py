@@ -205,7 +205,7 @@ class Trainer:
         """Save the state, and the ``weights`` to use; never such as are no numbers. The last save of a run must succeed."""
         if self.checkpoints is None:
             return
-        if not all_finite(self.stepper.model):
+        if not all_finite(self.stepper.model, self.stepper.infinite):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
         kept = self.parallel.whole(self.stepper.weights()) if weights else None
@@ -217,6 +217,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later run needs to go on: tensors and plain values only. Asked on all ranks at once."""
+        if self.plan.skip_bad:
+            self._tally.drop_bad()
         return {
             **self.parallel.whole(self.stepper.state_dict()),
             "progress": asdict(self.progress),

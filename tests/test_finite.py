@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from framework.errors import DistributedError, NumericError
-from framework.finite import all_finite, are_finite, gone_wrong, too_many
+from framework.finite import all_finite, are_finite, gone_wrong, infinite_buffers, too_many
 from framework.parallel.none import NoParallel
 from framework.tally import Pass, Progress
 from tests.fakes import CPU, Reads
@@ -63,3 +63,14 @@ def test_the_step_and_the_records_are_named():
 
 def test_how_many_steps_changed_nothing_is_said():
     assert "error[N102]: step 8: the gradients of 3 steps" in str(too_many(Progress(step=7, missed=3)))
+
+
+def test_what_is_infinite_by_design_is_left_out():
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    but = infinite_buffers(model)
+    assert but == {"mask"}
+    assert not all_finite(model)
+    assert all_finite(model, but)
+    model.running_mean.fill_(math.nan)
+    assert not all_finite(model, but)

@@ -271,6 +271,8 @@ def test_the_numbers_of_processes_that_fit_are_named():
 
 def test_under_a_launcher_its_number_of_processes_counts(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
+    _virtual(4, processes=2)  # of nobody: not under a launcher
+    monkeypatch.setenv("RANK", "0")
     _virtual(3, processes=2)
     with pytest.raises(ConfigError, match="C143"):
         _virtual(4, processes=2)

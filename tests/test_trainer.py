@@ -587,6 +587,17 @@ def test_a_bad_step_that_is_left_out_changes_nothing():
     assert math.isfinite(sink.reports[0].means["loss"])
 
 
+def test_a_bad_step_that_was_left_out_does_not_come_back_with_a_state():
+    straight, checkpoints = FakeSink(), FakeCheckpoints()
+    spoiled(4, skip_bad=True, sinks=[straight], checkpoints=checkpoints, save_every=1).fit()
+    state = next(state for state, _, _ in checkpoints.saved if state["progress"]["step"] == 4)
+    sink = FakeSink()
+    resumed = spoiled(skip_bad=True, sinks=[sink])
+    resumed.load_state_dict(state)
+    resumed.fit()
+    assert [report.means for report in sink.reports] == [report.means for report in straight.reports]
+
+
 def _three_steps():
     trainer = make_trainer(make_data(40), 4, max_steps=3)
     trainer.fit()

@@ -154,7 +154,8 @@ def _check_one_replica(config: dict[str, Any]) -> None:
     """ConfigError C190."""
     if "num_processes" not in config["parallel"] and "RANK" not in os.environ:
         return
-    share = config["batch_size"] // max(1, config["parallel"].get("num_processes", 1))
+    parallel = config["parallel"]
+    share = config["batch_size"] // max(1, parallel.get("virtual_ranks", parallel.get("num_processes", 1)))
     fix = f"diagnose one rank's share: parallel=none batch_size={share}"
     raise ConfigError(190, "parallel", "a diagnosis is of one replica in this process", fix)
 

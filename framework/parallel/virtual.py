@@ -4,9 +4,9 @@ learn the same bits.
 Source of the idea: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
 import torch
 import torch.distributed as dist
@@ -94,13 +94,13 @@ class VirtualParallel(Whole, RankGroup):
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Generator[None, None, None]:
         if self._step is None:
-            self._step = _Step(model)
+            self._step = _Step(model, self.virtual_ranks)
         step, self._step = self._step, None  # a pass that fails ends its step
         step.begin(self._parts[step.num_passes])
         yield
         step.end()
         if last:
-            step.finish(self._exchanged, self.virtual_ranks)
+            step.finish(self._exchanged)
         else:
             self._step = step
 
@@ -120,45 +120,59 @@ class VirtualParallel(Whole, RankGroup):
 class _Step:
     """One optimizer step's parts on this rank."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.num_passes = 0
+    def __init__(self, model: nn.Module, count: int) -> None:
+        self.num_passes, self._model, self._count, self._part = 0, model, count, 0
         self._parameters = [one for one in model.parameters() if one.requires_grad]
-        self._buffers = [one for one in model.buffers() if one.is_floating_point()]
-        self._counters = [one for one in model.buffers() if not one.is_floating_point()]
-        self._start = [one.clone() for one in (*self._buffers, *self._counters)]
+        self._start = [one.clone() for one in model.buffers()]
         self._sum = PairwiseSum()
         self._seed = int(torch.randint(_SEEDS, ()))  # the same on all ranks: they draw nothing else between steps
         self._generator = torch.get_rng_state()
 
+    @torch.no_grad()
     def begin(self, part: int) -> None:
         """Each part meets the model as the step found it."""
         if self.num_passes:
-            self._put_back()
+            for own, start in zip(self._model.buffers(), self._start, strict=True):
+                own.copy_(start)
+        self._part = part
         seed_generators((self._seed + part) % _SEEDS)
 
     @torch.no_grad()
-    def _put_back(self) -> None:
-        for own, kept in zip((*self._buffers, *self._counters), self._start, strict=True):
-            own.copy_(kept)
-
-    @torch.no_grad()
     def end(self) -> None:
-        """Take the part's gradients and buffers away. A parameter that took no part has zeros."""
+        """Take the part's gradients away, and what it made of the buffers. A parameter that took no part has zeros."""
         gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._parameters]
-        self._sum.add(torch.cat([one.flatten() for one in (*gradients, *self._buffers)]))
+        buffers = zip(_reals(self._model.buffers()), _reals(self._start), strict=True)
+        changes = [self._change(own, start) for own, start in buffers]
+        self._sum.add(torch.cat([one.flatten() for one in (*gradients, *changes)]))
         self.num_passes += 1
         for one in self._parameters:
             one.grad = None
 
+    def _change(self, own: Tensor, start: Tensor) -> Tensor:
+        """0 where there is none, whatever stands there: constants may be infinite. Whole numbers cannot be averaged: the first part's change,
+        to 24 bits, is everybody's.
+        """
+        if own.is_floating_point():
+            return torch.where(own == start, 0, own - start)
+        changed = (own.long() - start.long()).to(torch.float32)
+        return changed * self._count if self._part == 0 else torch.zeros_like(changed)
+
     @torch.no_grad()
-    def finish(self, exchanged: Any, count: int) -> None:
-        """Give the model the means over ``count`` parts."""
-        own = (*self._parameters, *self._buffers)
-        means = exchanged(self._sum.total()).div_(count).split([one.numel() for one in own])
-        for one, mean in zip(own, means, strict=True):
-            value = mean.view(one.shape).to(one.dtype)
-            if one.requires_grad:
-                one.grad = value
-            else:
-                one.copy_(value)
+    def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
+        """Give the model the means over the parts."""
+        own = [*self._parameters, *_reals(self._model.buffers())]
+        means = exchanged(self._sum.total()).div_(self._count).split([one.numel() for one in own])
+        means = [mean.view(one.shape) for one, mean in zip(own, means, strict=True)]
+        for one, mean in zip(self._parameters, means, strict=False):
+            one.grad = torch.empty_like(one).copy_(mean)  # laid out as it: fused optimizers go through both in one order
+        for one, start, mean in zip(
+            _reals(self._model.buffers()), _reals(self._start), means[len(self._parameters) :], strict=True
+        ):
+            one.copy_(start + mean if one.is_floating_point() else start.long() + mean.round().long())
+        seed_generators((self._seed + self._count) % _SEEDS)  # none stands where this rank's last part left it
         torch.set_rng_state(self._generator)
+
+
+def _reals(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The same memory, complex numbers as pairs of real ones."""
+    return [torch.view_as_real(one) if one.is_complex() else one for one in tensors]

@@ -284,8 +284,15 @@ class Drawing(nn.Module):
         super().__init__()
         self.norm, self.head, self.unused = nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Parameter(torch.ones(3))
         self.drawn = []
+        self.register_buffer("mask", torch.tensor([-torch.inf, torch.finfo(torch.float32).max, 0.1]))
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("large", torch.tensor(2**40 + 1))
+        self.register_buffer("turns", torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
+        self.register_buffer("drawn_once", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x):
+        self.calls = self.calls + 1  # another tensor, as some models do it
+        self.drawn_once.add_(int(x.sum() * 1000))  # each part would count something else
         self.drawn.append([*torch.rand(1).tolist(), random.random(), float(np.random.rand())])  # noqa: NPY002
         return self.head(self.norm(x))
 
@@ -328,6 +335,11 @@ def virtual(_):
         "running_mean": flat([model.norm.running_mean]),
         "expected_mean": flat([sum(means)]),
         "counted": int(model.norm.num_batches_tracked),
+        "calls": float(model.calls),
+        "whole_number": int(model.drawn_once),
+        "expected_whole_number": 2 * int(inputs[0].sum() * 1000),
+        "constants": [*map(str, model.mask.tolist()), str(int(model.large)), *map(str, model.turns.tolist())],
+        "expected_constants": [*map(str, Drawing().mask.tolist()), str(2**40 + 1), *map(str, Drawing().turns.tolist())],
         "drawn": list(model.drawn),
     }
     try:

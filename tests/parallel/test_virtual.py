@@ -80,6 +80,12 @@ def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ran
     for found in ranks:
         assert found["running_mean"] == pytest.approx(found["expected_mean"], rel=1e-6)
         assert found["counted"] == 2
+        assert found["calls"] == 2.0
+        assert found["whole_number"] == found["expected_whole_number"]
+
+
+def test_constants_stay_what_they_are(ranks):
+    assert all(found["constants"] == found["expected_constants"] for found in ranks)
 
 
 def test_a_parameter_that_took_no_part_has_zeros(ranks):
@@ -111,21 +117,27 @@ def train(run_dir, *words):
 
 
 def found(run_dir):
-    """All that was learned: every loss, validation, weight and average."""
+    """Every loss and validation, and all that was learned: weights, average, moments, the loss's scale."""
     state = read_state(newest_path(Path(run_dir)))
-    weights = {part: {name: value.tolist() for name, value in (state[part] or {}).items()} for part in ("model", "average")}
-    return losses(Path(run_dir)), losses(Path(run_dir), "val"), json.dumps(weights), json.dumps(state["best"])
+    learned = {part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")}
+    return losses(Path(run_dir)), losses(Path(run_dir), "val"), json.dumps(learned, default=lambda value: value.tolist())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
-def test_any_number_of_processes_learns_the_same_bits(precision):
-    words = [*COMMON, f"precision={precision}"]
-    for count in (1, 2, 4):
-        train(f"of-{count}", *words, f"parallel.num_processes={count}")
-    first = found("of-1")
+FUSED = ["optim=adamw", "+optim.fused=true", "channels_last=true", "augment=mixup", "augment.num_classes=10", "last=wrap"]
+SCALED = ["precision=amp", "precision.dtype=fp16", "on_nan=skip", "parallel.virtual_ranks=6", "workers.num=2", "loader=prefetch"]
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [([], (1, 2, 4)), (["precision=amp"], (1, 4)), (FUSED, (2, 4)), (SCALED, (1, 3))],
+    ids=["plain", "bf16", "fused", "fp16"],
+)
+def test_any_number_of_processes_learns_the_same_bits(words, counts):
+    for count in counts:
+        train(f"of-{count}", *COMMON, *words, f"parallel.num_processes={count}")
+    first, *others = [found(f"of-{count}") for count in counts]
     assert len(first[0]) == 5
-    assert found("of-2") == first
-    assert found("of-4") == first
+    assert all(other == first for other in others)
 
 
 def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(tmp_path):
@@ -137,9 +149,16 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
     for count, steps in ((1, 7), (2, 12)):
         done = paceline("train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}")
         assert done.code == 0, done.err
-    (parts, _, weights, _), (whole, _, expected, _) = found("parts"), found("whole")
+    (parts, _, learned), (whole, _, expected) = found("parts"), found("whole")
     assert parts == whole
-    assert weights == expected
+    assert learned == expected
+
+
+def test_fused_optimizers_get_gradients_laid_out_as_the_weights():
+    words = [*COMMON, *FUSED[:2], "parallel.virtual_ranks=1", "parallel.num_processes=1"]
+    for layout in ("true", "false"):
+        train(f"layout-{layout}", *words, f"channels_last={layout}")
+    assert losses(Path("layout-true")) == pytest.approx(losses(Path("layout-false")), rel=1e-4)
 
 
 def test_other_virtual_ranks_are_another_run():
