@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from framework.contracts import Clock, Loader, Objective, Parallel, Precision
-from framework.generators import generator_state, set_generator_state
+from framework.generators import kept_generators
 from framework.tally import Tally
 
 
@@ -16,15 +16,14 @@ def evaluate(
 
     What is drawn in it does not move the generators: what is learned does not depend on how often it was looked at.
     """
-    generators = generator_state(parallel.device)
     model.eval()
     tally = Tally()
     clock.skip()
-    for batch, weight, _ in loader.epoch(0):
-        with precision.autocast():
-            outcome = objective(model, batch)
-        clock.mark("forward")
-        tally.add(outcome, weight > 0, 0, None)
-        clock.mark("report")
-    set_generator_state(generators, parallel.device)
+    with kept_generators(parallel.device):
+        for batch, weight, _ in loader.epoch(0):
+            with precision.autocast():
+                outcome = objective(model, batch)
+            clock.mark("forward")
+            tally.add(outcome, weight > 0, 0, None)
+            clock.mark("report")
     return tally.means(parallel.total)

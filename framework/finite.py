@@ -15,15 +15,17 @@ FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or loo
 
 
 def all_finite(model: nn.Module, but: Collection[str] = ()) -> bool:
-    """Whether all weights and buffers are, ``but`` the buffers of these names. Reads the device once."""
-    own = [*model.parameters(), *(one for name, one in model.named_buffers() if name not in but)]
-    return are_finite([one.detach() for one in own if one.is_floating_point()])
+    """Whether all weights and buffers are; ``but`` the buffers of these names may be infinite. Reads the device once, and once for each of them."""
+    buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
+    own = [*model.parameters(), *(one for name, one in buffers.items() if name not in but)]
+    numbers = all(not one.isnan().any() for name, one in buffers.items() if name in but)
+    return numbers and are_finite([one.detach() for one in own if one.is_floating_point()])
 
 
 def infinite_buffers(model: nn.Module) -> frozenset[str]:
-    """The names of buffers that hold infinity or NaN, as an attention's mask may by design."""
+    """The names of buffers that hold infinity, as an attention's mask or an observer's least value does by design."""
     buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
-    return frozenset(name for name, one in buffers.items() if not are_finite([one]))
+    return frozenset(name for name, one in buffers.items() if one.isinf().any())
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:

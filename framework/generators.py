@@ -1,6 +1,8 @@
 """The generators that a step may draw from, as one tensor of bytes."""
 
 import random
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -30,6 +32,16 @@ def generator_state(device: torch.device) -> Tensor:
     if device.type == "cuda":
         parts.append(torch.cuda.get_rng_state(device))
     return torch.cat(parts)
+
+
+@contextmanager
+def kept_generators(device: torch.device) -> Generator[None, None, None]:
+    """What is drawn inside does not move them: looking at a run does not change what it learns."""
+    state = generator_state(device)
+    try:
+        yield
+    finally:
+        set_generator_state(state, device)
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:

@@ -174,14 +174,19 @@ class Order:
         for number, part in enumerate(parts):
             mine = part[self.rank :: self.world_size]
             weight = len(mine) * self.world_size / len(batch)
-            yield Share(mine if len(mine) else part[:1], weight, last=number == len(parts) - 1)
+            yield Share(mine if len(mine) else _filler(part, self.rank), weight, last=number == len(parts) - 1)
 
     def _parts(self, batch: Tensor, count: int) -> Iterator[Share]:
         """This rank's of ``count`` parts, each as a rank of ``count`` would get it."""
         mine = range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
         for number in mine:
             part = batch[number::count]
-            yield Share(part if len(part) else batch[:1], len(part) * count / len(batch), last=number == mine[-1])
+            yield Share(part if len(part) else _filler(batch, number), len(part) * count / len(batch), last=number == mine[-1])
+
+
+def _filler(batch: Tensor, number: int) -> Tensor:
+    """Its gradients count for nothing; batch norm's statistics, which see it, see none of the records much more than the others."""
+    return batch[number % len(batch)].reshape(1)
 
 
 def spread(num_records: int, count: int) -> Tensor:

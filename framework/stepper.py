@@ -117,16 +117,22 @@ class _Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model  # which may put another tensor in a buffer's place
-        self._kept = [one.clone() for one in model.buffers()]
+        self._kept = {name: one.clone() for name, one in model.named_buffers()}
 
     @torch.no_grad()
     def keep(self) -> None:
         """They are good now."""
-        for kept, own in zip(self._kept, self._model.buffers(), strict=True):
-            kept.copy_(own)
+        for name, own in self._model.named_buffers():
+            kept = self._kept.get(name)
+            if kept is not None and kept.shape == own.shape:
+                kept.copy_(own)
+            else:
+                self._kept[name] = own.clone()
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """As they were when they were good."""
-        for kept, own in zip(self._kept, self._model.buffers(), strict=True):
-            own.copy_(kept)
+        """As they were when they were good; one that is of another shape at every step is what the last made of it."""
+        for name, own in self._model.named_buffers():
+            kept = self._kept.get(name)
+            if kept is not None and kept.shape == own.shape:
+                own.copy_(kept)

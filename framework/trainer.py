@@ -15,7 +15,7 @@ from framework.contracts import Checkpoints, Clock, Loader, Objective, Outcome, 
 from framework.errors import PacelineError
 from framework.evaluate import evaluate
 from framework.finite import all_finite, gone_wrong
-from framework.generators import generator_state, set_generator_state
+from framework.generators import generator_state, kept_generators, set_generator_state
 from framework.graph import GraphedPasses, Recorder
 from framework.passes import Passes
 from framework.span import Span, merged
@@ -182,8 +182,10 @@ class Trainer:
         left = max(0, self.train.identity["records"] - self.progress.epoch_step * self.train.identity["batch_size"])
         left_s = (time.perf_counter() - self._began_at) / max(1, step - self._first_step) * (self._last_step - step)
         report = Report(split, step, epoch, found, records_per_s, spans, self.stepper.rate, left, left_s, skipped=skipped)
-        for sink in self.sinks:
-            sink.write(report)
+        if self.sinks:  # of rank 0 alone: what one draws, to choose an image, say, must not set it apart
+            with kept_generators(self.parallel.device):
+                for sink in self.sinks:
+                    sink.write(report)
 
     def _validate(self, val: Loader) -> bool:
         """Whether it is the best so far."""

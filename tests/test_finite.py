@@ -72,5 +72,10 @@ def test_what_is_infinite_by_design_is_left_out():
     assert but == {"mask"}
     assert not all_finite(model)
     assert all_finite(model, but)
+    model.mask.fill_(math.inf)
+    assert all_finite(model, but)
+    model.mask[0] = math.nan
+    assert not all_finite(model, but)
+    model.mask[0] = 0.0
     model.running_mean.fill_(math.nan)
     assert not all_finite(model, but)

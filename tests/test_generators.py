@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.generators import generator_state, seed_generators, set_generator_state
+from framework.generators import generator_state, kept_generators, seed_generators, set_generator_state
 
 CPU = torch.device("cpu")
 
@@ -40,6 +40,15 @@ def test_a_state_is_bytes_and_asking_draws_nothing():
     state = generator_state(CPU)
     assert (state.dtype, state.dim()) == (torch.uint8, 1)
     assert torch.equal(generator_state(CPU), state)
+
+
+def test_what_is_drawn_inside_moves_nothing():
+    seed_generators(3)
+    expected = drawn()
+    seed_generators(3)
+    with kept_generators(CPU):
+        drawn()
+    assert drawn() == expected
 
 
 @pytest.mark.gpu

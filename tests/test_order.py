@@ -214,6 +214,13 @@ def test_a_rank_without_records_gets_a_filler_of_weight_zero():
     assert [(share.indices.tolist(), share.weight) for share in shares] == [([2], 0.75), ([4], 0.0)]
 
 
+@pytest.mark.parametrize("cut", [lambda rank: {"world_size": 4, "rank": rank}, lambda _: {"virtual_ranks": 4}])
+def test_fillers_are_the_batch_s_records_in_turn(cut):
+    shares = [list(Order(6, 4, **cut(rank)).shares(0)) for rank in range(4)]
+    last = [one[1] for one in shares] if "rank" in cut(0) else shares[0][4:]
+    assert [(share.indices.tolist(), share.weight) for share in last] == [([4], 2.0), ([5], 2.0), ([4], 0.0), ([5], 0.0)]
+
+
 @given(st.integers(0, 300), st.integers(0, 2**40), st.integers(0, 1000), st.integers(1, 40), st.integers(1, 9))
 def test_a_block_permutation_holds_every_record_once(num_records, seed, epoch, block, window):
     assert sorted(block_permutation(num_records, seed, epoch, block, window).tolist()) == list(range(num_records))

@@ -11,16 +11,16 @@ from framework.tally import Plan, Progress
 from tests.fakes import CPU, SkippingPrecision
 
 
-def make(precision=None, average=None, lr=0.1, **plan):
+def make(precision=None, average=None, lr=0.1, first=nn.Linear, **plan):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model = nn.Sequential(first(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}], lr=lr)
     average = None if average is None else Average(model, average)
     return Stepper(Plan(1, **plan), model, optimizer, Cosine(0.0, 0.0), precision or FP32(False, device=CPU), average)
 
 
-def learn(stepper, progress, value=1.0):
-    stepper.model(torch.full((3, 2), value) * torch.rand(3, 2)).sum().backward()
+def learn(stepper, progress, value=1.0, count=3):
+    stepper.model(torch.full((count, 2), value) * torch.rand(count, 2)).sum().backward()
     stepper.step(progress, 10)
     progress.step += 1
 
@@ -86,3 +86,20 @@ def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
     after = [value for part in (stepper.model.state_dict(), stepper.weights()) for value in part.values()]
     assert all(map(torch.equal, after, before))
     assert (progress.scheduled, progress.missed) == (1, 1)
+
+
+class Remembering(nn.Linear):
+    """Keeps its last input, whose length changes, and how often it was called, from the first call on."""
+
+    def forward(self, value):
+        self.register_buffer("newest", value.detach())
+        self.register_buffer("calls", getattr(self, "calls", torch.zeros(())) + 1)
+        return super().forward(value)
+
+
+def test_buffers_may_come_late_and_change_their_shape():
+    stepper, progress = make(skip_bad=True, first=Remembering), Progress()
+    for count, value in ((4, 1.0), (2, 1.0), (2, float("nan"))):
+        learn(stepper, progress, value=value, count=count)
+    first = stepper.model[0]
+    assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)

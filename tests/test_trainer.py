@@ -1,6 +1,7 @@
 """The Trainer, with fake parts around real torch models."""
 
 import math
+import random
 import warnings
 from pathlib import Path
 
@@ -596,6 +597,27 @@ def test_a_bad_step_that_was_left_out_does_not_come_back_with_a_state():
     resumed.load_state_dict(state)
     resumed.fit()
     assert [report.means for report in sink.reports] == [report.means for report in straight.reports]
+
+
+class DrawingSink(FakeSink):
+    """Chooses by chance what to show."""
+
+    def write(self, report):
+        torch.randperm(8)
+        random.random()
+        super().write(report)
+
+
+def test_what_a_sink_draws_changes_nothing():
+    states = []
+    for sink in (FakeSink(), DrawingSink()):
+        torch.manual_seed(3)
+        random.seed(3)
+        trainer = make_trainer(make_data(40), 4, max_steps=3, sinks=[sink], report_every=1)
+        trainer.fit()
+        assert len(sink.reports) >= 3
+        states.append(trainer.state_dict()["generators"])
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
 
 
 def _three_steps():

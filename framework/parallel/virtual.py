@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from framework.errors import ConfigError
 from framework.generators import seed_generators
 from framework.parallel.group import RankGroup
 from framework.parallel.whole import Whole
@@ -82,6 +83,8 @@ class VirtualParallel(Whole, RankGroup):
         self._step: _Step | None = None
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        if any(isinstance(one, nn.SyncBatchNorm) for one in model.modules()):
+            raise ConfigError(146, "model", "SyncBatchNorm looks at other processes' records", "BatchNorm")
         self.share_start(self.trainable(model))
         drawn = torch.get_rng_state().to(self.device)
         dist.broadcast(drawn, 0)
@@ -122,8 +125,9 @@ class _Step:
 
     def __init__(self, model: nn.Module, count: int) -> None:
         self.num_passes, self._model, self._count, self._part = 0, model, count, 0
-        self._parameters = [one for one in model.parameters() if one.requires_grad]
-        self._start = [one.clone() for one in model.buffers()]
+        self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._start = {name: one.clone() for name, one in model.named_buffers()}
+        self._versions = self._changes()
         self._sum = PairwiseSum()
         self._seed = int(torch.randint(_SEEDS, ()))  # the same on all ranks: they draw nothing else between steps
         self._generator = torch.get_rng_state()
@@ -132,43 +136,68 @@ class _Step:
     def begin(self, part: int) -> None:
         """Each part meets the model as the step found it."""
         if self.num_passes:
-            for own, start in zip(self._model.buffers(), self._start, strict=True):
-                own.copy_(start)
+            for name, own in self._model.named_buffers():
+                own.copy_(self._start[name])
         self._part = part
         seed_generators((self._seed + part) % _SEEDS)
 
     @torch.no_grad()
     def end(self) -> None:
         """Take the part's gradients away, and what it made of the buffers. A parameter that took no part has zeros."""
-        gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._parameters]
-        buffers = zip(_reals(self._model.buffers()), _reals(self._start), strict=True)
-        changes = [self._change(own, start) for own, start in buffers]
-        self._sum.add(torch.cat([one.flatten() for one in (*gradients, *changes)]))
+        self._check()
+        own = self._parameters.values()
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in own]
+        buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
+        values = [self._value(own, start) for own, start in buffers]
+        everything = torch.cat([one.flatten() for one in (*_reals(gradients), *values)])
+        self._sum.add(everything.div_(self._count))  # now: of large numbers, a sum would be infinite
         self.num_passes += 1
-        for one in self._parameters:
+        for one in own:
             one.grad = None
 
-    def _change(self, own: Tensor, start: Tensor) -> Tensor:
-        """0 where there is none, whatever stands there: constants may be infinite. Whole numbers cannot be averaged: the first part's change,
-        to 24 bits, is everybody's.
+    def _changes(self) -> list[int]:
+        return [one._version for one in self._model.parameters()]  # noqa: SLF001  # torch's own count of changes in place
+
+    def _check(self) -> None:
+        """ConfigError C146: the next part, and the other ranks, would not meet the model as the step found it."""
+        moved = [
+            name
+            for (name, _), now, then in zip(self._model.named_parameters(), self._changes(), self._versions, strict=True)
+            if now != then
+        ]
+        added = self._start.keys() ^ dict(self._model.named_buffers()).keys()
+        if moved or added:
+            what = f"forward {f'changes {moved[0]}' if moved else f'adds or removes {min(added)}'}, which parts of a batch cannot share"
+            raise ConfigError(
+                146, "model", what, "parallel=none, or a forward that leaves them alone (an Embedding without max_norm)"
+            )
+
+    def _value(self, own: Tensor, start: Tensor) -> Tensor:
+        """What is to be averaged, and whether there is anything: a constant, which may be infinite, stays what it is. Whole numbers cannot be
+        averaged: the first part's change, to 24 bits, is everybody's.
         """
+        changed = own.new_tensor([not torch.equal(own, start)], dtype=torch.float32)
         if own.is_floating_point():
-            return torch.where(own == start, 0, own - start)
-        changed = (own.long() - start.long()).to(torch.float32)
-        return changed * self._count if self._part == 0 else torch.zeros_like(changed)
+            return torch.cat([changed, own.flatten()])
+        change = (own.long() - start.long()).to(torch.float32).flatten()
+        return torch.cat([changed, change * self._count if self._part == 0 else torch.zeros_like(change)])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
         """Give the model the means over the parts."""
-        own = [*self._parameters, *_reals(self._model.buffers())]
-        means = exchanged(self._sum.total()).div_(self._count).split([one.numel() for one in own])
-        means = [mean.view(one.shape) for one, mean in zip(own, means, strict=True)]
-        for one, mean in zip(self._parameters, means, strict=False):
-            one.grad = torch.empty_like(one).copy_(mean)  # laid out as it: fused optimizers go through both in one order
-        for one, start, mean in zip(
-            _reals(self._model.buffers()), _reals(self._start), means[len(self._parameters) :], strict=True
-        ):
-            one.copy_(start + mean if one.is_floating_point() else start.long() + mean.round().long())
+        gradients = [
+            torch.empty_like(one) for one in self._parameters.values()
+        ]  # laid out as the weights: fused optimizers want it
+        buffers, starts = _reals(self._model.buffers()), _reals(self._start.values())
+        sizes = [one.numel() for one in _reals(gradients)] + [1 + one.numel() for one in buffers]
+        means = exchanged(self._sum.total()).split(sizes)
+        for one, mean in zip(_reals(gradients), means, strict=False):
+            one.copy_(mean.view(one.shape))
+        for one, gradient in zip(self._parameters.values(), gradients, strict=True):
+            one.grad = gradient
+        for one, start, found in zip(buffers, starts, means[len(gradients) :], strict=True):
+            mean, changed = found[1:].view(one.shape), found[0] != 0
+            one.copy_(torch.where(changed, mean if one.is_floating_point() else start.long() + mean.round().long(), start))
         seed_generators((self._seed + self._count) % _SEEDS)  # none stands where this rank's last part left it
         torch.set_rng_state(self._generator)
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from framework.agreement import check_agreement, code_digest
 from framework.cli.main import leave
-from framework.errors import DistributedError
+from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.ranks import environment_rank, share_text, under_launcher
@@ -35,7 +35,8 @@ def parallel(sync_batch_norm=False):
 
 
 def flat(tensors):
-    return [value for tensor in tensors for value in tensor.detach().double().flatten().tolist()]
+    reals = [torch.view_as_real(one.detach()) if one.is_complex() else one.detach() for one in tensors]
+    return [value for tensor in reals for value in tensor.double().flatten().tolist()]
 
 
 def gradients(module):
@@ -283,18 +284,23 @@ class Drawing(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.head, self.unused = nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Parameter(torch.ones(3))
+        self.turn = nn.Parameter(torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
         self.drawn = []
         self.register_buffer("mask", torch.tensor([-torch.inf, torch.finfo(torch.float32).max, 0.1]))
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("large", torch.tensor(2**40 + 1))
         self.register_buffer("turns", torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
         self.register_buffer("drawn_once", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("least", torch.tensor(torch.inf))
+        self.register_buffer("newest", torch.tensor([1e9, -3e38]))
 
     def forward(self, x):
         self.calls = self.calls + 1  # another tensor, as some models do it
         self.drawn_once.add_(int(x.sum() * 1000))  # each part would count something else
+        self.least = torch.minimum(self.least, x.min())
+        self.newest.copy_(torch.tensor([0.125, 3e38]))
         self.drawn.append([*torch.rand(1).tolist(), random.random(), float(np.random.rand())])  # noqa: NPY002
-        return self.head(self.norm(x))
+        return self.head(self.norm(x) * torch.view_as_real(self.turn.square()).sum(1))
 
 
 def take_step(ranks, model, inputs):
@@ -322,6 +328,7 @@ def virtual(_):
     for x in inputs:
         (twin(x).square().mean() / 4).backward()
     means = [0.1 * inputs.mean((0, 1)) * (0.9**step) for step in range(2)]  # momentum 0.1, twice
+    least = inputs.amin((1, 2))
     expected = [parameter.grad if parameter.grad is not None else torch.zeros(3) for parameter in twin.parameters()]
     taken, between = take_step(ranks, model, inputs)
     take_step(ranks, model, inputs)
@@ -336,6 +343,9 @@ def virtual(_):
         "expected_mean": flat([sum(means)]),
         "counted": int(model.norm.num_batches_tracked),
         "calls": float(model.calls),
+        "least": float(model.least),
+        "expected_least": float(torch.minimum(least.mean(), least).mean()),
+        "newest": model.newest.tolist(),
         "whole_number": int(model.drawn_once),
         "expected_whole_number": 2 * int(inputs[0].sum() * 1000),
         "constants": [*map(str, model.mask.tolist()), str(int(model.large)), *map(str, model.turns.tolist())],
@@ -348,8 +358,31 @@ def virtual(_):
     except ValueError:
         pass
     found["after_failure"], _ = take_step(ranks, model, inputs)
+    found["refused"] = [refused(ranks, model, forward) for forward in (renormalize, register)]
+    try:
+        ranks.wrap(nn.SyncBatchNorm(2))
+    except ConfigError as error:
+        found["refused"].append(str(error))
     ranks.close()
     return found
+
+
+def renormalize(model):
+    with torch.no_grad():
+        model.head.weight.clamp_(-1, 1)
+
+
+def register(model):
+    model.register_buffer("late", torch.zeros(1))
+
+
+def refused(ranks, model, forward):
+    """How."""
+    try:
+        with ranks.accumulate(model, True):
+            forward(model)
+    except ConfigError as error:
+        return str(error)
 
 
 def contract(_):

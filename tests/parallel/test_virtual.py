@@ -84,6 +84,20 @@ def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ran
         assert found["whole_number"] == found["expected_whole_number"]
 
 
+def test_what_was_infinite_or_large_may_become_anything(ranks):
+    for found in ranks:
+        assert found["least"] == pytest.approx(found["expected_least"])
+        assert found["newest"] == pytest.approx([0.125, 3e38])
+
+
+def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks):
+    for found in ranks:
+        moved, added, synced = found["refused"]
+        assert moved.startswith("error[C146]: model: forward changes head.weight, ")
+        assert added.startswith("error[C146]: model: forward adds or removes late, ")
+        assert synced.startswith("error[C146]: model: SyncBatchNorm looks at other processes' records")
+
+
 def test_constants_stay_what_they_are(ranks):
     assert all(found["constants"] == found["expected_constants"] for found in ranks)
 
