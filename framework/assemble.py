@@ -31,7 +31,7 @@ from framework.contracts import (
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import seed_generators
-from framework.graph import CudaRecorder, refusal
+from framework.graph import CudaRecorder, fused, refusal
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
@@ -91,7 +91,7 @@ class Assembly:
 
     @property
     def _not_captured(self) -> str | None:
-        return refusal(self.config, self.device)
+        return refusal({**self.config, "optim": self._optim}, self.device)
 
     @property
     def scaling(self) -> Scaling:
@@ -103,9 +103,13 @@ class Assembly:
         """``batch_size`` over all ranks, and what it makes of ``lr`` and ``warmup_steps``, where the configuration has them."""
         return self.scaling.effective(self.config["optim"], self.config["schedule"])
 
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+    @property
+    def _optim(self) -> Config:
         optim = without_scaling(self.config["optim"])
-        optimizer: torch.optim.Optimizer = build("optim", optim, self.allowed, params=model.parameters())
+        return fused(optim) if self.config["cuda_graph"] and self.device.type == "cuda" else optim
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = build("optim", self._optim, self.allowed, params=model.parameters())
         for group in optimizer.param_groups:
             group["lr"] *= self.scaling.factor
         return optimizer
@@ -323,7 +327,6 @@ def numbered(device: torch.device) -> torch.device:
     return torch.device("cuda", 0) if device == torch.device("cuda") else device
 
 
-@torch.no_grad()
 def _compile(model: nn.Module, device: torch.device) -> None:
     """From its first call on the model is compiled: anew for each size of batch, of which there are two or three, each by static shapes.
 
@@ -338,6 +341,7 @@ def _compile(model: nn.Module, device: torch.device) -> None:
     model.compile(dynamic=False)
 
 
+@torch.no_grad()
 def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Config) -> None:
     """Run the model on a few records, as in evaluation, so that a shape that does not fit is said before the first step."""
     model.eval()

@@ -12,6 +12,7 @@ from framework.contracts import Outcome
 from framework.errors import ResourceError
 from framework.passes import Passes
 from framework.settings import DALI
+from framework.signature import static_signature
 from framework.stepper import Stepper
 
 WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
@@ -50,24 +51,30 @@ class CudaRecorder:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         graph, pool, current = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.current_stream(self._device)
+        generator = torch.cuda.get_rng_state(self._device)
         try:
             # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
             with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 work()
         except RuntimeError:
             torch.cuda.set_stream(current)
-            self._end_capture(pool)
+            self._end_capture(pool, generator)
             raise
         return graph.replay
 
-    def _end_capture(self, pool: Any) -> None:
-        """What torch leaves undone where a capture fails: it would go on capturing allocations, and hold back every tensor that another stream has
-        used. ResourceError R111 where the device cannot be used even so.
+    def _end_capture(self, pool: Any, generator: Tensor) -> None:
+        """What torch leaves undone where a capture fails: it would go on capturing allocations, hold back every tensor that another stream has
+        used, and, in some versions, take its generator for the graph's until the next capture ends. ResourceError R111 where the device cannot
+        be used even so.
         """
         with suppress(RuntimeError):  # it was done
             torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         try:
-            torch.rand(1, device=self._device).cpu()  # the generator may still be the graph's
+            something = torch.zeros(1, device=self._device)
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+                something.add_(1)
+            torch.rand(1, device=self._device).cpu()
+            torch.cuda.set_rng_state(generator, self._device)  # the step is done again, kernel by kernel, and draws the same
         except RuntimeError as error:
             what = f"the step cannot be captured, and the device is of no use after it ({' '.join(str(error).split())[:200]})"
             raise ResourceError(111, "cuda_graph = true", what, "leave it out") from error
@@ -150,9 +157,14 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
 
 
+def fused(optim: dict[str, Any]) -> dict[str, Any]:
+    """The optimizer's block as a graph wants it, where there is such and it says nothing else: fused ones read their rate anew at every step."""
+    signature = static_signature(str(optim["_target_"]))
+    return {"fused": True, **optim} if signature is not None and "fused" in signature.names else optim
+
+
 def refusal(config: dict[str, Any], device: torch.device) -> str | None:
     """Why steps of ``config`` are not captured; None where they can be."""
-    fused = config["optim"].get("fused")
     reasons = {
         f"{device.type} has no graphs": device.type != "cuda",
         "a step of several replicas is not captured": not config["parallel"]["_target_"].endswith(".NoParallel"),
@@ -160,6 +172,6 @@ def refusal(config: dict[str, Any], device: torch.device) -> str | None:
         "DALI frees memory in threads of its own, which capturing forbids": str(config["data"]["source"]["_target_"]) == DALI,
         "fp16's scaling looks at every step": config["precision"].get("dtype") == "fp16",
         "on_nan=skip looks at every step": config["on_nan"] == "skip",
-        "the learning rate would be captured with it; +optim.fused=true reads it anew": not fused,
+        "only a fused optimizer reads its rate anew": not config["optim"].get("fused"),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from framework.graph import WARM_UPS, CudaRecorder, refusal
+from framework.graph import WARM_UPS, CudaRecorder, fused, refusal
 from framework.measure.clock import make_clock
 from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
@@ -125,7 +125,7 @@ def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
     ("change", "why"),
     [
         ({}, None),
-        ({"optim": {}}, "optim.fused=true"),
+        ({"optim": {}}, "only a fused optimizer"),
         ({"accumulate": 2}, "several passes"),
         ({"on_nan": "skip"}, "on_nan=skip"),
         ({"precision": {"dtype": "fp16"}}, "fp16"),
@@ -137,6 +137,12 @@ def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
 def test_what_is_not_captured_has_its_reason(change, why):
     found = refusal({**CONFIG, **change}, CUDA)
     assert found is None if why is None else why in found
+
+
+def test_the_optimizer_is_fused_where_it_can_be_and_nobody_says_otherwise():
+    assert fused({"_target_": "torch.optim.SGD", "lr": 0.1}) == {"_target_": "torch.optim.SGD", "lr": 0.1, "fused": True}
+    for said in ({"_target_": "torch.optim.AdamW", "fused": False}, {"_target_": "torch.optim.LBFGS"}):
+        assert fused(said) == said
 
 
 def test_a_host_has_no_graphs():

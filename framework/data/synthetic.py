@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from framework.batch import Batch
+from framework.batch import Batch, pin
 from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
 from framework.errors import ConfigError
 from framework.order import Order, draws, spread
@@ -30,7 +30,8 @@ class SyntheticSource:
         self.manifest = Manifest(num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}")
         self._seed = context.seed
         self._size = min(self.order.batch_size, num_records)
-        self._largest = self._batch(torch.arange(self._size), context.seed)
+        largest = self._batch(torch.arange(self._size), context.seed)
+        self._largest = pin(largest) if context.device.type == "cuda" else largest  # once: data costs nothing here
 
     def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
         shape = self.manifest.fields["image"].shape

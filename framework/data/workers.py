@@ -20,7 +20,7 @@ from framework.batch import Batch
 from framework.data.reader import BatchReader, Request, Timed, Work, plain
 from framework.data.stages import Stages
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
-from framework.native import alone, crowded
+from framework.native import crowded, limit_threads
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
@@ -216,7 +216,7 @@ class _Pool:
         return future
 
     def _run(self) -> None:
-        alone()
+        limit_threads(1)
         while (task := self._calls.get()) is not None:
             future, call, arguments = task
             try:

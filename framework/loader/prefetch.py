@@ -6,6 +6,7 @@ from typing import final
 from framework.batch import move, pin, use
 from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead, Occupancy
+from framework.native import beside
 
 
 @final
@@ -21,7 +22,7 @@ class PrefetchLoader:
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         context = self.context
-        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy)) as ahead:
+        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy, beside(context.device))) as ahead:
             for batch, weight, last in ahead:
                 context.clock.mark("wait")
                 device_batch = context.augment(move(batch, context.device), epoch)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar, final
 
-from framework.native import alone
+from framework.native import limit_threads
 
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
@@ -45,11 +45,11 @@ class Ahead(Generic[T]):
     """Iterates ``produce`` in a thread, up to ``depth`` items ahead. Order is kept; an error is raised where the item would have come.
 
     ``close`` (also by ``contextlib.closing``) stops and joins the thread; the producer's own generator is closed in it. ``occupancy`` is told
-    at each item taken how many lay ready.
+    at each item taken how many lay ready. ``num_threads``: that share what the thread does.
     """
 
-    def __init__(self, produce: Iterator[T], depth: int, occupancy: Occupancy) -> None:
-        self._produce, self._depth, self._occupancy = produce, depth, occupancy
+    def __init__(self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1) -> None:
+        self._produce, self._depth, self._occupancy, self._num_threads = produce, depth, occupancy, num_threads
         self._num_made = self._num_taken = 0  # each written by one thread alone: asking the queue would take its lock
         self._queue: Queue[T | _End] = Queue(depth)
         self._stop = threading.Event()
@@ -77,7 +77,7 @@ class Ahead(Generic[T]):
                 self._thread.join(POLL_S)
 
     def _run(self) -> None:
-        alone()
+        limit_threads(self._num_threads)
         error: BaseException | None = None
         try:
             for item in self._produce:

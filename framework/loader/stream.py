@@ -16,6 +16,9 @@ import torch
 from framework.batch import Batch, move, pin, use
 from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead, Occupancy
+from framework.native import beside
+
+AHEAD = 2  # steps that the host may be ahead of those whose batches it has started to copy; the device has that much queued work
 
 
 class _Copy(NamedTuple):
@@ -39,7 +42,8 @@ class StreamLoader:
         self.notes: tuple[str, ...] = () if cuda else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy)) as ahead:
+        threads = beside(self.context.device)
+        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy, threads)) as ahead:
             yield from self._in_line(iter(ahead), epoch) if self.stream is None else self._overlapped(iter(ahead), epoch)
 
     def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
@@ -71,8 +75,8 @@ class StreamLoader:
             self.context.clock.mark("wait")
             self._arrive(copy)
             used.append(copy)
-            while used and used[0].done.query():
-                used.popleft()
+            while used and (used[0].done.query() or len(used) > self.copies + AHEAD):
+                used.popleft().done.synchronize()  # a host that runs far ahead of the device would fill both memories with batches
             self.context.clock.mark("copy")
             yield copy.device
 

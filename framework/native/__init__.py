@@ -30,9 +30,25 @@ def find(name: str) -> Any:
     return function
 
 
+class _Thread(threading.local):
+    count = 1
+
+
+_thread = _Thread()
+
+
 def num_threads() -> int:
-    """Threads that share a call: as many as torch's; beside the main thread only the caller, since the step is to have the cores."""
-    return torch.get_num_threads() if threading.current_thread() is threading.main_thread() else 1
+    """Threads that share a call: as many as torch's; in another thread than the main one what ``limit_threads`` said there, or 1, since the
+    step is to have the cores.
+    """
+    return torch.get_num_threads() if threading.current_thread() is threading.main_thread() else _thread.count
+
+
+def beside(device: torch.device) -> int:
+    """Threads for who hands over batches beside the step on ``device``: of a GPU's host half the cores of this process, up to 8, since one
+    alone copies a fifth of what the bus carries; on the CPU 1, since the step has the others.
+    """
+    return 1 if device.type == "cpu" else min(8, max(1, torch.get_num_threads() // 2))
 
 
 # How the step's threads wait for each other between two operators: GCC's libgomp lets them spin for milliseconds while all OpenMP teams
@@ -40,15 +56,16 @@ def num_threads() -> int:
 # where the step has the cores to itself, and takes them from whoever decodes beside it where it has not.
 
 
-def alone() -> None:
-    """From now on this thread's operators use no other threads: for who hands over beside the step. It makes no OpenMP team, so the step's
-    threads go on spinning: 3 to 5 % of a convolutional net's step on two cores, a third of the digits'. The main thread's number of
+def limit_threads(count: int) -> None:
+    """From now on this thread's operators are shared by ``count`` threads: for who hands over beside the step. 1 makes no OpenMP team, so the
+    step's threads go on spinning: 3 to 5 % of a convolutional net's step on two cores, a third of the digits'. The main thread's number of
     threads stays; torch.set_num_threads would change it.
     """
     torch.get_num_threads()  # torch sets a thread's number at its first operator there, so that has to be over
+    _thread.count = count
     library = _openmp()
     if library is not None:
-        library.omp_set_num_threads(1)
+        library.omp_set_num_threads(count)
 
 
 @contextmanager

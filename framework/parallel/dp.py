@@ -43,7 +43,8 @@ class DataParallel(Whole):
         self.device = device
         self.num_replicas = torch.cuda.device_count() if device.type == "cuda" else 1
         one = f"parallel=dp: {self.num_replicas} device here, so one replica; it does the work of parallel=none"
-        self.notes: tuple[str, ...] = (one,) if self.num_replicas < 2 else ()
+        more = "parallel=dp copies the model to every GPU at every step, and batch norm sees each GPU's share alone; parallel=ddp does neither"
+        self.notes: tuple[str, ...] = (one if self.num_replicas < 2 else more,)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.num_replicas < 2:

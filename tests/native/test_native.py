@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from framework.native import SIGNATURES, find, num_threads
+from framework.native import SIGNATURES, beside, find, limit_threads, num_threads
 
 
 def test_all_functions_are_there_or_none():
@@ -20,15 +20,33 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     assert num_threads() == torch.get_num_threads()
 
 
+def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_cpu_itself(monkeypatch):
+    found = []
+
+    def feed():
+        limit_threads(3)
+        found.extend([num_threads(), torch.get_num_threads()])
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    thread.join()
+    assert found == [3, 3]
+    assert num_threads() == torch.get_num_threads()
+    for cores, threads in ((1, 1), (6, 3), (64, 8)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
+        assert beside(torch.device("cuda", 0)) == threads
+        assert beside(torch.device("cpu")) == 1
+
+
 def test_who_decodes_beside_the_step_has_a_team_that_sleeps_there():
     code = """
 import os, torch
-from framework.native import alone, crowded
+from framework.native import crowded, limit_threads
 torch.set_num_threads(2)
 tasks = lambda: len(os.listdir("/proc/self/task"))
 torch.ones(1 << 17).add_(1)
 before = tasks()
-alone()
+limit_threads(1)
 with crowded():
     inside = tasks() - before
     try:
