@@ -37,11 +37,16 @@ def generator_state(device: torch.device) -> Tensor:
 @contextmanager
 def kept_generators(device: torch.device) -> Generator[None, None, None]:
     """What is drawn inside does not move them: looking at a run does not change what it learns."""
-    state = generator_state(device)
+    python, numpy, host = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
         yield
     finally:
-        set_generator_state(state, device)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(host)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:
