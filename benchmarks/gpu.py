@@ -1,11 +1,12 @@
 """Everything that wants a GPU, in one go and under nine minutes: what the machine can do, whether numbers stay the same, what each switch is worth.
 
-    python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...] [--cifar10 FOLDER] [--out DIR]
+    python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...] [--cifar10 FOLDER_OR_TAR] [--out DIR]
     python benchmarks/gpu.py --device cpu --small     # does the script itself work? its figures mean nothing
 
 Each part runs in a process of its own, since an error on a device may stay with the process, and prints a table; all go into DIR/gpu.json. A part that fails
 or finds no time left says so, and the others go on. Rates are means of windows of ``--seconds`` in all, after a burn-in, with half the distance of their quartiles.
-Beside each stands the ratio to its floor: bytes over the measured copy rate, operations over the measured rate of matrix products.
+Beside each stands the ratio to its floors: bytes over the measured rate of copies (over the bus, or in the device's memory), operations over the
+measured rate of matrix products.
 
 Where nothing can be installed, carry wheels of what pyproject.toml asks for (also isal, and antlr4-python3-runtime for hydra-core) and framework/native/*.so.
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -32,13 +34,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from overhead import OneBatch, hand_written, make_trainer, pair  # noqa: E402
+from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # noqa: E402
+from tune import make_images  # noqa: E402
 
 from framework.assemble import numbered  # noqa: E402
 from framework.batch import Batch, move, pin, use  # noqa: E402
 from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.variant import composed  # noqa: E402
 from framework.contracts import LoaderContext, MicroBatch  # noqa: E402
+from framework.errors import ResourceError  # noqa: E402
 from framework.graph import CudaRecorder  # noqa: E402
 from framework.loader.plain import PlainLoader  # noqa: E402
 from framework.loader.prefetch import PrefetchLoader  # noqa: E402
@@ -67,9 +71,12 @@ PHOTOS = [
 
 
 class Floors(NamedTuple):
-    """Of this machine, measured: bytes/s from pinned memory, and operations/s of matrix products by type."""
+    """Of this machine, measured: bytes/s from pinned memory, bytes/s read and written in the device's own, and operations/s of matrix
+    products by type.
+    """
 
     copy: float
+    memory: float
     products: dict[str, float]
 
 
@@ -86,9 +93,8 @@ class Bench:
     @property
     def floors(self) -> Floors:
         if self._floors is None:
-            self._floors = Floors(
-                self._copy_rate(), {name: self._product_rate(name) for name in ("fp32", "tf32", "bf16", "fp16")}
-            )
+            products = {name: self._product_rate(name) for name in ("fp32", "tf32", "bf16", "fp16")}
+            self._floors = Floors(self._copy_rate(), self._memory_rate(), products)
         return self._floors
 
     def timed(self, work: Callable[[], object], repeats: int) -> float:
@@ -110,6 +116,11 @@ class Bench:
         host = host.pin_memory() if self.device.type == "cuda" else host
         there = torch.empty_like(host, device=self.device)
         return host.numel() / self.timed(lambda: there.copy_(host, non_blocking=True), 10)
+
+    def _memory_rate(self) -> float:
+        one = torch.empty((1 << 22) if self.small else (1 << 30), dtype=torch.uint8, device=self.device)
+        other = torch.empty_like(one)
+        return 2 * one.numel() / self.timed(lambda: other.copy_(one), 10)
 
     def _product_rate(self, name: str) -> float:
         side = 256 if self.small else 8192
@@ -150,7 +161,7 @@ def told(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 def facts(bench: Bench) -> dict[str, Any]:
     """What the machine is and can do."""
     found: dict[str, Any] = {**machine(), "torch": str(torch.__version__), "cuda": torch.version.cuda}
-    rates = {"GB/s from pinned memory": bench.floors.copy / 1e9}
+    rates = {"GB/s from pinned memory": bench.floors.copy / 1e9, "GB/s in the device's memory": bench.floors.memory / 1e9}
     rates |= {f"TFLOP/s, products of {name}": rate / 1e12 for name, rate in bench.floors.products.items()}
     told(
         "Machine",
@@ -171,12 +182,16 @@ def tests(bench: Bench) -> dict[str, Any]:
 
 
 def same(bench: Bench) -> dict[str, Any]:
-    """Losses of the three loaders, bit by bit, each in a process of its own; plain twice, since kernels may not repeat themselves."""
+    """Losses of the three loaders, and of a set on the device, bit by bit, each in a process of its own; plain twice, since kernels may not
+    repeat themselves. RuntimeError where plain does and another does not agree.
+    """
     found: dict[str, list[str]] = {}
-    for name in ("plain", "plain again", "prefetch", "stream"):
-        run_dir = bench.work / f"same-{name.replace(' ', '-')}"
+    kinds = {name: f"loader={name.split()[0]}" for name in ("plain", "plain again", "prefetch", "stream")}
+    for name, choice in {**kinds, "stage=device": "data.stage=device", "stage=device, stream": "loader=stream"}.items():
+        run_dir = bench.work / f"same-{len(found)}"
         words = [
-            f"loader={name.split()[0]}",
+            choice,
+            *(["data.stage=device", "workers.num=0"] if "stage" in name else ["workers.num=2"]),
             f"device={bench.device.type}",
             f"dataset={bench.work / 'digits'}",
             "max_steps=60",
@@ -192,7 +207,7 @@ def same(bench: Bench) -> dict[str, Any]:
             "sink=[jsonl]",
             f"hydra.run.dir={run_dir}",
         ]
-        command += ["augment.mean=[0.5]", "augment.std=[0.5]", "workers.num=2", "workers.kind=thread"]
+        command += ["augment.mean=[0.5]", "augment.std=[0.5]", "workers.kind=thread"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         )
@@ -202,11 +217,16 @@ def same(bench: Bench) -> dict[str, Any]:
         found[name] = [float(line["loss"]).hex() for line in lines if line["split"] == "train"]
     rows = [(loader, str(len(losses)), str(losses == found["plain"])) for loader, losses in found.items()]
     told("The same numbers", ("loader", "losses", "those of plain, bit by bit"), rows)
-    return {loader: losses == found["plain"] for loader, losses in found.items()}
+    agree = {loader: losses == found["plain"] for loader, losses in found.items()}
+    if agree["plain again"] and not all(agree.values()):
+        raise RuntimeError(f"not the same numbers: {', '.join(name for name, same in agree.items() if not same)}")
+    return agree
 
 
 def loading(bench: Bench) -> dict[str, Any]:
-    """Raw images to the device, beside the bandwidth: uint8 over the bus, with and without normalizing there."""
+    """Raw images to the device, beside the bandwidth: uint8 over the bus, with and without normalizing there; one batch for ever, pinned once,
+    and from a store in memory, gathered anew.
+    """
     rows, found = [], {}
     for augment in ("none", "normalize"):
         for loader in ("plain", "prefetch", "stream"):
@@ -217,8 +237,30 @@ def loading(bench: Bench) -> dict[str, Any]:
                 (f"{loader}, augment={augment}", f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", f"{share:.3f}")
             )
             found[f"{loader}/{augment}"] = share
+    store = packed(bench, 2560, 224, "pack.encode=raw")
+    for loader in ("plain", "prefetch", "stream"):
+        words = [*of_store(bench.photos(), store), "data=hdf5", "data.stage=ram", f"loader={loader}"]
+        rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words)
+        share = found[f"{loader}/store"] = rate.records_per_s * record_bytes(bench) / bench.floors.copy
+        rows.append((f"{loader}, from a store", f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", f"{share:.3f}"))
     told("Loader to device, raw 224, batches of 256", ("loader", "records/s", "spread", "of the pinned copy rate"), rows)
     return found
+
+
+def packed(bench: Bench, count: int, side: int, *words: str) -> Path:
+    """A store of JPEGs of smooth noise."""
+    count, side = (32, 32) if bench.small else (count, side)
+    folder, store = bench.work / f"images-{side}", bench.work / f"images-{side}-{len(words)}.h5"
+    make_images(folder, count, side, 0)
+    command = [sys.executable, "-m", "framework", "pack", f"input.path={folder}", f"output.path={store}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    return store
+
+
+def of_store(words: list[str], store: Path) -> list[str]:
+    return [*(word for word in words if not word.startswith("data")), f"data.train={store}", "data.val=null"]
 
 
 def unaugmented(words: list[str]) -> list[str]:
@@ -230,15 +272,16 @@ def record_bytes(bench: Bench) -> int:
 
 
 def overlap(bench: Bench) -> dict[str, Any]:
-    """max(loading alone, computing alone) / a step of both: for a step that costs what its data does, and for one that costs much more."""
+    """max(loading alone, computing alone) / a step of both: for a step that costs what its data does by this loader, and for one that costs
+    much more. The batch is pinned once, so that loading is the copy and normalizing.
+    """
     timed, rows, found = Timed(bench), [], {}
-    loaders = timed.loaders()
-    alone = {name: timed.run(make(), 0) for name, make in loaders.items()}
-    for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):  # of plain loading's time
-        count = max(1, round(share * alone["plain"] / timed.product_s))
-        compute_s = bench.timed(partial(timed.compute, count), 30)
-        for name, make in loaders.items():
-            load_s, both_s = alone[name], timed.run(make(), count)
+    for name, make in timed.loaders().items():
+        load_s = timed.run(make(), 0)
+        for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):
+            count = max(1, round(share * load_s / timed.product_s))
+            compute_s, both_s = bench.timed(partial(timed.compute, count), 30), timed.run(make(), count)
+            floor_s = max(timed.num_bytes / bench.floors.copy, count * timed.operations / bench.floors.products["bf16"])
             found[f"{what}/{name}"] = max(load_s, compute_s) / both_s
             rows.append(
                 (
@@ -247,9 +290,10 @@ def overlap(bench: Bench) -> dict[str, Any]:
                     f"{1e3 * compute_s:.2f}",
                     f"{1e3 * both_s:.2f}",
                     f"{max(load_s, compute_s) / both_s:.3f}",
+                    f"{floor_s / both_s:.3f}",
                 )
             )
-    told("Overlap", ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency"), rows)
+    told("Overlap", ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency", "floor / both"), rows)
     return found
 
 
@@ -291,16 +335,19 @@ class Timed:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        batch_size, side, steps = (8, 32, 6) if bench.small else (256, 224, 60)
+        batch_size, side, steps = (8, 32, 6) if bench.small else (256, 224, 400)  # an epoch's first batch is hidden by nothing
         self.batch = {
             "image": torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8),
             "label": torch.randint(1000, (batch_size,)),
         }
         self.batch["index"] = torch.arange(batch_size)
+        self.batch = pin(self.batch) if bench.device.type == "cuda" else self.batch
+        self.num_bytes = sum(tensor.nbytes for tensor in self.batch.values())
         self.source = OneBatch(self.batch, steps)
         self.source.order = replace(self.source.order, num_records=batch_size * steps, batch_size=batch_size)
         edge = 64 if bench.small else 4096
         self.one = torch.randn(edge, edge, device=bench.device, dtype=torch.bfloat16)
+        self.operations = 2 * edge**3
         self.product_s = bench.timed(lambda: self.one @ self.one, 20)
 
     def augment(self, batch: Batch, _: int) -> Batch:
@@ -351,6 +398,8 @@ def switches(bench: Bench) -> dict[str, Any]:
         "ResNet-18 at 224": bench.photos(),
         "ResNet-9 of width 16 at 32": [*bench.photos(512, 32), "model=resnet9", "model.width=16"],
     }
+    if bench.small:
+        nets = {"ResNet-9 of width 2 at 32": [*bench.photos(), "model=resnet9", "model.width=2"]}
     for net, words in nets.items():
         rows: list[tuple[str, ...]] = []
         operations = operations_of(bench, words)
@@ -449,10 +498,12 @@ def replaying(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, 
 
     def loop() -> None:
         sums.zero_()  # as the Trainer begins its sums anew; and the graph's memory stays ours while the loop lives
-        for _ in range(steps):
+        for number in range(1, steps + 1):
             for name, tensor in batch.items():
                 inside[name].copy_(tensor)
             replay()
+            if number % READ_EVERY == 0:
+                sums.tolist()
 
     return loop
 
@@ -473,11 +524,9 @@ def augments(bench: Bench) -> dict[str, Any]:
     rows, found = [], {}
     image = torch.randint(256, (16 if bench.small else 256, 3, 224, 224), dtype=torch.uint8)
     batch = {"index": torch.arange(len(image)), "image": image, "label": torch.arange(len(image)) % 10}
-    for name in AUGMENTS:
+    for name, words in AUGMENTS.items():
         try:
-            with closing(
-                bench.probe(*bench.photos()[: len(PHOTOS) - 5], f"augment={name}", "data.source.num_classes=10")
-            ) as probe:
+            with closing(bench.probe(*bench.photos()[: len(PHOTOS) - 5], *words, "data.source.num_classes=10")) as probe:
                 augment = probe.assembly.augment
         except Exception as error:  # kornia is an extra
             rows.append((name, "not here", str(error)[:60], ""))
@@ -486,12 +535,12 @@ def augments(bench: Bench) -> dict[str, Any]:
         on_device = None if numbers is None else numbers.to(bench.device)
         took = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
         apart = furthest(augment(batch, numbers), augment(there, on_device))
-        limit = image.numel() * 5 / bench.floors.copy  # a byte read and a float written; memory is faster than the bus
+        limit = image.numel() * 5 / bench.floors.memory  # a byte read and a float written
         rows.append((name, f"{1e3 * took:.3f}", f"{took / limit:.2f}", f"{apart:.1e}"))
         found[name] = {"ms": 1e3 * took, "apart": apart}
     told(
         f"Augmenting {len(image)} images of 224 on the device",
-        ("augment", "ms a batch", "of a copy of as many bytes over the bus", "furthest from the CPU's"),
+        ("augment", "ms a batch", "of reading and writing as many bytes in its memory", "furthest from the CPU's"),
         rows,
     )
     return found
@@ -507,7 +556,12 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
         print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER")
         return {}
     run_dir = bench.work / "fast"
-    words = ["recipes=cifar10_fast", f"source={bench.cifar10}", f"dataset={bench.work / 'cifar10'}", f"hydra.run.dir={run_dir}"]
+    words = [
+        "recipes=cifar10_fast",
+        f"source={folder_of(Path(bench.cifar10), bench.work)}",
+        f"dataset={bench.work / 'cifar10'}",
+        f"hydra.run.dir={run_dir}",
+    ]
     words += ["epochs=1", "max_steps=3", "limit=512", "batch_size=64", "model.width=4", "device=cpu"] if bench.small else []
     done = subprocess.run([sys.executable, "-m", "framework", "train", *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -547,8 +601,57 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
     }
 
 
+def folder_of(given: Path, work: Path) -> Path:
+    """The folder that has ``train``, out of the archive where it is one."""
+    if not given.is_file():
+        return given
+    with tarfile.open(given) as archive:
+        archive.extractall(work / "source", filter="data")
+    return next(path.parent for path in sorted((work / "source").rglob("train")))
+
+
+def dali(bench: Bench) -> dict[str, Any]:
+    """JPEGs of 500 to random crops of 224 on the device: decoded there by DALI, and by this process's cores."""
+    rows, found = [], {}
+    store = packed(bench, 2048, 500)
+    crop = ["transform=random_resized_crop", f"transform.size={[32, 32] if bench.small else [224, 224]}", "loader=prefetch"]
+    for name, words in {"DALI": ["data=dali"], "the cores": ["data=hdf5"]}.items():
+        try:
+            rate = bench.rate(lambda probe: probe.loader(bench.seconds), *of_store(bench.photos(), store), *words, *crop)
+        except ResourceError as error:  # DALI is an extra
+            rows.append((name, "not here", str(error)[:80], ""))
+            continue
+        found[name] = rate.records_per_s
+        cores = "" if rate.busy_cores is None else f"{rate.busy_cores:.1f}"
+        rows.append((name, f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", cores))
+    told("JPEGs of 500 to crops of 224", ("decoded by", "records/s", "spread", "cores busy"), rows)
+    return found
+
+
+def replicas(bench: Bench) -> dict[str, Any]:
+    """One GPU, DataParallel, and a process per GPU, at the same batch."""
+    count = 2 if bench.device.type == "cpu" else torch.cuda.device_count()
+    if count < 2:
+        print("\n## replicas\n\nnot run: one GPU")
+        return {}
+    rows, found = [], {}
+    for parallel in ("none", "dp", "ddp"):
+        run_dir = bench.work / f"replicas-{parallel}"
+        words = [*bench.photos(), f"device={bench.device.type}", f"parallel={parallel}", f"hydra.run.dir={run_dir}", "sink=[]"]
+        words += ["epochs=1", f"max_steps={4 if bench.small else 200}", "precision=amp"]
+        words += [f"parallel.num_processes={count}"] if parallel == "ddp" else []
+        done = subprocess.run([sys.executable, "-m", "framework", "train", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-500:])
+        found[parallel] = json.loads((run_dir / "summary.json").read_text())["records_per_s"]
+        rows.append((parallel, f"{found[parallel]:,.0f}", f"{found[parallel] / found['none']:.2f}"))
+    told(f"A ResNet-18 on {count} replicas", ("parallel", "records/s, the first steps included", "of one"), rows)
+    return found
+
+
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    part.__name__: part for part in (facts, same, tests, loading, overlap, overhead, switches, cifar10_fast, augments)
+    part.__name__: part
+    for part in (facts, same, tests, loading, overlap, overhead, cifar10_fast, augments, switches, dali, replicas)
 }
 
 
@@ -559,7 +662,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8.5, help="what is not done by then is left out")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default=",".join(PARTS))
-    parser.add_argument("--cifar10", help="a folder of train/ and test/, a subfolder per class")
+    parser.add_argument("--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one")
     parser.add_argument("--out", default=".")
     parser.add_argument("--part", choices=PARTS, help="this one, in this process")
     parser.add_argument("--work", help="its folder")

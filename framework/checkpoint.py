@@ -200,7 +200,12 @@ def newest_state(run_dir: Path) -> Found:
             damaged.append(f"{path.name} ({error})")
     if not damaged:
         what = f"no {FOLDER}/step-*.pt there"
-        raise CheckpointError(101, f"resume = {run_dir}", what, "give the directory of a run that has saved one")
+        raise CheckpointError(
+            101,
+            f"resume = {run_dir}",
+            what,
+            "give the directory of a run that has saved one; 'hydra.run.dir=RUN_DIR resume=auto' begins where there is none",
+        )
     what = f"no checkpoint can be read: {', '.join(damaged)}"
     raise CheckpointError(102, f"resume = {run_dir}", what, "start again, or use checkpoints/last.pt for the weights")
 

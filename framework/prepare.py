@@ -1,12 +1,13 @@
 """Stores that a configuration describes and that are not there yet: packed before a run begins."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from framework.build import build
 from framework.contracts import Field, RecordInput, RecordWriter
-from framework.errors import ConfigError
+from framework.data.store import open_store
+from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
 from framework.targets import Config
@@ -16,13 +17,15 @@ PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (inpu
 
 def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Callable[[str], None]) -> None:
     """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
-    data choice's own writer. Of jobs side by side that want the same store one packs; the others ``tell`` that they wait for it, and do.
+    data choice's own writer. Only inside ``dataset``: a store that is named elsewhere, and is not there, is a mistake in its name. Of jobs side by side that want the same store one packs; the others ``tell`` that they wait for it, and do.
     ConfigError C153 for another key.
     """
     data = config["data"]
     for split, block in (config["prepare"] or {}).items():
         path = data.get(split)
         if block is None or path is None or data.get("writer") is None or Path(path).exists():
+            continue
+        if config["dataset"] is None or not Path(path).is_relative_to(config["dataset"]):
             continue
         if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
             raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
@@ -31,6 +34,20 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
         with locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
             if not Path(path).exists():
                 pack_one(source, block.get("pack") or {}, writer, path, data["writer"]["_target_"])
+
+
+def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
+    """(path, what it says it was packed from) of stores that are there and do not name the path that ``config['prepare']`` would pack."""
+    for split, block in (config["prepare"] or {}).items():
+        path, given = config["data"].get(split), block.get("input") if isinstance(block, dict) else None
+        if not isinstance(given, dict) or not isinstance(given.get("path"), str) or not isinstance(path, str):
+            continue
+        try:
+            source = open_store(path).manifest.source
+        except PacelineError:  # not there, a folder of files, or no good: who reads it says so
+            continue
+        if given["path"] not in source:
+            yield path, source
 
 
 def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:

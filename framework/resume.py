@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from framework.contracts import Manifest
-from framework.errors import CheckpointError
+from framework.errors import CheckpointError, ConfigError
 from framework.scaling import KEYS as SCALING_KEYS
+from framework.targets import did_you_mean
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -54,7 +55,16 @@ def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
-    """CheckpointError K105 with every key that differs, unless ``allow`` names it or what it is a part of."""
+    """CheckpointError K105 with every key that differs, unless ``allow`` names it or what it is a part of. ConfigError C102 for a name in ``allow`` that
+    nothing has.
+    """
+    known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "last", "parallel"}
+    for one in allow:
+        if one.split(".")[0] not in known:
+            hint = did_you_mean(one, sorted(known))
+            raise ConfigError(
+                102, f"resume.allow = [{one}]", f"nothing that is learned has this name{hint}", "correct or remove it"
+            )
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
     keys = [key for key in keys if not _unknown(key, saved, present)]
     refused = [key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in allow)]

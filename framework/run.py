@@ -1,7 +1,6 @@
 """One training run in this process (one rank's, under ddp): assemble, fit, and leave the files that the run is known by."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from framework.assemble import Assembly
 from framework.checkpoint import Found, newest_path, newest_state
 from framework.durable import write_json
 from framework.errors import ConfigError
-from framework.measure.host import machine, num_cores, peak_rss_bytes
+from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
 from framework.settings import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
@@ -33,7 +32,7 @@ def run(
     config: Config, run_dir: Path, allowed: tuple[str, ...], stop: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
-    torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     found = _found(config["resume"])
     assembly = Assembly(config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None)
@@ -174,8 +173,12 @@ def _git_revision() -> str | None:
 
 
 def _add_facts(run_dir: Path, assembly: Assembly) -> None:
-    """Complete ``run.json`` with the data's manifests; a resumed run's new facts take the place of the old ones."""
+    """Complete ``run.json`` with the data's manifests; a resumed run's new facts take the place of the old ones, and what was said of its end goes:
+    whoever reads it would take a run that is killed for a finished one.
+    """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     write_json(run_dir / FACTS, known)
+    for name in ("summary.json", "exit.json"):
+        (run_dir / name).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """The values of ``train``'s own keys, checked before anything is opened."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "rank_batch_size": ((int, type(None)), 1),
     "accumulate": ((int,), 1),
     "clip_norm": ((int, float, type(None)), 0),
-    "ema_decay": ((float, type(None)), 0),
+    "ema_decay": ((int, float, type(None)), 0),
     "report_every": ((int,), 1),
     "validate_every": ((int, type(None)), 1),
     "limit": ((int, type(None)), 1),
@@ -67,6 +68,7 @@ WORKERS = ("num", "kind", "start_method", "timeout_s")
 LAST = ("short", "drop", "wrap")
 VERIFY = ("off", "first_epoch", "always")
 ON_NAN = ("stop", "skip")
+MOST_WORKERS = 1024
 CHECKPOINT = ("every_steps", "every_s", "keep")
 RESUME = ("run", "auto", "allow")
 
@@ -91,8 +93,9 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(
                 102, f"{key} = {value}", f"no such key{did_you_mean(key, [*RULES, *GROUPS])}", "correct or remove it"
             )
-    if isinstance(config.get("resume"), str):
-        raise ConfigError(196, f"resume = {config['resume']}", "nothing is gone on with", "give that run's own words")
+    if isinstance(resume := config.get("resume"), str):
+        fix = "give that run's own words" if resume else "give the directory of a run"
+        raise ConfigError(196 if resume else 101, f"resume = {resume}", "nothing is gone on with", fix)
     for group in GROUPS:
         if group == "sink" and config.get(group) is None:  # sink=[]: nothing is written but the summary
             continue
@@ -140,12 +143,10 @@ def _check_choices(config: dict[str, Any]) -> None:
         raise ConfigError(134, f"last = {config['last']}", what, f"choose one of {', '.join(LAST)}")
     if config["on_nan"] not in ON_NAN:
         raise ConfigError(178, f"on_nan = {config['on_nan']}", "not a thing to do", f"choose {' or '.join(ON_NAN)}")
-    if config["clip_norm"] == 0 or (config["ema_decay"] or 0) >= 1:
-        where = f"clip_norm = {config['clip_norm']}, ema_decay = {config['ema_decay']}"
-        raise ConfigError(101, where, "would learn nothing", "give clip_norm above 0, ema_decay below 1")
     if str(config["parallel"]["_target_"]).endswith(".ShardedParallel") and config["precision"].get("dtype") == "fp16":
         what = "parallel=fsdp cuts gradients into parts, and each rank would find a scale of its own"
         raise ConfigError(139, "precision.dtype = fp16", what, "choose bf16")
+    _check_learning(config)
     _check_scaling(config["optim"])
     _check_parts_of_a_batch(config)
     if not _is_count(max_restarts := config["parallel"].get("max_restarts", 0), 0):
@@ -156,6 +157,20 @@ def _check_choices(config: dict[str, Any]) -> None:
         ("data.source", config["data"]["source"]),
     ):
         _check_counts(where, block)
+
+
+def _check_learning(config: dict[str, Any]) -> None:
+    if config["clip_norm"] == 0:
+        raise ConfigError(101, "clip_norm = 0", "would learn nothing", "give a number above 0, or null")
+    if (config["ema_decay"] or 0) >= 1:
+        raise ConfigError(
+            101, f"ema_decay = {config['ema_decay']}", "would keep the first weights", "give a number below 1, or null"
+        )
+    rate = config["optim"].get("lr")
+    if rate is None:  # some optimizers find their own
+        return
+    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < math.inf:
+        raise ConfigError(101, f"optim.lr = {rate}", "not a rate", "give a number, at least 0")
 
 
 def _check_scaling(optim: dict[str, Any]) -> None:
@@ -196,11 +211,14 @@ def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:
 
 
 def _check_counts(where: str, block: dict[str, Any]) -> None:
-    """ConfigError C126 for what is counted and cannot be less than one."""
+    """ConfigError C126 for what is counted and cannot be less than one, and for sizes and times that cannot be 0."""
     for key in ("depth", "copies", "num_processes", "num_nodes", "prefetch_depth", "virtual_ranks", "num_threads"):
         value = block.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")
+    for key in ("timeout_s", "bucket_mb"):
+        if not _is_seconds(value := block.get(key, 1)):
+            raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give a number above 0")
 
 
 def _check_order(order: dict[str, Any]) -> None:
@@ -215,14 +233,14 @@ def _is_count(value: Any, least: int) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _check_workers(workers: dict[str, Any]) -> None:
     num, kind, timeout_s = workers.get("num"), workers.get("kind"), workers.get("timeout_s")
     method = workers.get("start_method")
-    if num is not None and not _is_count(num, 0):
-        raise ConfigError(101, f"workers.num = {num}", "not a value it can have", "give int, at least 0, or null")
+    if num is not None and not (_is_count(num, 0) and num <= MOST_WORKERS):
+        raise ConfigError(101, f"workers.num = {num}", "not a value it can have", f"give int, 0 to {MOST_WORKERS}, or null")
     if kind not in ("thread", "process"):
         raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
     if method not in (None, "fork", "forkserver", "spawn") or (method is not None and kind == "thread"):

@@ -5,21 +5,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks/gpu.py"
 
 
 def run(*arguments):
     command = [sys.executable, str(SCRIPT), "--device", "cpu", "--small", "--seconds", "0.05", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
 
 
+@pytest.mark.timeout(400)
 def test_its_parts_print_tables_and_are_kept():
-    done = run("--only", "facts,loading,overlap,overhead,augments")
+    parts = ["facts", "same", "loading", "overlap", "overhead", "augments", "switches", "dali", "replicas"]
+    done = run("--only", ",".join(parts))
     assert done.returncode == 0, done.stdout
     found = json.loads(Path("gpu.json").read_text())
-    assert list(found) == ["facts", "loading", "overlap", "overhead", "augments"]
+    assert list(found) == parts
+    assert all(found["same"].values())
     assert found["augments"]["crop_flip"]["apart"] == 0
-    assert set(found["loading"]) == {f"{loader}/{a}" for loader in ("plain", "prefetch", "stream") for a in ("none", "normalize")}
+    kinds = ("none", "normalize", "store")
+    assert set(found["loading"]) == {f"{loader}/{kind}" for loader in ("plain", "prefetch", "stream") for kind in kinds}
+    (rates,) = found["switches"].values()
+    assert {"fp32", "bf16", "fp16", "bf16, channels_last, CUDA graph"} <= rates.keys()
+    assert set(found["replicas"]) == {"none", "dp", "ddp"}
+    assert "kornia" in done.stdout
 
 
 def test_a_part_that_fails_is_told_and_the_others_go_on():

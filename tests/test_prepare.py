@@ -1,5 +1,6 @@
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from framework.lock import locked
 from framework.pack.digits import DigitsInput
 from framework.pack.packing import Packing
 from framework.pack.run import pack
-from framework.prepare import prepare
+from framework.prepare import packed_from_others, prepare
 from tests.faults.forked import Command
 
 DIGITS = {"_target_": "framework.pack.digits.DigitsInput"}
@@ -23,7 +24,11 @@ LMDB = {"_target_": "framework.data.lmdb.LMDBWriter"}
 
 def splits(tmp_path, writer=HDF5):
     paths = {split: str(tmp_path / f"{split}.store") for split in ("train", "val")}
-    return {"data": {**paths, "writer": writer}, "prepare": {split: {"input": {**DIGITS, "split": split}} for split in paths}}
+    return {
+        "dataset": str(tmp_path),
+        "data": {**paths, "writer": writer},
+        "prepare": {split: {"input": {**DIGITS, "split": split}} for split in paths},
+    }
 
 
 def packed(config):
@@ -50,6 +55,23 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
     for writer in made:
         writer.abort()
     assert [type(writer) for writer in made] == [kind, kind]
+
+
+@pytest.mark.parametrize("dataset", [None, "elsewhere"])
+def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
+    assert packed({**splits(tmp_path), "dataset": dataset}) == []
+
+
+def test_what_was_packed_from_something_else_is_found(tmp_path):
+    config = splits(tmp_path)
+    for path in (config["data"][split] for split in ("train", "val")):
+        pack(Packing(DigitsInput("val"), partial(HDF5Writer, chunk_records=None, compression=None), path))
+    for split, name in (("train", "other"), ("val", "digits")):
+        config["prepare"][split]["input"] = {**DIGITS, "path": name}
+    assert [path for path, _ in packed_from_others(config)] == [config["data"]["train"]]
+    Path(config["data"]["train"]).write_bytes(b"no store")
+    assert list(packed_from_others(config)) == []
+    assert list(packed_from_others({**config, "prepare": None})) == []
 
 
 def test_data_that_cannot_be_written_is_not_packed(tmp_path):

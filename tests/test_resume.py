@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framework.contracts import Field, Manifest
-from framework.errors import CheckpointError
+from framework.errors import CheckpointError, ConfigError
 from framework.resume import check_form, check_same, learned
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
@@ -80,6 +80,8 @@ def test_what_cuts_and_carries_is_free(changed):
 @pytest.mark.parametrize("allow", [["optim.lr", "seed"], ["optim", "seed"], ["seed", "model", "optim"]])
 def test_what_is_allowed_by_name_or_as_a_part_may_differ(allow):
     check_same("run", of(), of(optim={"lr": 0.2}, seed=1), allow)
+    with pytest.raises(ConfigError, match=r"C102.*resume.allow = \[optm\].*did you mean 'optim'"):
+        check_same("run", of(), of(), [*allow, "optm"])
 
 
 def test_the_way_to_allow_it_is_said_and_is_the_right_one():

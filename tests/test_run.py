@@ -303,6 +303,21 @@ def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(data
     assert not (tmp_path / "metrics.jsonl").read_text()
 
 
+def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def stop():
+        raise Killed
+
+    trained(dataset, tmp_path, "max_steps=3")
+    (tmp_path / "exit.json").write_text("{}")
+    with pytest.raises(Killed):
+        trained(dataset, tmp_path, "max_steps=5", f'resume.run="{tmp_path}"', stop=stop)
+    assert not (tmp_path / "summary.json").exists()
+    assert not (tmp_path / "exit.json").exists()
+
+
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
     with pytest.raises(
         CheckpointError, match=r"^error\[K105\]: resume = .*: was saved with other values of model.width \(4, now 8\)"

@@ -17,7 +17,7 @@ import torch
 from framework.bench.yardstick import yardstick
 from framework.durable import write_json
 from framework.errors import DistributedError, PacelineError, Terminated
-from framework.measure.host import cores_per_rank, die_with_parent, num_cores
+from framework.measure.host import die_with_parent, num_cores, threads_per_rank
 from framework.probe import Probe, measured
 
 Found = dict[str, Any]
@@ -73,7 +73,7 @@ def main(path: Path) -> int:
     spec = json.loads(path.read_text(encoding="utf-8"))
     if spec["allowed"]:
         sys.path.append(os.getcwd())
-    torch.set_num_threads(cores_per_rank())  # as training does
+    torch.set_num_threads(threads_per_rank())  # as training does
     rank = os.environ.get("RANK")
     starts_ranks = rank is None and "num_processes" in spec["config"]["parallel"]
     found = _launch(path, spec["config"]["parallel"]["num_processes"]) if starts_ranks else measure(spec)

@@ -1,6 +1,7 @@
 """The words of a command line."""
 
 import os
+import re
 from collections.abc import Sequence
 
 from framework.errors import ConfigError
@@ -26,7 +27,34 @@ def option(arguments: list[str], *names: str) -> str | None:
 
 def quoted(value: str) -> str:
     """A value as Hydra's override grammar takes it literally."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    # it takes a backslash for one of its own only before a quotation mark
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
+
+
+_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
+_UNUSUAL = re.compile(
+    r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]"
+)  # letters that Hydra's grammar does not know in a bare value, or takes for calls
+
+
+def literal(word: str) -> str:
+    """An override whose bare value Hydra's grammar cannot read, with its value quoted: folders have names such as ``Größe (1)``. What begins
+    like a list, a dictionary, an interpolation or a quotation, and lists of values, stay as they are.
+    """
+    key, equals, value = word.partition("=")
+    bare = (
+        equals and _KEY.fullmatch(key) and not os.path.exists(word[:4096]) and key not in ("resume", "resume.run")
+    )  # which are taken as they stand
+    if not bare or value[:1] in ("", "[", "{", "$", "'", '"') or "," in value or not _UNUSUAL.search(value):
+        return word
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415  # takes 0.1 s to load
+    from hydra.errors import HydraException  # noqa: PLC0415
+
+    try:
+        OverridesParser.create().parse_override(word)
+    except HydraException:
+        return f"{key}={quoted(value)}"
+    return word
 
 
 TAKES_VALUE = (

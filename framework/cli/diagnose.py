@@ -128,9 +128,9 @@ def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:
     from framework.cli.progress import pack_missing  # noqa: PLC0415
     from framework.diagnose.diagnosis import apply, diagnose  # noqa: PLC0415
     from framework.diagnose.parts import Setting  # noqa: PLC0415
-    from framework.measure.host import num_cores  # noqa: PLC0415
+    from framework.measure.host import threads_per_rank  # noqa: PLC0415
 
-    torch.set_num_threads(num_cores())  # as a run does
+    torch.set_num_threads(threads_per_rank())  # as a run does
     pack_missing(config, allowed)
 
     def compose(changes: Sequence[str]) -> Setting:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -43,10 +44,24 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
 
 def _unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
     known = _keys(command, arguments)
+    others = _choices_with(command, key)
+    if others:
+        group = key.split(".", maxsplit=1)[0]
+        fix = f"choose {' or '.join(f'{group}={name}' for name in others)}, which {'has' if len(others) == 1 else 'have'} it"
+        return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     hint = did_you_mean(key, known)
     if not hint and "." not in key:  # a group's name with a letter wrong is nearer to groups than to dotted keys
         hint = did_you_mean(key, [name for name in known if "." not in name])
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
+
+
+def _choices_with(command: str, key: str) -> list[str]:
+    """Our choices of the key's group that have it."""
+    group, _, name = key.partition(".")
+    if group not in groups_of(CONF / f"{command}.yaml") or not name:
+        return []
+    plain = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in sorted((CONF / group).glob("*.yaml"))}
+    return [choice for choice, block in plain.items() if name in _flat(block)]
 
 
 def _with_hydra(command: str, ask: Any) -> Any:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from framework import __version__
-from framework.cli.arguments import check_words
+from framework.cli.arguments import check_words, literal
 from framework.cli.signals import Interrupts
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
 from framework.targets import did_you_mean
@@ -85,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         raise ConfigError(120, command, f"not a command{did_you_mean(command, list(COMMANDS))}", f"choose {', '.join(COMMANDS)}")
     check_words(rest)
-    return import_module(f"framework.cli.{command}").main(rest)
+    return import_module(f"framework.cli.{command}").main([literal(word) for word in rest])
 
 
 def _complete(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +16,7 @@ from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, Co
 from framework.targets import check_targets, did_you_mean
 
 KEYS = ("input", "output", "pack", "workers", "advise", "allow_targets")
+WRITERS = {"hdf5": "framework.data.hdf5.HDF5Writer", "lmdb": "framework.data.lmdb.LMDBWriter"}
 GO_ON = "finished jobs are kept; the same command goes on"
 
 
@@ -68,6 +70,13 @@ def _output_path(config: dict[str, Any]) -> str:
     path = config["output"]["path"]
     if not isinstance(path, str) or not path.strip("/. "):
         raise ConfigError(101, f"output.path = {path}", "not a name for a store", "give the path of a file")
+    other = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}.get(Path(path.rstrip("/")).suffix)
+    if (
+        other is not None
+        and str(config["output"]["_target_"]) in WRITERS.values()
+        and config["output"]["_target_"] != WRITERS[other]
+    ):
+        raise ConfigError(101, f"output.path = {path}", "is named after another format than output= has", f"add output={other}")
     return path.rstrip("/")
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -20,7 +21,7 @@ from framework.pack.jobs import MakeWriter
 from framework.pack.packing import Packed, Packing, Progress
 from framework.pack.prepare import Preparation
 from framework.pack.run import pack
-from framework.prepare import prepare
+from framework.prepare import packed_from_others, prepare
 from framework.targets import did_you_mean
 
 SUFFIXES = {"framework.data.hdf5.HDF5Writer": ".h5", "framework.data.lmdb.LMDBWriter": ".lmdb"}  # files that are stores
@@ -76,7 +77,15 @@ def for_output(packing: Packing, target: str) -> Packing:
 
 
 def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
-    """Pack the stores that ``config`` describes and that are not there yet."""
+    """Pack the stores that ``config`` describes and that are not there yet. A note where the command line names the source of one that is there, and
+    was packed from something else.
+    """
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
+        for path, source in packed_from_others(config):
+            print(
+                f"note: {path} was packed before, from {source}, and is read as it is; dataset=OTHER packs anew", file=sys.stderr
+            )
     prepare(config, allowed, _pack_one, lambda text: print(f"note: {text}", file=sys.stderr))
 
 

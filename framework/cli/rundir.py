@@ -39,7 +39,7 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
             121,
             f"hydra.run.dir = {run_dir}",
             "holds a run already",
-            "choose another, go on with resume= where it has saved a checkpoint, or remove it",
+            "choose another, remove it, or add resume=auto: it goes on where a checkpoint was saved, and begins anew where none was",
         ) from error
     remove_leftovers(run_dir)
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays

@@ -202,10 +202,10 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     import torch  # noqa: PLC0415
 
     from framework.cli.ladder import Told  # noqa: PLC0415
-    from framework.measure.host import num_cores  # noqa: PLC0415
+    from framework.measure.host import threads_per_rank  # noqa: PLC0415
     from framework.tune.search import Search  # noqa: PLC0415
 
-    torch.set_num_threads(num_cores())  # as a run does
+    torch.set_num_threads(threads_per_rank())  # as a run does
     loaders, refused = _loaders(wish)
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)

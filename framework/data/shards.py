@@ -33,6 +33,11 @@ class ShardedStore:
     def manifest(self) -> Manifest:
         if self._manifest is None:
             name = os.path.join(self.path, MANIFEST)
+            if not os.path.isfile(name):
+                what = f"a directory without {MANIFEST}"
+                raise DataError(
+                    103, self.path, what, "give a store made by 'paceline pack', or choose data=folder for image files"
+                )
             self._identity = identify(name)
             with open(name, "rb") as file:
                 manifest = from_json(self.path, file.read())

@@ -9,12 +9,7 @@ from framework.errors import DataError
 
 def open_store(path: str) -> RecordStore:
     """The HDF5 or LMDB file at ``path``, or the directory of such files. Nothing is read before its manifest is asked for."""
-    if not os.path.isdir(path):
-        return open_file(path)
-    if not os.path.isfile(os.path.join(path, shards.MANIFEST)):
-        what = f"a directory without {shards.MANIFEST}"
-        raise DataError(103, path, what, "give a store made by 'paceline pack', or choose data=folder for image files")
-    return shards.ShardedStore(path, open_file)
+    return shards.ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
 
 
 def open_file(path: str) -> RecordStore:

@@ -30,6 +30,14 @@ def cores_per_rank() -> int:
     return max(1, num_cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
+def threads_per_rank() -> int:
+    """Threads that torch shares an operator among: this rank's cores; in a run of one process OMP_NUM_THREADS, where somebody has set it
+    (torchrun does so itself, to 1, for all who say nothing).
+    """
+    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(wish) if wish.isdecimal() and int(wish) and "RANK" not in os.environ else cores_per_rank()
+
+
 def _cgroup_cores() -> float:
     """The container's limit, in cores; infinite where there is none. Source: the kernel's cgroup v2 (cpu.max) and v1 documents."""
     try:

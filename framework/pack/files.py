@@ -29,7 +29,12 @@ class Found(NamedTuple):
 def find_files(root: str, suffixes: tuple[str, ...] = ("",)) -> Found:
     """The regular files anywhere under ``root`` whose lower-case names end in one of ``suffixes``. DataError D101."""
     if not os.path.isdir(root):
-        raise DataError(101, root, "no such folder", "give the folder that holds the files")
+        raise DataError(
+            101,
+            root or "path = ",
+            "no such folder",
+            "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' input.path=FOLDER",
+        )
     names: list[str] = []
     left_out, pending = 0, [""]
     while pending:

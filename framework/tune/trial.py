@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import torch
 
 from framework.errors import PacelineError
-from framework.measure.host import die_with_parent, num_cores
+from framework.measure.host import die_with_parent, threads_per_rank
 from framework.probe import Probe
 from framework.tune.memory import forget_peak, limit_this_process, peak_bytes
 from framework.tune.visit import visit
@@ -45,7 +45,7 @@ def is_memory(error: BaseException) -> bool:
 
 def begin(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:
     """Get ready: threads as a run has them, memory limited. What the run is like: ``num_records`` of an epoch, ``cuda``."""
-    torch.set_num_threads(num_cores())
+    torch.set_num_threads(threads_per_rank())
     probe = Probe(config, allowed)
     try:
         facts = {"num_records": probe.assembly.train_source.order.num_used, "cuda": probe.assembly.device.type == "cuda"}

@@ -182,6 +182,14 @@ def test_keys_that_cannot_be_are_refused(word, number):
     assert is_one_error_line(paceline("pack", "input=digits", "output.path=d.h5", word), number)
 
 
+@pytest.mark.parametrize(("output", "name"), [("hdf5", "x.lmdb"), ("lmdb", "x.h5")])
+def test_a_store_is_not_named_after_the_other_format(output, name):
+    done = paceline("pack", "input=digits", f"output={output}", f"output.path={name}")
+    assert is_one_error_line(done, "C101")
+    assert f"add output={'lmdb' if output == 'hdf5' else 'hdf5'}" in done.err
+    assert not Path(name).exists()
+
+
 def test_advice_measures_and_packs_nothing():
     done = paceline("pack", *many_images(100)[:1], "pack.size=[32,32]", "output.path=x.h5", "advise=true")
     assert done.code == 0, done.err

@@ -17,7 +17,7 @@ SHORT = ("epochs=1", "max_steps=3", "report_every=1", "sink=[jsonl]")
 
 
 def test_a_sweep_ends_with_its_report_also_of_jobs_that_failed(tmp_path):
-    done = paceline("train", "-m", "optim.lr=-1,0.1", "loader=plain,prefetch", *SHORT, "hydra.sweep.dir=sweep")
+    done = paceline("train", "-m", "optim.weight_decay=-1,0.1", "loader=plain,prefetch", *SHORT, "hydra.sweep.dir=sweep")
     assert done.code == 2
     path = Path(re.search(r"^report: (\S+)", done.out, re.MULTILINE)[1])
     assert path == tmp_path / "sweep" / "report.html"

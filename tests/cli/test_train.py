@@ -196,8 +196,8 @@ def test_debug_presets_run(preset):
 
 
 def test_debug_shows_the_traceback():
-    assert "Traceback" not in paceline("train", "optim.lr=-1").err
-    assert "Traceback" in paceline("train", "optim.lr=-1", "debug=trace").err
+    assert "Traceback" not in paceline("train", "optim.weight_decay=-1").err
+    assert "Traceback" in paceline("train", "optim.weight_decay=-1", "debug=trace").err
 
 
 def test_nothing_listens_or_lives_on_after_ddp():

@@ -50,11 +50,33 @@ WRONG = [
     (["data.train=???"], "C103"),
     (["model.in_channels=3"], "C118"),
     (["model.num_classes=9"], "C118"),
-    (["optim.lr=-1"], "C113"),
+    (["optim.lr=-1"], "C101"),
+    (["optim.lr=abc"], "C101"),
+    (["optim.lr=nan"], "C101"),
+    (["optim.weight_decay=-1"], "C113"),
+    (["workers.num=100000"], "C101"),
+    (["ema_decay=2"], "C101"),
+    (["resume="], "C101"),
+    (["parallel=ddp", "parallel.timeout_s=0"], "C126"),
+    (["parallel=ddp", "parallel.bucket_mb=-1"], "C126"),
     (["device=cuda:77"], "C119"),
     (["precision=amp", "precision.dtype=fp8"], "C110"),
     (["--config-dir", "nowhere"], "C104"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("parallel.num_processes=2", "the chosen parallel has no such key; choose parallel=ddp or "),
+        ("precision.dtype=bf16", "the chosen precision has no such key; choose precision=amp, which has it"),
+        ("loader.depth=3 loader=plain", "choose loader=prefetch or loader=stream, which have it"),
+    ],
+)
+def test_a_key_of_another_choice_names_the_choice(word, answer):
+    done = paceline("train", *word.split())
+    assert is_one_error_line(done, "C102")
+    assert answer in done.err
 
 
 @pytest.mark.parametrize(("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else "")

@@ -121,7 +121,7 @@ def test_a_file_outside_the_directory_is_refused(name):
 def test_a_directory_that_is_no_store_is_refused():
     os.mkdir("x")
     with pytest.raises(DataError, match=r"D103.*x: a directory without manifest\.json"):
-        open_store("x")
+        open_store("x").manifest  # noqa: B018
 
 
 @pytest.mark.parametrize("opened", [False, True])

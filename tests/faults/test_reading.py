@@ -252,7 +252,7 @@ def test_r7_a_missing_store_is_named(words):
 def test_r7_a_folder_that_is_no_store_is_named():
     Path("folder").mkdir()
     assert is_one_line(paceline("inspect", "folder"), "D103", 3, "folder")
-    assert is_one_line(paceline(*train("folder")), "D101", 3, "folder/manifest.json")
+    assert is_one_line(paceline(*train("folder")), "D103", 3, "folder")
 
 
 @needs_root

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from framework.measure import host
-from framework.measure.host import cores_per_rank, machine, num_cores, peak_rss_bytes
+from framework.measure.host import cores_per_rank, machine, num_cores, peak_rss_bytes, threads_per_rank
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
@@ -52,3 +52,21 @@ def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, cores):
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert cores_per_rank() == cores
+
+
+@pytest.mark.parametrize(
+    ("environment", "threads"),
+    [
+        ({}, 6),
+        ({"OMP_NUM_THREADS": "2,1"}, 2),
+        ({"OMP_NUM_THREADS": "0"}, 6),
+        ({"OMP_NUM_THREADS": "1", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}, 3),
+    ],
+)
+def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment, threads):
+    for name in ("OMP_NUM_THREADS", "RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(host, "num_cores", lambda: 6)
+    assert threads_per_rank() == threads
