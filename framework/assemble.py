@@ -106,7 +106,8 @@ class Assembly:
     @property
     def _optim(self) -> Config:
         optim = without_scaling(self.config["optim"])
-        return fused(optim) if self.config["cuda_graph"] and self.device.type == "cuda" else optim
+        wanted = {**self.config, "optim": fused(optim)}
+        return fused(optim) if self.config["cuda_graph"] and refusal(wanted, self.device) is None else optim
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = build("optim", self._optim, self.allowed, params=model.parameters())

@@ -1,7 +1,7 @@
 """Numbers that are none any more: NaN and infinity, looked for and told of."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +14,21 @@ from framework.tally import Pass, Progress
 FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
 
 
-def all_finite(model: nn.Module, but: Collection[str] = ()) -> bool:
-    """Whether all weights and buffers are; ``but`` the buffers of these names may be infinite. Reads the device once, and once for each of them."""
+def all_finite(model: nn.Module, but: Mapping[str, bool] | None = None) -> bool:
+    """Whether all weights and buffers are; ``but`` the buffers of these names may be infinite, and NaN where it says True. Reads the device once, and
+    once for each of them.
+    """
+    but = but or {}
     buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
     own = [*model.parameters(), *(one for name, one in buffers.items() if name not in but)]
-    numbers = all(not one.isnan().any() for name, one in buffers.items() if name in but)
+    numbers = all(but[name] or not one.isnan().any() for name, one in buffers.items() if name in but)
     return numbers and are_finite([one.detach() for one in own if one.is_floating_point()])
 
 
-def infinite_buffers(model: nn.Module) -> frozenset[str]:
-    """The names of buffers that hold infinity, as an attention's mask or an observer's least value does by design."""
+def infinite_buffers(model: nn.Module) -> dict[str, bool]:
+    """The names of buffers that hold infinity or NaN by design, as an attention's mask does, or what is not set yet; whether it is NaN."""
     buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
-    return frozenset(name for name, one in buffers.items() if one.isinf().any())
+    return {name: bool(one.isnan().any()) for name, one in buffers.items() if not are_finite([one])}
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:

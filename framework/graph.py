@@ -160,7 +160,8 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 def fused(optim: dict[str, Any]) -> dict[str, Any]:
     """The optimizer's block as a graph wants it, where there is such and it says nothing else: fused ones read their rate anew at every step."""
     signature = static_signature(str(optim["_target_"]))
-    return {"fused": True, **optim} if signature is not None and "fused" in signature.names else optim
+    able = signature is not None and "fused" in signature.names and not (optim.get("foreach") or optim.get("differentiable"))
+    return {"fused": True, **optim} if able else optim
 
 
 def refusal(config: dict[str, Any], device: torch.device) -> str | None:

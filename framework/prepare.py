@@ -1,5 +1,7 @@
 """Stores that a configuration describes and that are not there yet: packed before a run begins."""
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -46,8 +48,14 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
             source = open_store(path).manifest.source
         except PacelineError:  # not there, a folder of files, or no good: who reads it says so
             continue
-        if given["path"] not in source:
+        if not _names(source, os.path.normpath(given["path"])):
             yield path, source
+
+
+def _names(source: str, path: str) -> bool:
+    """Whether a manifest's ``source``, as in ``folder a/b (2 links left out)``, has ``path`` as a word."""
+    words = re.sub(r"/+", "/", source)
+    return re.search(rf"(?:^|[ ,]){re.escape(path)}/?(?:$|[ ,])", words) is not None
 
 
 def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:

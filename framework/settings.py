@@ -216,7 +216,7 @@ def _check_counts(where: str, block: dict[str, Any]) -> None:
         value = block.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1")
-    for key in ("timeout_s", "bucket_mb"):
+    for key in ("timeout_s", "bucket_mb") if str(block["_target_"]).startswith("framework.") else ():
         if not _is_seconds(value := block.get(key, 1)):
             raise ConfigError(126, f"{where}.{key} = {value}", "not a number it can be", "give a number above 0")
 

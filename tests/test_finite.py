@@ -69,13 +69,15 @@ def test_what_is_infinite_by_design_is_left_out():
     model = nn.BatchNorm1d(2)
     model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
     but = infinite_buffers(model)
-    assert but == {"mask"}
+    assert but == {"mask": False}
     assert not all_finite(model)
     assert all_finite(model, but)
     model.mask.fill_(math.inf)
     assert all_finite(model, but)
     model.mask[0] = math.nan
     assert not all_finite(model, but)
+    assert infinite_buffers(model) == {"mask": True}
+    assert all_finite(model, {"mask": True})  # it was not set from the start
     model.mask[0] = 0.0
     model.running_mean.fill_(math.nan)
     assert not all_finite(model, but)

@@ -141,7 +141,11 @@ def test_what_is_not_captured_has_its_reason(change, why):
 
 def test_the_optimizer_is_fused_where_it_can_be_and_nobody_says_otherwise():
     assert fused({"_target_": "torch.optim.SGD", "lr": 0.1}) == {"_target_": "torch.optim.SGD", "lr": 0.1, "fused": True}
-    for said in ({"_target_": "torch.optim.AdamW", "fused": False}, {"_target_": "torch.optim.LBFGS"}):
+    for said in (
+        {"_target_": "torch.optim.AdamW", "fused": False},
+        {"_target_": "torch.optim.SGD", "foreach": True},
+        {"_target_": "torch.optim.LBFGS"},
+    ):
         assert fused(said) == said
 
 

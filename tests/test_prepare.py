@@ -66,10 +66,12 @@ def test_what_was_packed_from_something_else_is_found(tmp_path):
     config = splits(tmp_path)
     for path in (config["data"][split] for split in ("train", "val")):
         pack(Packing(DigitsInput("val"), partial(HDF5Writer, chunk_records=None, compression=None), path))
-    for split, name in (("train", "other"), ("val", "digits")):
-        config["prepare"][split]["input"] = {**DIGITS, "path": name}
-    assert [path for path, _ in packed_from_others(config)] == [config["data"]["train"]]
-    Path(config["data"]["train"]).write_bytes(b"no store")
+    for name, found in (("other", 2), ("digits", 0), ("digits/", 0), ("digi", 2), ("sklearn.digits", 2)):
+        for split in ("train", "val"):
+            config["prepare"][split]["input"] = {**DIGITS, "path": name}
+        assert len(list(packed_from_others(config))) == found, name
+    for split in ("train", "val"):
+        Path(config["data"][split]).write_bytes(b"no store")
     assert list(packed_from_others(config)) == []
     assert list(packed_from_others({**config, "prepare": None})) == []
 

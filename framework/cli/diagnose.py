@@ -73,7 +73,13 @@ def taken_apart(arguments: Sequence[str]) -> Asked:
     _check_words(words)
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
-    return Asked(words, _flag(own.get("apply", "false")), _seconds(own.get("seconds")), own.get("output") or None, config_dir)
+    return Asked(
+        words,
+        _flag(own.get("apply", "false")),
+        _seconds(own.get("seconds")),
+        own.get("output", "").strip("'\"") or None,
+        config_dir,
+    )
 
 
 def _check_words(words: Sequence[str]) -> None:

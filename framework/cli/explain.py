@@ -44,6 +44,10 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
 
 def _unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
     known = _keys(command, arguments)
+    if key in known:  # '+' adds, '~' takes away what has that value
+        return ConfigError(
+            102, key, "is there, and has another value than the line says", "leave out the + or ~: key=value sets it"
+        )
     others = _choices_with(command, key)
     if others:
         group = key.split(".", maxsplit=1)[0]

@@ -101,9 +101,12 @@ def _library() -> Any:
 
 @cache
 def _openmp() -> Any:
-    """The OpenMP library that torch has loaded for itself, for what is loaded next too: two of them would fight for the cores."""
+    """The OpenMP library that torch has loaded for itself, for what is loaded next too: two of them would fight for the cores. Others bring their own
+    (scikit-learn does), so torch's folder comes first.
+    """
     maps = Path("/proc/self/maps")
-    for line in maps.read_text().splitlines() if maps.exists() else []:
-        if "libgomp" in line:
-            return ctypes.CDLL(line.split(maxsplit=5)[-1], mode=ctypes.RTLD_GLOBAL)
-    return None
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
+    of_torch = [path for path in paths if Path(torch.__file__).parent.parent in Path(path).parents and "torch" in path]
+    found = next(iter([*of_torch, *paths]), None)
+    return None if found is None else ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)

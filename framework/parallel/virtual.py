@@ -165,9 +165,12 @@ class _Step:
             for (name, _), now, then in zip(self._model.named_parameters(), self._changes(), self._versions, strict=True)
             if now != then
         ]
-        added = self._start.keys() ^ dict(self._model.named_buffers()).keys()
-        if moved or added:
-            what = f"forward {f'changes {moved[0]}' if moved else f'adds or removes {min(added)}'}, which parts of a batch cannot share"
+        here = {name: (one.shape, one.dtype) for name, one in self._model.named_buffers()}
+        then = {name: (one.shape, one.dtype) for name, one in self._start.items()}
+        told = [f"changes {name}" for name in moved]
+        told += [f"adds, removes or reshapes {name}" for name in {**then, **here} if then.get(name) != here.get(name)]
+        if told:
+            what = f"forward {told[0]}, which parts of a batch cannot share"
             raise ConfigError(
                 146, "model", what, "parallel=none, or a forward that leaves them alone (an Embedding without max_norm)"
             )
@@ -176,7 +179,7 @@ class _Step:
         """What is to be averaged, and whether there is anything: a constant, which may be infinite, stays what it is. Whole numbers cannot be
         averaged: the first part's change, to 24 bits, is everybody's.
         """
-        changed = own.new_tensor([not torch.equal(own, start)], dtype=torch.float32)
+        changed = (own != start).any().reshape(1).to(torch.float32)  # on the device: nobody waits for it
         if own.is_floating_point():
             return torch.cat([changed, own.flatten()])
         change = (own.long() - start.long()).to(torch.float32).flatten()

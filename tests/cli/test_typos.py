@@ -121,3 +121,10 @@ def test_torchrun_refuses_a_sweep():
     done = paceline("train", "-m", "epochs=1,2", RANK="0", WORLD_SIZE="1")
     assert done.code == 2
     assert is_one_error_line(done, "C122")
+
+
+@pytest.mark.parametrize("word", ["+optim.lr=0.1", "~optim.lr=3"])
+def test_a_key_that_is_there_is_set_without_a_sign(word):
+    done = paceline("train", word)
+    assert is_one_error_line(done, "C102")
+    assert "leave out the + or ~" in done.err

@@ -20,6 +20,19 @@ def test_the_main_thread_shares_its_calls_and_others_do_not():
     assert num_threads() == torch.get_num_threads()
 
 
+def test_the_threads_are_torch_s_where_others_have_openmp_too():
+    code = """
+import torch
+import sklearn.datasets
+from framework.native import limit_threads
+torch.set_num_threads(2)
+limit_threads(1)
+print(torch.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["1"]), done.stderr
+
+
 def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_cpu_itself(monkeypatch):
     found = []
 

@@ -92,9 +92,10 @@ def test_what_was_infinite_or_large_may_become_anything(ranks):
 
 def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks):
     for found in ranks:
-        moved, added, synced = found["refused"]
+        moved, added, other, synced = found["refused"]
         assert moved.startswith("error[C146]: model: forward changes head.weight, ")
-        assert added.startswith("error[C146]: model: forward adds or removes late, ")
+        assert added.startswith("error[C146]: model: forward adds, removes or reshapes late, ")
+        assert other.startswith("error[C146]: model: forward adds, removes or reshapes calls, ")
         assert synced.startswith("error[C146]: model: SyncBatchNorm looks at other processes' records")
 
 
