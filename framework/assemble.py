@@ -85,13 +85,17 @@ class Assembly:
             notes.append(
                 f"optim.scaling={scaling.rule}: {', '.join(f'{key} {value:g}' for key, value in self.effective.items())}"
             )
-        if self.config["cuda_graph"] and self._not_captured is not None:
+        if self.config["cuda_graph"] and not self._captures:
             notes.append(f"cuda_graph=true: {self._not_captured}; steps run kernel by kernel")
         return notes
 
     @property
     def _not_captured(self) -> str | None:
-        return refusal({**self.config, "optim": self._optim}, self.device)
+        return refusal({**self.config, "optim": fused(without_scaling(self.config["optim"]))}, self.device)
+
+    @property
+    def _captures(self) -> bool:
+        return self.config["cuda_graph"] and self._not_captured is None
 
     @property
     def scaling(self) -> Scaling:
@@ -103,14 +107,10 @@ class Assembly:
         """``batch_size`` over all ranks, and what it makes of ``lr`` and ``warmup_steps``, where the configuration has them."""
         return self.scaling.effective(self.config["optim"], self.config["schedule"])
 
-    @property
-    def _optim(self) -> Config:
-        optim = without_scaling(self.config["optim"])
-        wanted = {**self.config, "optim": fused(optim)}
-        return fused(optim) if self.config["cuda_graph"] and refusal(wanted, self.device) is None else optim
-
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = build("optim", self._optim, self.allowed, params=model.parameters())
+        optim = without_scaling(self.config["optim"])
+        block = fused(optim) if self._captures else optim
+        optimizer: torch.optim.Optimizer = build("optim", block, self.allowed, params=model.parameters())
         for group in optimizer.param_groups:
             group["lr"] *= self.scaling.factor
         return optimizer
@@ -195,9 +195,8 @@ class Assembly:
         sample = self.train_source.sample(NUM_SAMPLES)
         model = self._model(objective, sample)
         precision: Precision = self.build("precision", device=self.device)
-        if (
-            self.parallel.world_size > 1 and self.train_source.order.virtual_ranks is None
-        ):  # these have no engine that arranges anything
+        # virtual ranks have no engine that arranges anything
+        if self.parallel.world_size > 1 and self.train_source.order.virtual_ranks is None:
             settle(model, objective, precision, self._augmented(self._of_rank(sample)), self.device)
         decay = self.config["ema_decay"]
         trainer = Trainer(
@@ -215,7 +214,7 @@ class Assembly:
             checkpoints=None if run_dir is None else self._checkpoints(run_dir, say),
             average=None if decay is None else Average(self.parallel.unwrap(model), decay),
             stop=stop,
-            recorder=CudaRecorder(self.device) if self.config["cuda_graph"] and self._not_captured is None else None,
+            recorder=CudaRecorder(self.device) if self._captures else None,
             say=say,
         )
         if state is not None:

@@ -19,8 +19,8 @@ PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (inpu
 
 def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Callable[[str], None]) -> None:
     """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
-    data choice's own writer. Only inside ``dataset``: a store that is named elsewhere, and is not there, is a mistake in its name. Of jobs side by side that want the same store one packs; the others ``tell`` that they wait for it, and do.
-    ConfigError C153 for another key.
+    data choice's own writer. Only inside ``dataset``: a store that is named elsewhere, and is not there, is a mistake in its name. Of jobs
+    side by side that want the same store one packs; the others ``tell`` that they wait for it, and do. ConfigError C153 for another key.
     """
     data = config["data"]
     for split, block in (config["prepare"] or {}).items():

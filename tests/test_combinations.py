@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import losses, paceline
+from tests.cli.command import losses, paceline, write_linear
 
 SHORT = ["epochs=1", "report_every=1", "sink=jsonl"]  # 12 steps
 DDP_BOUND = 1e-5  # relative: sums over ranks are rounded in another order
@@ -86,13 +86,7 @@ def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, gr
 
 def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path):
     """Accumulation changes what batch norm sees, so a model without it: logistic regression."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "linear.yaml").write_text(
-        "# one layer\n_target_: torch.nn.Sequential\n_args_:\n"
-        "  - {_target_: torch.nn.Flatten}\n  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
-    )
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "linear.yaml").write_text("# @package _global_\ndefaults:\n  - digits\n  - override /model: linear\n")
+    write_linear(tmp_path)
     base = ["train", "--config-dir", ".", "recipes=linear", *SHORT]
     ways = {"one": [], "accumulate": ["accumulate=3"], "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"]}
     for name, words in ways.items():

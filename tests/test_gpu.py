@@ -5,27 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.command import losses, paceline
+from tests.cli.command import losses, paceline, write_linear
 from tests.test_recipes import tiny_cifar
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
 DEVICE = "cuda"
 SHORT = ["epochs=1", "report_every=1", "sink=[jsonl]"]  # 12 steps
-LINEAR = (
-    "# one layer: its kernels repeat themselves\n_target_: torch.nn.Sequential\n_args_:\n"
-    "  - {_target_: torch.nn.Flatten}\n  - {_target_: torch.nn.Linear, in_features: 64, out_features: 10}\n"
-)
 
 
 @pytest.fixture(autouse=True)
 def linear(tmp_path):
-    """``--config-dir my`` has ``recipes=linear``."""
-    for name, text in (
-        ("model", LINEAR),
-        ("recipes", "# @package _global_\ndefaults:\n  - digits\n  - override /model: linear\n"),
-    ):
-        (tmp_path / "my" / name).mkdir(parents=True)
-        (tmp_path / "my" / name / "linear.yaml").write_text(text)
+    write_linear(tmp_path / "my")
 
 
 def trained(name, *words):

@@ -32,9 +32,9 @@ def quoted(value: str) -> str:
 
 
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
-_UNUSUAL = re.compile(
-    r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]"
-)  # letters that Hydra's grammar does not know in a bare value, or takes for calls
+# letters that Hydra's grammar does not know in a bare value, or takes for calls
+_UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
+_AS_IT_STANDS = ("resume", "resume.run")  # not read by Hydra
 
 
 def literal(word: str) -> str:
@@ -42,9 +42,7 @@ def literal(word: str) -> str:
     like a list, a dictionary, an interpolation or a quotation, and lists of values, stay as they are.
     """
     key, equals, value = word.partition("=")
-    bare = (
-        equals and _KEY.fullmatch(key) and not os.path.exists(word[:4096]) and key not in ("resume", "resume.run")
-    )  # which are taken as they stand
+    bare = equals and _KEY.fullmatch(key) and key not in _AS_IT_STANDS and not os.path.exists(word[:4096])
     if not bare or value[:1] in ("", "[", "{", "$", "'", '"') or "," in value or not _UNUSUAL.search(value):
         return word
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415  # takes 0.1 s to load

@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.outcome import Outcome, told
+from framework.cli.paths import SUFFIXES
 from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, ConfigError, Terminated
 from framework.targets import check_targets, did_you_mean
 
 KEYS = ("input", "output", "pack", "workers", "advise", "allow_targets")
-WRITERS = {"hdf5": "framework.data.hdf5.HDF5Writer", "lmdb": "framework.data.lmdb.LMDBWriter"}
 GO_ON = "finished jobs are kept; the same command goes on"
 
 
@@ -70,13 +70,10 @@ def _output_path(config: dict[str, Any]) -> str:
     path = config["output"]["path"]
     if not isinstance(path, str) or not path.strip("/. "):
         raise ConfigError(101, f"output.path = {path}", "not a name for a store", "give the path of a file")
-    other = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}.get(Path(path.rstrip("/")).suffix)
-    if (
-        other is not None
-        and str(config["output"]["_target_"]) in WRITERS.values()
-        and config["output"]["_target_"] != WRITERS[other]
-    ):
-        raise ConfigError(101, f"output.path = {path}", "is named after another format than output= has", f"add output={other}")
+    formats = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
+    named, made = formats.get(Path(path.rstrip("/")).suffix), formats.get(SUFFIXES.get(config["output"]["_target_"], ""))
+    if named and made and named != made:
+        raise ConfigError(101, f"output.path = {path}", f"is named after another format than {made}", f"add output={named}")
     return path.rstrip("/")
 
 

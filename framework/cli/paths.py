@@ -1,7 +1,11 @@
-"""Where the configuration lives: beside the package in a checkout, inside it in an installed wheel."""
+"""Where the configuration lives: beside the package in a checkout, inside it in an installed wheel; and how stores are named."""
 
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
 CONF = ROOT / "conf"
+SUFFIXES = {
+    "framework.data.hdf5.HDF5Writer": ".h5",
+    "framework.data.lmdb.LMDBWriter": ".lmdb",
+}  # of files that are stores, by their writers

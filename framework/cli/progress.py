@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from framework.cli.paths import CONF
+from framework.cli.paths import CONF, SUFFIXES
 from framework.contracts import RecordInput
 from framework.data.hdf5 import HDF5Writer
 from framework.errors import ConfigError
@@ -24,7 +24,6 @@ from framework.pack.run import pack
 from framework.prepare import packed_from_others, prepare
 from framework.targets import did_you_mean
 
-SUFFIXES = {"framework.data.hdf5.HDF5Writer": ".h5", "framework.data.lmdb.LMDBWriter": ".lmdb"}  # files that are stores
 TYPES: dict[str, tuple[type, ...]] = {
     "encode": (str,),
     "resize": (int, type(None)),

@@ -46,7 +46,7 @@ def num_threads() -> int:
 
 def beside(device: torch.device) -> int:
     """Threads for who hands over batches beside the step on ``device``: of a GPU's host half the cores of this process, up to 8, since one
-    alone copies a fifth of what the bus carries; on the CPU 1, since the step has the others.
+    copies less than the bus can carry; on the CPU 1, since the step has the others.
     """
     return 1 if device.type == "cpu" else min(8, max(1, torch.get_num_threads() // 2))
 
