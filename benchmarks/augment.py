@@ -1,10 +1,14 @@
 """Random crop, mirror and normalization of a batch on the host: ours beside plain vectorized torch, interleaved in one process.
 
     python benchmarks/augment.py [--records 40000] [--batch 256] [--rounds 5] [--threads 2]
+    python benchmarks/augment.py --color 224 [--batch 64] [--rounds 20] [--threads 2]
 
 uint8 [3, 32, 32] records in memory, taken in a random order, to float32 NCHW. Each batch is done by every contestant in turn, so that
 a busy machine is as hard on one as on another: read the ratios. All give the same numbers, which is checked. ``with draws`` also
 makes the random numbers of each record from (seed, epoch, record), as training does; the peers are given theirs.
+
+``--color SIDE``: brightness, contrast, saturation and hue of images of that side instead, beside Kornia (a batch at once) and Albumentations
+(each image, in bytes), which draw numbers of their own.
 """
 
 import argparse
@@ -16,7 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from framework.augment import color_jitter
+from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
+from framework.heap import keep_freed_memory
+from framework.native import find
 from framework.order import draws
 
 PADDING, MEAN, STD = 4, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
@@ -99,20 +107,74 @@ def measure(records: int, batch_size: int, rounds: int) -> dict[str, list[float]
     return seconds
 
 
+JITTER = (0.4, 0.4, 0.4, 0.1)
+
+
+def by_operators(change: Callable[[], Tensor]) -> Tensor:
+    """As where no C was compiled."""
+    color_jitter.find = lambda _: None
+    try:
+        return change()
+    finally:
+        color_jitter.find = find
+
+
+def colors(image: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """Each gives float32 [B, 3, H, W] of ``image`` (uint8); Albumentations bytes."""
+    from albumentations import ColorJitter as OfAlbumentations
+    from kornia.augmentation import ColorJitter as OfKornia
+
+    numbers, ours, kornia = draws(torch.arange(len(image)), 0, 0, 4), ColorJitter("image", *JITTER), OfKornia(*JITTER, p=1.0)
+    each = OfAlbumentations(*((1 - x, 1 + x) for x in JITTER[:3]), hue=(-JITTER[3], JITTER[3]), p=1.0)
+    rows = image.permute(0, 2, 3, 1).contiguous().numpy()
+
+    def mine() -> Tensor:
+        return ours({"image": image}, numbers)["image"]
+
+    return {
+        "color_jitter": mine,
+        "color_jitter, by torch's operators": lambda: by_operators(mine),
+        "Kornia": lambda: kornia(image.float().mul_(1 / 255)),
+        "Albumentations": lambda: torch.stack([torch.from_numpy(each(image=row)["image"]) for row in rows]),
+    }
+
+
+def measure_colors(side: int, batch_size: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds per batch of each contestant, without a first round of burn-in."""
+    contestants = colors(torch.randint(0, 256, (batch_size, 3, side, side), dtype=torch.uint8))
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        results: list[Tensor] = []
+        for name, contestant in contestants.items():
+            start = time.perf_counter()
+            results.append(contestant())
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+        if not torch.equal(results[0], results[1]):
+            raise SystemExit("with and without C the numbers differ")
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("records", 40000), ("batch", 256), ("rounds", 5), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--color", type=int, metavar="SIDE")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    seconds = measure(arguments.records, arguments.batch, arguments.rounds)
-    best = min(("plain gather", "plain indexing", "rows of a padded set"), key=lambda name: statistics.median(seconds[name]))
+    keep_freed_memory()  # as in training
+    if arguments.color:
+        seconds = measure_colors(arguments.color, arguments.batch, arguments.rounds)
+    else:
+        seconds = measure(arguments.records, arguments.batch, arguments.rounds)
+    peers = [name for name in seconds if not name.startswith(("crop_flip", "color_jitter"))]
+    best = min(peers, key=lambda name: statistics.median(seconds[name]))
     print(f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |")
     for name, times in seconds.items():
         low, middle, high = statistics.quantiles(times, n=4)
         ratios = statistics.quantiles([peer / mine for peer, mine in zip(seconds[best], times, strict=True)], n=4)
         rates = [arguments.batch / s / 1000 for s in (middle, high, low)]
-        rate, ratio = "{:.0f} k ({:.0f}, {:.0f})".format(*rates), "**{1:.2f}** ({0:.2f}, {2:.2f})".format(*ratios)
+        rate, ratio = "{:.3g} k ({:.3g}, {:.3g})".format(*rates), "**{1:.2f}** ({0:.2f}, {2:.2f})".format(*ratios)
         print(f"| {name} | {rate} | {ratio} |")
 
 

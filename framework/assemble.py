@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from framework.agreement import check_agreement, code_digest
+from framework.augment.fused import Fused
 from framework.average import Average
 from framework.batch import Batch, move, use
 from framework.build import build, last_line
@@ -36,7 +37,7 @@ from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
-from framework.order import Order, draws
+from framework.order import Order, device_key, keyed_draws
 from framework.parallel.settle import settle
 from framework.resume import Learned, check_form, check_same, learned
 from framework.scaling import Scaling, scaling_of, without_scaling
@@ -63,6 +64,7 @@ class Assembly:
         self.val_clock: Clock = make_clock(self.device, config["clock"])
         self.profiled = None if profile is None else ProfiledClock(self.clock, profile / f"rank{self.parallel.rank}{ENDING}")
         self.clock = self.profiled or self.clock
+        self._say: Callable[[str], None] = print
         self.augment: Augment = self.build("augment")
         self.train_source = self._source("train")
         self.val_source = self._source("val") if config["data"]["val"] else None
@@ -174,14 +176,19 @@ class Assembly:
         return self.build("loader", context=LoaderContext(source, self.device, self._finish(training), clock))
 
     def _finish(self, training: bool) -> Callable[[Batch, int], Batch]:
-        """The augmentation of a split's batches, with the numbers it draws."""
+        """The augmentation of a split's batches, with the numbers it draws. On the CPU there is nothing to fuse: what is slow there is C already."""
         augment, seed = self.augment, self.config["seed"]
         num_draws = augment.num_draws if training else 0
 
-        def finish(batch: Batch, epoch: int) -> Batch:
-            return augment(batch, draws(batch["index"], seed, epoch, num_draws) if num_draws else None)
+        def plain(batch: Batch, key: Tensor) -> Batch:
+            return augment(batch, keyed_draws(batch["index"], key, num_draws) if num_draws else None)
 
-        return finish
+        fused = training and self.config["compile"] and self.device.type != "cpu"
+        finish = Fused(plain, self._tell) if fused else plain
+        return lambda batch, epoch: finish(batch, device_key(seed, epoch))
+
+    def _tell(self, text: str) -> None:
+        self._say(text)
 
     def trainer(
         self, run_dir: Path | None, state: dict[str, Any] | None, stop: Callable[[], bool], say: Callable[[str], None] = print
@@ -191,6 +198,7 @@ class Assembly:
 
         ``run_dir`` None: nothing is written; for measuring. ``say``: takes warnings.
         """
+        self._say = say
         objective: Objective = self.build("objective")
         sample = self.train_source.sample(NUM_SAMPLES)
         model = self._model(objective, sample)

@@ -76,9 +76,19 @@ def draws(indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = 
 
     A row depends on (seed, epoch, record index, stream) alone: not on the batch it comes in, the rank, or the device.
     """
+    return keyed_draws(indices, _key(seed, epoch, stream), num_draws)
+
+
+def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
+    """``draws``, by the key of its other numbers."""
     counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
-    bits = _shift(_mix(counters * _GOLDEN + _key(seed, epoch, stream)), 40)  # the top 24 bits: exact in float32
+    bits = _shift(_mix(counters * _GOLDEN + key), 40)  # the top 24 bits: exact in float32
     return bits.to(torch.float32) * 2.0**-24
+
+
+def device_key(seed: int, epoch: int) -> Tensor:
+    """The key of an epoch's draws on the device: int64 [] on the host, which goes to a kernel as a number does; a plain one would be compiled into it."""
+    return torch.tensor(_key(seed, epoch, ON_DEVICE))
 
 
 def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:

@@ -77,6 +77,16 @@ def test_a_compiled_model_takes_a_short_batch_too():
 
 
 @pytest.mark.timeout(600)
+def test_a_compiled_augmentation_changes_nothing():
+    words = [*LINEAR_ONE, "augment=crop_flip", "augment.mean=[0.5]", "augment.std=[0.5]"]
+    expected, _ = trained("operators", *words)
+    for loader in ("plain", "stream"):
+        found, said = trained(f"few-{loader}", *words, f"loader={loader}", "compile=true")
+        assert "augmentation" not in said
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.timeout(600)
 def test_overflowing_steps_of_fp16_are_left_out():
     found, _ = trained("fp16", "precision=amp", "precision.dtype=fp16", "on_nan=skip", "epochs=3")
     expected, _ = trained("bf16", "precision=amp", "epochs=3")

@@ -1,17 +1,22 @@
 """Brightness, contrast, saturation and hue at random, as torchvision defines each; always in this order.
 
 The same numbers on every device: every step is a kernel that rounds once, the mean that contrast needs is summed in integers (whose
-order does not matter), and nothing is divided by a constant (CUDA would multiply by its reciprocal).
+order does not matter), and nothing is divided by a constant (CUDA would multiply by its reciprocal). On the CPU ``native/color_jitter.c``
+does the steps together, and rounds alike.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
-from framework.augment.normalize import Fields, fields_of, unit
+from framework.augment.normalize import SHARED, Fields, fields_of, unit
 from framework.batch import Batch
 from framework.errors import ConfigError
+from framework.native import find, num_threads
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as native/color_jitter.c has them
 
 
 def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
@@ -34,33 +39,51 @@ def _mean(gray: Tensor) -> Tensor:
     return (total.double() * (1 / (65536 * gray[0].numel()))).float()
 
 
-def _turned(image: Tensor, turn: Tensor) -> Tensor:
-    """The hue moved by ``turn`` (float32 [B], in turns of the color circle). Source: Smith, "Color gamut transform pairs"."""
-    red, green, blue = image.unbind(1)
-    value, least = image.amax(1), image.amin(1)
-    spread = value - least
-    safe = torch.where(spread == 0, 1.0, spread)
-    saturation = spread / torch.where(spread == 0, 1.0, value)
-    away_red, away_green, away_blue = ((value - channel) / safe for channel in (red, green, blue))
-    sixth = torch.where(
-        value == red, away_blue - away_green, torch.where(value == green, 2 + away_red - away_blue, 4 + away_green - away_red)
-    )
-    hue = sixth * (1 / 6) + turn.view(-1, 1, 1)
-    return _rgb(hue - hue.floor(), saturation, value)
+def _turned(image: Tensor, sixths: Tensor) -> Tensor:
+    """The hue moved by ``sixths`` (float32 [B]) of the color circle. Source: Smith, "Color gamut transform pairs", there and back in one
+    formula: a channel is full for two sixths, falls for one, is empty for two and rises for one, each a third behind the other.
+    """
+    red, green, blue = image.split(1, 1)
+    value = image.amax(1, keepdim=True)
+    chroma = value - image.amin(1, keepdim=True)
+    is_red, is_green = value == red, value == green
+    apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
+    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)))
+    hue += sixths.view(-1, 1, 1, 1)
+    return torch.cat([_channel(value, chroma, hue + ahead) for ahead in (5, 3, 1)], 1)
 
 
-def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """[B, H, W] each, in [0, 1] -> [B, 3, H, W]."""
-    place = hue * 6
-    sector = place.floor()
-    rest = place - sector
-    low = value * (1 - saturation)
-    falling, rising = value * (1 - saturation * rest), value * (1 - saturation * (1 - rest))
-    choice = sector.long().remainder(6).unsqueeze(1)
-    red = torch.stack([value, falling, low, low, rising, value], dim=1).gather(1, choice)
-    green = torch.stack([rising, value, value, falling, low, low], dim=1).gather(1, choice)
-    blue = torch.stack([low, low, rising, value, value, falling], dim=1).gather(1, choice)
-    return torch.cat([red, green, blue], dim=1).clamp_(0, 1)
+def _channel(value: Tensor, chroma: Tensor, place: Tensor) -> Tensor:
+    """``place``: sixths of the circle from where the channel is full."""
+    place = place - (place * (1 / 6)).floor_().mul_(6)
+    return value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma)
+
+
+def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
+    """``steps``: which of the four; ``factors``: float32 [B] of each."""
+    brightness, contrast, saturation, sixths = factors
+    if steps & BRIGHTNESS:
+        image = _blend(image, 0.0, brightness)
+    if steps & CONTRAST:
+        image = _blend(image, _mean(_gray(image)), contrast)
+    if steps & SATURATION:
+        image = _blend(image, _gray(image), saturation)
+    return _turned(image, sixths) if steps & HUE else image
+
+
+def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
+    """The same in two passes over colored images on the CPU; None where the compiled function is not there or not made for it."""
+    if image.device.type != "cpu" or image.dtype not in (torch.uint8, torch.float32) or image.dim() != 4 or image.shape[1] != 3:
+        return None
+    function = find("paceline_color_jitter")
+    if function is None:
+        return None
+    image, table = image.contiguous(), torch.stack(list(factors), 1)
+    out = torch.empty(image.shape)
+    threads = num_threads() if out.numel() >= SHARED else 1
+    of_bytes, pixels = image.dtype == torch.uint8, image.shape[2] * image.shape[3]
+    function(image.data_ptr(), of_bytes, len(image), pixels, steps, table.data_ptr(), out.data_ptr(), threads)
+    return out
 
 
 @final
@@ -89,13 +112,12 @@ class ColorJitter:
         if image.shape[1] != 3 and (self.saturation or self.hue):
             what = f"would change colors, which images of {image.shape[1]} channel(s) have not"
             raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
-        if self.brightness:
-            image = _blend(image, 0.0, _factor(draws[:, 0], self.brightness))
-        if self.contrast:
-            image = _blend(image, _mean(_gray(image)), _factor(draws[:, 1], self.contrast))
-        if self.saturation:
-            image = _blend(image, _gray(image), _factor(draws[:, 2], self.saturation))
-        return _turned(image, draws[:, 3] * (2 * self.hue) - self.hue) if self.hue else image
+        widths = (self.brightness, self.contrast, self.saturation)
+        factors = [_factor(draws[:, i], width) for i, width in enumerate(widths)]
+        factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
+        steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
+        found = _compiled(image, steps, factors)
+        return _by_torch(unit(image), steps, factors) if found is None else found
 
 
 def _factor(draws: Tensor, width: float) -> Tensor:

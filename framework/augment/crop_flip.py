@@ -5,6 +5,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from framework.augment.flip import chance, words
 from framework.augment.normalize import Fields, check_statistics, crop_flip, fields_of, normalized, scale_and_shift
@@ -18,6 +19,8 @@ def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Ten
     A record is mirrored on its way into the padded batch, four pixels at a time; then a cut is one strided window of the padded
     batch's memory, given by where it starts, and the windows of all records are copied by one ``index_select``.
     """
+    if is_compiling():
+        return _gathered(image, offsets, mirror, padding)
     image = image.contiguous()
     batch_size, channels, height, width = image.shape
     source = words(image)
@@ -34,6 +37,24 @@ def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Ten
     last = ((channels - 1) * rows + height - 1) * columns + width - 1  # a window's last pixel
     windows = padded.as_strided((batch_size * record - last, channels, height, width), (1, rows * columns, columns, 1))
     return windows.index_select(0, starts)
+
+
+def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+    """The same, each pixel by its place: slow as operators of torch's, which pass over an index per pixel; compiled it is one kernel, with what
+    comes before and after.
+    """
+    height, width = image.shape[2:]
+    rows = torch.arange(height, device=image.device) + (offsets[:, :1] - padding)
+    places = torch.arange(width, device=image.device)
+    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places) + (offsets[:, 1:] - padding)
+    rows, columns = rows.view(-1, 1, height, 1), columns.view(-1, 1, 1, width)
+    there = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    record, channel = (
+        torch.arange(n, device=image.device).view(shape)
+        for n, shape in zip(image.shape, ((-1, 1, 1, 1), (-1, 1, 1)), strict=False)
+    )
+    found = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    return torch.where(there, found, 0)
 
 
 @final

@@ -4,6 +4,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from framework.augment.normalize import Fields, fields_of
 from framework.batch import Batch
@@ -17,7 +18,11 @@ def chance(name: str, value: float) -> float:
 
 
 def words(image: Tensor) -> Tensor:
-    """The same memory with four uint8 pixels of a row as one int32, where rows can be cut so: moving words is four times as fast."""
+    """The same memory with four uint8 pixels of a row as one int32, where rows can be cut so: moving words is four times as fast. A compiled
+    kernel makes words by itself.
+    """
+    if is_compiling():
+        return image
     fits = image.dtype == torch.uint8 and image.shape[-1] % 4 == 0 and image.storage_offset() % 4 == 0 and image.is_contiguous()
     return image.view(torch.int32) if fits else image
 

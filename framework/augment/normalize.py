@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.compiler import assume_constant_result
 
 from framework.batch import Batch
 from framework.native import find, num_threads
@@ -24,6 +25,11 @@ def unit(image: Tensor) -> Tensor:
     return image if image.is_floating_point() else image.to(torch.float32).mul_(1 / 255)
 
 
+@assume_constant_result  # where an augmentation is compiled, too
+def _made_once(mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return _scale_and_shift(mean, std, white, device)
+
+
 @cache
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Made once per device: a tensor made from a list at every batch would be a synchronizing copy at every batch."""
@@ -38,7 +44,7 @@ def scale_and_shift(
     """What ``image``'s values are multiplied by, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    return _scale_and_shift(tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device)
+    return _made_once(tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device)
 
 
 def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -63,8 +69,10 @@ def crop_flip(
 
     None where the compiled function is not there or not made for it.
     """
+    if image.device.type != "cpu" or image.dtype != torch.uint8 or image.dim() != 4:
+        return None
     compiled = find("paceline_crop_flip")
-    if compiled is None or image.dtype != torch.uint8 or image.device.type != "cpu" or image.dim() != 4:
+    if compiled is None:
         return None
     image, count = image.contiguous(), image.shape[1]
     if scale is not None and scale.numel() not in (1, count):

@@ -10,6 +10,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.compiler import assume_constant_result
 
 from framework.augment.curve import log_uniform
 from framework.augment.cutmix import inside
@@ -18,8 +19,13 @@ from framework.augment.normalize import Fields, fields_of
 from framework.batch import Batch
 
 
-@cache
+@assume_constant_result  # where an augmentation is compiled, too
 def _paint(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _mixed(value, dtype, device)
+
+
+@cache
+def _mixed(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """[C, 1, 1]; made once per device."""
     if not dtype.is_floating_point and not all(v.is_integer() and 0 <= v <= 255 for v in value):
         raise ValueError(f"value = {list(value)} is no pixel from 0 to 255, and these are not normalized")

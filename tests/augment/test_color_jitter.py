@@ -1,16 +1,31 @@
 import colorsys
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.errors import ConfigError
+from framework.native import find
 from framework.order import draws
 
 IMAGE = torch.randint(0, 256, (8, 3, 5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 IMAGE[0] = 77  # gray: no hue
 IMAGE[1, :, 0, 0] = torch.tensor([255, 0, 0])
 NUMBERS = draws(torch.arange(8), 0, 0, 4)
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request, monkeypatch):
+    if request.param == "compiled" and find("paceline_color_jitter") is None:
+        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+    if request.param == "torch":
+        monkeypatch.setattr(color_jitter, "find", lambda name: None)
 
 
 def jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0):
@@ -80,3 +95,38 @@ def test_outside_training_bytes_become_the_same_kind_of_floats():
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="hue"):
         jitter(**wrong)
+
+
+@given(
+    st.integers(0, 2**20),
+    st.tuples(st.integers(1, 3), st.integers(1, 19), st.integers(1, 40)),
+    st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 1.7])] * 3, st.sampled_from([0.0, 0.1, 0.5])),
+    st.sampled_from(["bytes", "few colors", "floats"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_both_ways_round_alike(seed, shape, widths, kind):
+    check_both_ways(seed, shape, widths, kind)
+
+
+def check_both_ways(seed, shape, widths, kind):
+    generator, (count, height, width) = torch.Generator().manual_seed(seed), shape
+    image = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+    if kind == "few colors":  # channels that are equal, and pixels without any color
+        image = image // 128 * 255
+    if kind == "floats":
+        image = torch.rand(image.shape, generator=generator)
+    augment, numbers = jitter(*widths), draws(torch.arange(count), seed, 0, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(color_jitter, "find", find)
+        found = augment({"image": image}, numbers)["image"]
+        patch.setattr(color_jitter, "find", lambda name: None)
+        assert torch.equal(found, augment({"image": image}, numbers)["image"])
+    if any(widths):
+        assert found.min() >= 0
+        assert found.max() <= 1
+
+
+def test_threads_that_share_a_batch_round_alike():
+    """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
+    words = "from tests.augment.test_color_jitter import check_both_ways; check_both_ways(0, (40, 60, 70), (0.4, 0.4, 0.4, 0.1), 'bytes')"
+    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100)

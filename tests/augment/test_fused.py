@@ -1,0 +1,133 @@
+"""torch's compiler for the CPU: the same graph that a GPU's kernels are made of, and numbers that can be compared here."""
+
+import pytest
+import torch
+from torch._inductor import config, metrics
+
+from framework.augment import color_jitter, normalize
+from framework.augment.color_jitter import ColorJitter
+from framework.augment.compose import Compose
+from framework.augment.crop_flip import CropFlip
+from framework.augment.cutmix import CutMix
+from framework.augment.flip import Flip
+from framework.augment.fused import Fused
+from framework.augment.mixup import Mixup
+from framework.augment.none import NoAugment
+from framework.augment.normalize import Normalize
+from framework.augment.random_erasing import RandomErasing
+from framework.order import device_key, draws, keyed_draws
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # the compiler's own
+ALL = Compose(
+    {
+        "crop": CropFlip("image", 3, 0.5, None, None),
+        "flip": Flip("image", 0.5, 0.5),
+        "jitter": ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
+        "normalize": Normalize("image", [0.5, 0.4, 0.3], [0.2, 0.2, 0.3]),
+        "erase": RandomErasing("image", 0.5, [0.02, 0.33], [0.3, 3.3], [0.0]),
+        "mix": Mixup("image", "label", 3, 0.3, 0.8),
+        "cut": CutMix("image", "label", 3, 1.0, 0.8),
+    }
+)
+EACH = [
+    (NoAugment(), 0, (6,)),
+    (Normalize("image", [0.5], [0.5]), 1, (6, 4)),
+    (ALL, 25, (6,)),
+]  # the most kernels, sizes of batches
+each = pytest.mark.parametrize(("augment", "most", "sizes"), EACH, ids=lambda value: type(value).__name__)
+
+
+@pytest.fixture(autouse=True)
+def operators(monkeypatch):
+    """As on a GPU: without the functions in C, which the compiler cannot look into."""
+    for module in (color_jitter, normalize):
+        monkeypatch.setattr(module, "find", lambda name: None)
+    torch.compiler.reset()
+    with config.patch(compile_threads=1):  # a pool of them would stay behind
+        yield
+
+
+def finish_of(augment):
+    def finish(batch, key):
+        return augment(batch, keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None)
+
+    return finish
+
+
+def batch_of(count):
+    generator = torch.Generator().manual_seed(count)
+    image = torch.randint(0, 256, (count, 3, 9, 12), dtype=torch.uint8, generator=generator)
+    return {"index": torch.arange(count), "image": image, "label": torch.arange(count) % 3}
+
+
+@each
+def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(augment, most, sizes):
+    told, finish = [], finish_of(augment)
+    fused = Fused(finish, told.append)
+    metrics.reset()
+    for count in sizes:
+        for epoch in range(3):
+            batch = batch_of(count)
+            found, expected = fused(batch, device_key(0, epoch)), finish(batch, device_key(0, epoch))
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+            assert torch.equal(batch["image"], batch_of(count)["image"])
+    assert not told
+    assert bool(metrics.generated_kernel_count) == bool(most)
+    assert metrics.generated_kernel_count <= len(sizes) * most  # an epoch is not compiled for
+
+
+def test_the_compiled_one_is_used_after_a_first_batch():
+    calls = []
+
+    def finish(batch, key):
+        if not torch.compiler.is_compiling():
+            calls.append(len(batch["image"]))
+        return {"image": batch["image"] * 2 + key}
+
+    fused = Fused(finish, print)
+    for _ in range(3):
+        assert torch.equal(fused({"image": torch.ones(2)}, torch.tensor(1))["image"], torch.full((2,), 3.0))
+    assert calls == [2]
+
+
+def test_other_numbers_are_not_used_and_told_once():
+    def finish(batch, key):
+        return {"image": batch["image"] + (1e-3 if torch.compiler.is_compiling() else 0), "label": batch["label"]}
+
+    told = []
+    fused = Fused(finish, told.append)
+    for count in (2, 2, 3):
+        batch = batch_of(count)
+        assert torch.equal(fused(batch, device_key(0, 0))["image"], batch["image"])
+    assert told == ["note: compile=true: compiling the augmentation gives other numbers in image; it runs kernel by kernel"]
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_is_told_once():
+    def finish(batch, key):
+        return {"image": batch["image"] + int(batch["image"].sum().item() > 0)}
+
+    told = []
+    fused = Fused(finish, told.append)
+    for _ in range(2):
+        assert torch.equal(fused(batch_of(2), device_key(0, 0))["image"], batch_of(2)["image"] + 1)
+    assert len(told) == 1
+    assert told[0].startswith("note: compile=true: compiling the augmentation is not possible (")
+    assert "\n" not in told[0]
+
+
+def test_the_key_on_the_host_draws_what_the_numbers_do():
+    indices = torch.arange(5)
+    assert torch.equal(keyed_draws(indices, device_key(3, 2), 4), draws(indices, 3, 2, 4))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@each
+def test_kernels_of_a_gpu_give_the_numbers_of_the_cpu(augment, most, sizes):
+    told, finish = [], finish_of(augment)
+    fused, batch = Fused(finish, told.append), batch_of(6)
+    there = {name: tensor.cuda() for name, tensor in batch.items()}
+    for epoch in range(3):
+        expected = finish(batch, device_key(0, epoch))
+        assert all(torch.equal(found.cpu(), expected[name]) for name, found in fused(there, device_key(0, epoch)).items())
+    assert not told
