@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -38,10 +38,11 @@ from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # n
 from tune import make_images  # noqa: E402
 
 from framework.assemble import numbered  # noqa: E402
+from framework.augment.fused import Fused  # noqa: E402
 from framework.batch import Batch, move, pin, use  # noqa: E402
 from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.variant import composed  # noqa: E402
-from framework.contracts import LoaderContext, MicroBatch  # noqa: E402
+from framework.contracts import Augment, LoaderContext, MicroBatch  # noqa: E402
 from framework.errors import ResourceError  # noqa: E402
 from framework.graph import CudaRecorder  # noqa: E402
 from framework.loader.plain import PlainLoader  # noqa: E402
@@ -50,7 +51,7 @@ from framework.loader.queue import Ahead, Occupancy  # noqa: E402
 from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
-from framework.order import draws  # noqa: E402
+from framework.order import device_key, draws, keyed_draws  # noqa: E402
 from framework.probe import Probe, Rate  # noqa: E402
 
 NOBODY = Grant(typed=False, exported="")
@@ -515,7 +516,20 @@ AUGMENTS = {
     "mixup": ["augment=mixup"],
     "cutmix": ["augment=cutmix"],
     "normalize": ["augment=normalize"],
+    "four together": [
+        "augment=compose",
+        "+augment@augment.parts.cut=crop_flip",
+        "+augment@augment.parts.color=color_jitter",
+        "+augment@augment.parts.erase=random_erasing",
+        "+augment@augment.parts.mix=mixup",
+        *(f"augment.parts.cut.{key}=null" for key in ("mean", "std")),
+    ],
     "kornia": ["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip, params: {p: 0.5}}]", "augment.together=true"],
+    "kornia: colors": [
+        "augment=kornia",
+        "augment.pipeline=[{name: ColorJitter, params: {brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1}}]",
+        "augment.together=true",
+    ],
 }
 
 
@@ -529,21 +543,47 @@ def augments(bench: Bench) -> dict[str, Any]:
             with closing(bench.probe(*bench.photos()[: len(PHOTOS) - 5], *words, "data.source.num_classes=10")) as probe:
                 augment = probe.assembly.augment
         except Exception as error:  # kornia is an extra
-            rows.append((name, "not here", str(error)[:60], ""))
+            rows.append((name, "not here", str(error)[:60], "", "", ""))
             continue
         there, numbers = move(batch, bench.device), draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None
         on_device = None if numbers is None else numbers.to(bench.device)
         took = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
+        compiled, note = few_kernels(bench, name, augment, there)
         apart = furthest(augment(batch, numbers), augment(there, on_device))
         limit = image.numel() * 5 / bench.floors.memory  # a byte read and a float written
-        rows.append((name, f"{1e3 * took:.3f}", f"{took / limit:.2f}", f"{apart:.1e}"))
-        found[name] = {"ms": 1e3 * took, "apart": apart}
+        columns = [
+            cell for s in (took, compiled) for cell in (("", note) if s is None else (f"{1e3 * s:.3f}", f"{s / limit:.2f}"))
+        ]
+        rows.append((name, *columns, f"{apart:.1e}"))
+        found[name] = {"ms": 1e3 * took, "compiled_ms": compiled and 1e3 * compiled, "apart": apart, "note": note}
     told(
         f"Augmenting {len(image)} images of 224 on the device",
-        ("augment", "ms a batch", "of reading and writing as many bytes in its memory", "furthest from the CPU's"),
+        (
+            "augment",
+            "ms a batch",
+            "of reading and writing as many bytes in its memory",
+            "compiled, with its draws",
+            "of the same",
+            "furthest from the CPU's",
+        ),
         rows,
     )
     return found
+
+
+def few_kernels(bench: Bench, name: str, augment: Augment, batch: Batch) -> tuple[float | None, str]:
+    """Seconds for a batch with its draws as ``compile=true`` has it; None, and why, where it is not compiled."""
+    if not getattr(augment, "exact", False) or (bench.small and name not in ("crop_flip", "random_erasing")):
+        return None, "not compiled"
+    notes: list[str] = []
+
+    def finish(batch: Batch, key: Tensor) -> Batch:
+        return augment(batch, keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None)
+
+    fused, key = Fused(finish, notes.append), device_key(0, 0)
+    fused(batch, key)
+    seconds = bench.timed(partial(fused, batch, key), 3 if bench.small else 30)
+    return (None, notes[0]) if notes else (seconds, "")
 
 
 def furthest(one: Batch, other: Batch) -> float:

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,8 @@ class Assembly:
             )
         if self.config["cuda_graph"] and not self._captures:
             notes.append(f"cuda_graph=true: {self._not_captured}; steps run kernel by kernel")
+        if self.config["compile"] and self.device.type != "cpu" and not self._fuses:
+            notes.append("compile=true: the augmentation is not said to be exact, and runs kernel by kernel")
         return notes
 
     @property
@@ -176,19 +178,25 @@ class Assembly:
         return self.build("loader", context=LoaderContext(source, self.device, self._finish(training), clock))
 
     def _finish(self, training: bool) -> Callable[[Batch, int], Batch]:
-        """The augmentation of a split's batches, with the numbers it draws. On the CPU there is nothing to fuse: what is slow there is C already."""
+        """The augmentation of a split's batches, with the numbers it draws."""
         augment, seed = self.augment, self.config["seed"]
         num_draws = augment.num_draws if training else 0
 
         def plain(batch: Batch, key: Tensor) -> Batch:
             return augment(batch, keyed_draws(batch["index"], key, num_draws) if num_draws else None)
 
-        fused = training and self.config["compile"] and self.device.type != "cpu"
-        finish = Fused(plain, self._tell) if fused else plain
-        return lambda batch, epoch: finish(batch, device_key(seed, epoch))
+        finish = Fused(plain, self._tell) if training and self._fuses else plain
+        key = lru_cache(maxsize=1)(partial(device_key, seed))  # of an epoch
+        return lambda batch, epoch: finish(batch, key(epoch))
+
+    @property
+    def _fuses(self) -> bool:
+        """Whether the augmentation is compiled. On the CPU there is nothing to fuse: what is slow there is C already."""
+        return self.config["compile"] and self.device.type != "cpu" and getattr(self.augment, "exact", False)
 
     def _tell(self, text: str) -> None:
-        self._say(text)
+        if self.parallel.rank == 0:
+            self._say(text)
 
     def trainer(
         self, run_dir: Path | None, state: dict[str, Any] | None, stop: Callable[[], bool], say: Callable[[str], None] = print

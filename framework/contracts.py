@@ -203,7 +203,11 @@ class Transform(Protocol):
 
 
 class Augment(Protocol):
-    """What is done to a batch on the device: cast, normalize, and in training random changes with one draw per record."""
+    """What is done to a batch on the device: cast, normalize, and in training random changes with one draw per record.
+
+    One that also has ``exact = True`` is compiled on a GPU by ``compile=true``: a function of its arguments alone, of operations that round as
+    soon as they are done (sums, products, quotients, square roots, comparisons, places), not of exponentials or powers, in torch's operators.
+    """
 
     @property
     def num_draws(self) -> int:

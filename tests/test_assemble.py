@@ -54,6 +54,29 @@ def test_a_model_that_does_not_fit_the_data_is_told_with_the_data_s_shapes(model
 SYNTHETIC = ["data=synthetic", "data.val=null", "epochs=1", "max_steps=2", "report_every=1", "workers.num=0"]
 
 
+def test_the_augmentation_is_compiled_where_that_was_asked_for_and_is_exact_and_not_on_the_cpu(monkeypatch):
+    from framework.assemble import Assembly
+    from framework.cli.allowed import Grant
+    from framework.cli.variant import composed
+    from framework.probe import Probe
+
+    for words, exact in (
+        [["augment=normalize"], True],
+        [["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip}]"], False],
+    ):
+        config, allowed = composed([*SYNTHETIC, "compile=true", *words], Grant(typed=False, exported=""))
+        probe = Probe(config, allowed)
+        try:
+            assembly: Assembly = probe.assembly
+            assert not assembly._fuses
+            assert not any("compile" in note for note in assembly.notes)
+            monkeypatch.setattr(assembly, "device", torch.device("cuda", 0))
+            assert assembly._fuses == exact
+            assert any("compile=true" in note for note in assembly.notes) == (not exact)
+        finally:
+            probe.close()
+
+
 def test_a_pixel_s_channels_lie_together_where_that_was_asked_for():
     from framework.cli.allowed import Grant
     from framework.cli.variant import composed

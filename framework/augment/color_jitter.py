@@ -35,8 +35,8 @@ def _gray(image: Tensor) -> Tensor:
 
 def _mean(gray: Tensor) -> Tensor:
     """[B, 1, 1, 1]: of each image, to 1/65536 per pixel, summed exactly."""
-    total = (gray * 65536).round_().long().sum((1, 2, 3), keepdim=True)
-    return (total.double() * (1 / (65536 * gray[0].numel()))).float()
+    total = (gray.clamp(0, 1) * 65536).round_().long().sum((1, 2, 3), keepdim=True)
+    return (total.double() * (1 / (65536 * max(1, gray.shape[1:].numel())))).float()
 
 
 def _turned(image: Tensor, sixths: Tensor) -> Tensor:
@@ -79,6 +79,8 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
     if function is None:
         return None
     image, table = image.contiguous(), torch.stack(list(factors), 1)
+    if table.shape != (len(image), 4) or table.dtype != torch.float32 or table.device != image.device:
+        return None  # torch says what is wrong
     out = torch.empty(image.shape)
     threads = num_threads() if out.numel() >= SHARED else 1
     of_bytes, pixels = image.dtype == torch.uint8, image.shape[2] * image.shape[3]
@@ -94,6 +96,7 @@ class ColorJitter:
     """
 
     num_draws = 4
+    exact = True
 
     def __init__(self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float) -> None:
         if min(brightness, contrast, saturation, hue) < 0 or hue > 0.5:

@@ -20,6 +20,7 @@ class Compose:
             raise ValueError("parts = {} changes nothing: name some, or choose augment=none")
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in self.parts.values())
+        self.exact = all(getattr(part, "exact", False) for part in self.parts.values())
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         start = 0

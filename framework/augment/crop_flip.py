@@ -66,6 +66,7 @@ class CropFlip:
     """
 
     num_draws = 3
+    exact = True
 
     def __init__(
         self, field: Fields, padding: int, flip: float, mean: Sequence[float] | None, std: Sequence[float] | None

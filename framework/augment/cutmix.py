@@ -28,6 +28,7 @@ class CutMix:
     """
 
     num_draws = 4
+    exact = True
 
     def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes

@@ -41,6 +41,7 @@ class Flip:
     """
 
     num_draws = 2
+    exact = True
 
     def __init__(self, field: Fields, flip: float, flip_vertical: float) -> None:
         self.fields, self.flip, self.flip_vertical = (

@@ -12,6 +12,7 @@ class NoAugment:
     """The batch, unchanged."""
 
     num_draws = 0
+    exact = True
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         return dict(batch)

@@ -22,7 +22,7 @@ def fields_of(field: Fields) -> tuple[str, ...]:
 
 def unit(image: Tensor) -> Tensor:
     """Pixels as float32 in [0, 1]: uint8 divided by 255; floats are taken to be that already."""
-    return image if image.is_floating_point() else image.to(torch.float32).mul_(1 / 255)
+    return image.to(torch.float32) if image.is_floating_point() else image.to(torch.float32).mul_(1 / 255)
 
 
 @assume_constant_result  # where an augmentation is compiled, too
@@ -71,6 +71,8 @@ def crop_flip(
     """
     if image.device.type != "cpu" or image.dtype != torch.uint8 or image.dim() != 4:
         return None
+    if any(given is not None and len(given) != len(image) for given in (offsets, mirror)):
+        return None  # torch says what is wrong
     compiled = find("paceline_crop_flip")
     if compiled is None:
         return None
@@ -101,6 +103,7 @@ class Normalize:
     """``field``: the image's name in the batch, or several; ``mean`` and ``std``: per channel, or one for all, of pixels in [0, 1]."""
 
     num_draws = 0
+    exact = True
 
     def __init__(self, field: Fields, mean: Sequence[float], std: Sequence[float]) -> None:
         check_statistics(mean, std)

@@ -40,6 +40,7 @@ class RandomErasing:
     """
 
     num_draws = 5
+    exact = True
 
     def __init__(
         self, field: Fields, probability: float, scale: Sequence[float], ratio: Sequence[float], value: Sequence[float]

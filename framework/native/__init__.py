@@ -22,11 +22,11 @@ SIGNATURES = {
 
 @cache
 def find(name: str) -> Any:
-    """The compiled function, which gives Python's lock away meanwhile; None where it could not be compiled."""
+    """The compiled function, which gives Python's lock away meanwhile; None where it could not be compiled, or was from older sources."""
     library = _library()
-    if library is None:
+    function = getattr(library, name, None)
+    if function is None:
         return None
-    function = getattr(library, name)
     function.argtypes = SIGNATURES[name]
     return function
 

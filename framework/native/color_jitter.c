@@ -28,6 +28,7 @@ typedef struct {
 typedef struct { float red[PIECE], green[PIECE], blue[PIECE]; } Piece;
 
 static inline float clamped(float x) { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
+static inline float bounded(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }  /* also what is no number, which has no integer */
 
 FASTEST static void load(const Job *job, int64_t at, int64_t count, float *to)
 {
@@ -57,7 +58,7 @@ FASTEST static int64_t sum_of_gray(const Piece *piece, int64_t count)
 {
     int32_t total = 0;
     for (int64_t i = 0; i < count; i++)
-        total += (int32_t)rintf(gray(piece->red[i], piece->green[i], piece->blue[i]) * 65536.0f);
+        total += (int32_t)rintf(bounded(gray(piece->red[i], piece->green[i], piece->blue[i])) * 65536.0f);
     return total;
 }
 

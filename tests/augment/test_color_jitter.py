@@ -97,14 +97,35 @@ def test_what_cannot_be_is_refused(wrong):
         jitter(**wrong)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("step", ["brightness", "contrast", "saturation", "hue"])
+def test_other_floats_become_float32(dtype, step):
+    image = torch.rand(8, 3, 5, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = applied(jitter(**{step: 0.3}), image)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, applied(jitter(**{step: 0.3}), image.to(torch.float32)))
+
+
+def test_draws_of_another_number_of_records_are_refused():
+    with pytest.raises(RuntimeError):
+        jitter(0.4, 0.4, 0.4, 0.1)({"image": IMAGE}, NUMBERS[:3])
+
+
+def test_no_record_and_no_pixel_stay_none():
+    assert applied(jitter(0.4, 0.4, 0.4, 0.1), IMAGE[:0]).shape == (0, 3, 5, 4)
+    assert applied(jitter(contrast=0.4), IMAGE[:, :, :, :0]).shape == (8, 3, 5, 0)
+
+
 @given(
     st.integers(0, 2**20),
     st.tuples(st.integers(1, 3), st.integers(1, 19), st.integers(1, 40)),
     st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 1.7])] * 3, st.sampled_from([0.0, 0.1, 0.5])),
-    st.sampled_from(["bytes", "few colors", "floats"]),
+    st.sampled_from(["bytes", "few colors", "floats", "other floats"]),
 )
 @settings(max_examples=60, deadline=None)
 def test_both_ways_round_alike(seed, shape, widths, kind):
+    if find("paceline_color_jitter") is None:
+        pytest.skip("framework/native is not compiled here")
     check_both_ways(seed, shape, widths, kind)
 
 
@@ -115,13 +136,15 @@ def check_both_ways(seed, shape, widths, kind):
         image = image // 128 * 255
     if kind == "floats":
         image = torch.rand(image.shape, generator=generator)
+    if kind == "other floats":
+        image = torch.randn(image.shape, generator=generator) * 300
     augment, numbers = jitter(*widths), draws(torch.arange(count), seed, 0, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(color_jitter, "find", find)
         found = augment({"image": image}, numbers)["image"]
         patch.setattr(color_jitter, "find", lambda name: None)
         assert torch.equal(found, augment({"image": image}, numbers)["image"])
-    if any(widths):
+    if any(widths) and "floats" not in kind:
         assert found.min() >= 0
         assert found.max() <= 1
 

@@ -123,6 +123,11 @@ def check_both_ways(threads):
             assert torch.equal(found, augment({"image": image}, numbers)["image"])
 
 
+def test_draws_of_another_number_of_records_are_refused():
+    with pytest.raises((RuntimeError, IndexError)):
+        CropFlip("image", 2, 0.5, MEAN, STD)({"image": IMAGE}, draws(torch.arange(5), 0, 0, 3))
+
+
 def test_both_ways_round_alike():
     check_both_ways(1)
 

@@ -90,29 +90,71 @@ def test_the_compiled_one_is_used_after_a_first_batch():
     assert calls == [2]
 
 
-def test_other_numbers_are_not_used_and_told_once():
-    def finish(batch, key):
-        return {"image": batch["image"] + (1e-3 if torch.compiler.is_compiling() else 0), "label": batch["label"]}
+def one_off(batch, key):
+    """Another last bit, compiled, in batches of three."""
+    image = batch["image"].to(torch.float32)
+    if torch.compiler.is_compiling() and len(image) == 3:
+        image = torch.nextafter(image, image + 1)
+    return {"image": image, "label": batch["label"]}
 
+
+def test_other_numbers_for_one_size_are_not_used_and_told_once():
     told = []
-    fused = Fused(finish, told.append)
-    for count in (2, 2, 3):
+    fused = Fused(one_off, told.append)
+    for count in (2, 3, 3, 2, 3):
         batch = batch_of(count)
-        assert torch.equal(fused(batch, device_key(0, 0))["image"], batch["image"])
+        assert torch.equal(fused(batch, device_key(0, 0))["image"], batch["image"].float())
+        assert len(told) == (count == 3 or bool(told))
     assert told == ["note: compile=true: compiling the augmentation gives other numbers in image; it runs kernel by kernel"]
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_and_is_told_once():
-    def finish(batch, key):
-        return {"image": batch["image"] + int(batch["image"].sum().item() > 0)}
+def test_the_compiler_is_told_to_round_as_operators_do(monkeypatch):
+    told, real = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **words: told.append(words) or real(function, **words))
+    Fused(one_off, print)
+    assert told[0]["options"] == {"emulate_precision_casts": True, "eager_numerics.division_rounding": True}
 
+
+def rows(batch, key):
+    """A view, for which nothing has to be compiled."""
+    return {"image": batch["image"].flatten(1)}
+
+
+def test_each_run_of_a_process_has_its_own_sizes():
     told = []
-    fused = Fused(finish, told.append)
+    for number in range(12):
+        fused = Fused(rows, told.append)
+        fused(batch_of(2 + number), device_key(0, 0))
+    assert not told
+
+
+def plus_one(batch, key):
+    return {"image": batch["image"] + 1}
+
+
+def unlike_a_graph(batch, key):
+    """It reads the device."""
+    return {"image": batch["image"] + int(batch["image"].sum().item() > 0)}
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_is_told_once():
+    told = []
+    fused = Fused(unlike_a_graph, told.append)
     for _ in range(2):
         assert torch.equal(fused(batch_of(2), device_key(0, 0))["image"], batch_of(2)["image"] + 1)
     assert len(told) == 1
     assert told[0].startswith("note: compile=true: compiling the augmentation is not possible (")
     assert "\n" not in told[0]
+
+
+def test_what_fails_later_runs_as_it_is_and_is_told_once(monkeypatch):
+    told = []
+    fused = Fused(plus_one, told.append)
+    for number in range(3):
+        if number == 1:  # the compiler has to look again, and cannot
+            monkeypatch.setattr(fused, "_fused", torch.compile(unlike_a_graph, fullgraph=True))
+        assert torch.equal(fused({"image": torch.ones(2)}, device_key(0, 0))["image"], torch.full((2,), 2.0))
+    assert len(told) == 1
 
 
 def test_the_key_on_the_host_draws_what_the_numbers_do():

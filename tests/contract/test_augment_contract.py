@@ -54,6 +54,16 @@ def _equal(one, two):
 
 
 @every
+def test_only_ours_say_that_they_are_exact(augment):
+    assert getattr(augment, "exact", False) == (type(augment) is not Kornia)
+
+
+@pytest.mark.skipif(not find_spec("kornia"), reason="Kornia is not installed")
+def test_a_composition_is_as_exact_as_its_parts():
+    assert not Compose({"flip": Flip("image", 0.5, 0.0), "kornia": ALONE[-1]}).exact
+
+
+@every
 @both
 def test_what_it_is_given_stays_as_it_was(augment, training):
     batch, numbers = _batch(), _draws(augment, training)

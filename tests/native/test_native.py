@@ -4,11 +4,21 @@ import threading
 
 import torch
 
+from framework import native
 from framework.native import SIGNATURES, beside, find, limit_threads, num_threads
 
 
 def test_all_functions_are_there_or_none():
     assert len({find(name) is None for name in SIGNATURES}) == 1
+
+
+def test_a_library_of_older_sources_has_not_all_functions(monkeypatch):
+    monkeypatch.setattr(native, "_library", object)
+    find.cache_clear()
+    try:
+        assert {find(name) for name in SIGNATURES} == {None}
+    finally:
+        find.cache_clear()
 
 
 def test_the_main_thread_shares_its_calls_and_others_do_not():
