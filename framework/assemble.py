@@ -31,7 +31,7 @@ from framework.contracts import (
     SourceContext,
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
-from framework.generators import seed_generators
+from framework.generators import kept_generators, seed_generators
 from framework.graph import CudaRecorder, fused, refusal
 from framework.heap import keep_freed_memory
 from framework.measure.clock import make_clock
@@ -42,7 +42,7 @@ from framework.parallel.settle import settle
 from framework.resume import Learned, check_form, check_same, learned
 from framework.scaling import Scaling, scaling_of, without_scaling
 from framework.tally import Plan
-from framework.targets import Config
+from framework.targets import Config, targets
 from framework.trainer import Trainer
 
 NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
@@ -65,6 +65,8 @@ class Assembly:
         self.profiled = None if profile is None else ProfiledClock(self.clock, profile / f"rank{self.parallel.rank}{ENDING}")
         self.clock = self.profiled or self.clock
         self._say: Callable[[str], None] = print
+        for where, block in list(targets(config["augment"], "augment"))[1:]:
+            build(where, block, allowed)  # a part of a composition by itself: an error names it
         self.augment: Augment = self.build("augment")
         self.train_source = self._source("train")
         self.val_source = self._source("val") if config["data"]["val"] else None
@@ -259,8 +261,12 @@ class Assembly:
         return {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
 
     def _augmented(self, sample: Batch) -> Batch:
-        """As in evaluation. ConfigError C118 where the augmentation does not fit."""
+        """As in evaluation; in training it is tried too. ConfigError C118 where the augmentation does not fit."""
         try:
+            if num_draws := self.augment.num_draws:
+                on_host = move(sample, torch.device("cpu"))
+                with kept_generators(self.device):
+                    self.augment(on_host, keyed_draws(on_host["index"], device_key(self.config["seed"], 0), num_draws))
             return self._finish(training=False)(move(sample, self.device), 0)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             raise _misfit_of("augment", self.config["augment"], sample, error) from error
@@ -373,4 +379,6 @@ def _misfit_of(name: str, block: Config, batch: Batch, error: Exception) -> Conf
     why = f"there is no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {last_line(error)}"
     what = f"does not fit the data's {fields} ({why})"
     fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
+    if "Byte" in why and any(tensor.dtype == torch.uint8 for tensor in batch.values()):
+        fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
     return ConfigError(118, f"{name} = {block['_target_']}", what, fix if name == "model" else "set its keys to what the data is")

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,9 +34,21 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
             raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
         source = build(f"prepare.{split}.input", block["input"], allowed)
         writer = writer_of("data.writer", data["writer"], allowed)
-        with locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
+        with _left_as_it_was(Path(path).parent), locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
             if not Path(path).exists():
                 pack_one(source, block.get("pack") or {}, writer, path, data["writer"]["_target_"])
+
+
+@contextmanager
+def _left_as_it_was(folder: Path) -> Generator[None]:
+    """A folder that was not there is not there either where nothing came into it."""
+    was_there = folder.exists()
+    try:
+        yield
+    finally:
+        if not was_there:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:

@@ -88,6 +88,7 @@ def check(config: dict[str, Any]) -> None:
             )
         if key not in config:
             raise ConfigError(101, key, "was taken away", "leave it in")
+    _check_numbers(config)
     for key, value in config.items():
         if key not in RULES and key not in GROUPS:
             raise ConfigError(
@@ -198,6 +199,15 @@ def _check_parts_of_a_batch(config: dict[str, Any]) -> None:
     own = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
     launched = {"RANK", "WORLD_SIZE"} <= os.environ.keys()  # by torchrun, whose word counts
     check_virtual_ranks(parallel["virtual_ranks"], int(os.environ["WORLD_SIZE"]) if launched else own)
+
+
+def _check_numbers(node: Any, where: str = "") -> None:
+    """ConfigError C101 for nan, which no key takes."""
+    if isinstance(node, dict | list):
+        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _check_numbers(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(node, float) and math.isnan(node):
+        raise ConfigError(101, f"{where} = nan", "not a number", "give one")
 
 
 def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:

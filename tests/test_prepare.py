@@ -7,7 +7,7 @@ import pytest
 
 from framework.data.hdf5 import HDF5Writer
 from framework.data.lmdb import LMDBWriter
-from framework.errors import ConfigError
+from framework.errors import ConfigError, DataError
 from framework.lock import locked
 from framework.pack.digits import DigitsInput
 from framework.pack.packing import Packing
@@ -60,6 +60,16 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
 @pytest.mark.parametrize("dataset", [None, "elsewhere"])
 def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
     assert packed({**splits(tmp_path), "dataset": dataset}) == []
+
+
+def test_a_folder_for_which_nothing_could_be_packed_is_not_left(tmp_path):
+    def fail(*_):
+        raise DataError(101, "photos", "no such folder", "name one")
+
+    for folder, is_left in ((tmp_path / "new", False), (tmp_path, True)):
+        with pytest.raises(DataError):
+            prepare(splits(folder), (), fail, print)
+        assert folder.exists() == is_left
 
 
 def test_what_was_packed_from_something_else_is_found(tmp_path):

@@ -6,6 +6,7 @@ does the steps together, and rounds alike.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import final
 
 import torch
@@ -97,10 +98,14 @@ class ColorJitter:
 
     num_draws = 4
     exact = True
+    of_pixels = True  # from 0 to 1
 
     def __init__(self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        if min(brightness, contrast, saturation, hue) < 0 or hue > 0.5:
-            raise ValueError("brightness, contrast and saturation are from 0, hue from 0 to 0.5")
+        for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
+            if not 0 <= value < inf:
+                raise ValueError(f"{name} = {value} is not a number from 0 on")
+        if not 0 <= hue <= 0.5:
+            raise ValueError(f"hue = {hue} is not from 0 to 0.5")
         self.fields, self.brightness, self.contrast = fields_of(field), brightness, contrast
         self.saturation, self.hue = saturation, hue
 

@@ -9,6 +9,20 @@ from framework.batch import Batch
 from framework.contracts import Augment
 
 
+def _check_pixels(parts: Mapping[str, Augment]) -> None:
+    """ValueError where one that takes pixels from 0 to 1 comes after one that makes other numbers of them: it would cut them off."""
+    normalized: dict[str, str] = {}  # fields, and by which part
+    for name, part in parts.items():
+        for field in getattr(part, "fields", ()):
+            if getattr(part, "of_pixels", False) and field in normalized:
+                other = normalized[field]
+                raise ValueError(
+                    f"parts.{name} takes pixels from 0 to 1, and parts.{other} before it normalizes them: put it before {other}"
+                )
+            if getattr(part, "mean", None) is not None:
+                normalized[field] = name
+
+
 @final
 class Compose:
     """``parts``: augments by name, done in this order. Adding one at the end leaves the random numbers of those before it as they
@@ -18,6 +32,10 @@ class Compose:
     def __init__(self, parts: Mapping[str, Augment]) -> None:
         if not parts:
             raise ValueError("parts = {} changes nothing: name some, or choose augment=none")
+        for name, part in parts.items():
+            if not callable(part):
+                raise TypeError(f"parts.{name} = {part} is no augment: add +augment@augment.parts.{name}=CHOICE")
+        _check_pixels(parts)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in self.parts.values())
         self.exact = all(getattr(part, "exact", False) for part in self.parts.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from math import isfinite
 from typing import final
 
 import torch
@@ -94,8 +95,9 @@ def _each(values: Tensor | None, count: int) -> Tensor | None:
 
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
     """ValueError where there is not a mean for each deviation, or a deviation is not above 0."""
-    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or min(std or [1]) <= 0:
-        raise ValueError(f"mean = {mean} and std = {std} do not fit: as many of each, and std above 0")
+    numbers = all(map(isfinite, (*(mean or ()), *(std or ()))))
+    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or min(std or [1]) <= 0 or not numbers:
+        raise ValueError(f"mean = {mean} and std = {std} do not fit: as many numbers of each, and std above 0")
 
 
 @final

@@ -6,6 +6,7 @@ fit is cut to the image's sides.
 
 from collections.abc import Sequence
 from functools import cache
+from math import inf
 from typing import final
 
 import torch
@@ -45,7 +46,7 @@ class RandomErasing:
     def __init__(
         self, field: Fields, probability: float, scale: Sequence[float], ratio: Sequence[float], value: Sequence[float]
     ) -> None:
-        if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]):
+        if not (len(scale) == len(ratio) == 2 and 0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1] < inf):
             raise ValueError(f"scale = {list(scale)} or ratio = {list(ratio)} is not [least, largest]")
         self.fields, self.probability, self.scale = fields_of(field), chance("probability", probability), scale
         self.curve, self.value = log_uniform(*ratio), tuple(float(v) for v in value)

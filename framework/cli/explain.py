@@ -26,6 +26,8 @@ def explain(command: str, arguments: list[str], error: Exception) -> ConfigError
     if choice:
         return _unknown_choice(command, arguments, choice.group(1))
     key = re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
+    if key and "@" in key.group(1) and not key.group(1).startswith(("+", "~")):
+        return ConfigError(102, key.group(1), "is not there to be replaced", f"put a + before it: +{key.group(1)}=CHOICE")
     if key:
         return _unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
     kind = "" if isinstance(error, HydraException | OmegaConfBaseException | ValueError) else f"{type(error).__name__} "

@@ -9,7 +9,7 @@ from typing import NoReturn
 from framework import __version__
 from framework.cli.arguments import check_words, literal
 from framework.cli.signals import Interrupts
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
+from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
 from framework.targets import did_you_mean
 
 COMMANDS = {
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. An error is one line on standard error."""
     interrupts = Interrupts().take()
     try:
-        return _dispatch(arguments)
+        return _printed(arguments)
     except PacelineError as error:
         if interrupts.first:
             return _interrupted(interrupts.first)
@@ -64,6 +64,16 @@ def run(arguments: list[str]) -> int:
         return _interrupted(signal.SIGINT)
     except Terminated:
         return _interrupted(interrupts.first or signal.SIGTERM)
+
+
+def _printed(arguments: list[str]) -> int:
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
+        return EXIT_PIPE
+    return code
 
 
 def _interrupted(number: int) -> int:

@@ -11,8 +11,8 @@ from framework.transform.none import whole
 
 def pixels(size: Sequence[int]) -> tuple[int, int]:
     """(height, width) of a configuration's ``size``. ValueError unless it is two numbers of at least 1."""
-    if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"size = {list(size)} is not [height, width] in pixels")
+    if not hasattr(size, "__len__") or len(size) != 2 or min(size) < 1:
+        raise ValueError(f"size = {size} is not [height, width] in pixels")
     return int(size[0]), int(size[1])
 
 

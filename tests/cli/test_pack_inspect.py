@@ -94,6 +94,13 @@ def test_an_output_folder_that_exists_is_refused():
     assert is_one_error_line(paceline("pack", "input=digits", "output=folder", "output.path=png"), "D115")
 
 
+def test_a_reader_that_has_gone_is_no_error_of_the_help():
+    words = f"set -o pipefail; {sys.executable} -m framework train --help | true"
+    for _ in range(2):
+        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_reader_that_goes_early_is_no_error():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     words = f"set -o pipefail; {sys.executable} -m framework inspect d.h5 | head -1"

@@ -1,6 +1,7 @@
 """A typo is answered in one line with the nearest match, exit code 2, before torch is loaded and without a trace on disk."""
 
 import os
+import re
 
 import pytest
 
@@ -54,6 +55,8 @@ WRONG = [
     (["optim.lr=abc"], "C101"),
     (["optim.lr=nan"], "C101"),
     (["optim.weight_decay=-1"], "C113"),
+    (["augment=color_jitter", "augment.hue=nan"], "C101"),
+    (["augment=compose", "augment@augment.parts.jitter=color_jitter"], "C102"),
     (["workers.num=100000"], "C101"),
     (["ema_decay=2"], "C101"),
     (["resume="], "C101"),
@@ -84,6 +87,39 @@ def test_a_wrong_value_is_one_line(words, number):
     done = paceline("train", *words)
     assert done.code == 2
     assert is_one_error_line(done, number)
+
+
+PARTS = ["augment=compose", "+augment@augment.parts.jitter=color_jitter"]
+PUT_WRONGLY = [
+    ([*PARTS, "augment.parts.jitter.hue=0.9"], "C113", "augment.parts.jitter = .*: hue = 0.9 is not from 0 to 0.5"),
+    ([*PARTS, "augment.parts.jitter.hue=abc"], "C101", "augment.parts.jitter.hue = abc"),
+    (["augment=compose", "+augment.parts.jitter=color_jitter"], "C113", r"add \+augment@augment.parts.jitter=CHOICE"),
+    (["augment=compose", "+augment@augment.parts.n=normalize", *PARTS[1:]], "C113", "parts.jitter .* put it before n;"),
+    (["augment=mixup", "augment.num_classes=5"], "C118", "augment = .*Mixup: does not fit the data"),
+    (["augment=none", "model.in_channels=1"], "C118", "pixels are still bytes: augment=normalize"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "answer"), PUT_WRONGLY, ids=lambda value: value[-1] if isinstance(value, list) else ""
+)
+def test_an_augmentation_put_together_wrongly_is_named(words, number, answer):
+    done = paceline("train", *words)
+    assert done.code == 2
+    assert is_one_error_line(done, number)
+    assert re.search(answer, done.err)
+
+
+def test_another_choice_than_the_recipe_s_leaves_out_what_was_for_that(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - digits\n  - override /augment: crop_flip\naugment: {padding: 1}\nmax_steps: 2\n"
+    )
+    done = paceline("train", "--config-dir", ".", "recipes=mine", "augment=normalize", "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    assert "note: left out: augment.padding: " in done.err
+    assert "padding" not in (tmp_path / "run" / "config.yaml").read_text()
+    assert paceline("train", "resume=run", "max_steps=4").code == 0
 
 
 def test_a_configuration_file_cannot_allow_itself_anything(tmp_path):
