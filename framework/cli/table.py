@@ -16,6 +16,7 @@ STAGES = ("read", "decode", "transform", "collate")
 USAGE = (  # key of the summary's usage, what it is called, its unit
     ("cpu_cores", "this process", "cores"),
     ("workers_cpu_cores", "workers", "cores"),
+    ("others_cpu_cores", "other programs", "cores"),
     ("gpu_busy_share", "GPU busy", "%"),
     ("peak_rss_bytes", "peak memory", "bytes"),
     ("peak_tree_rss_bytes", "with workers at most", "bytes"),
@@ -23,12 +24,18 @@ USAGE = (  # key of the summary's usage, what it is called, its unit
 )
 
 
+SEEN, BUSY = (
+    0.1,
+    0.5,
+)  # cores that others keep busy: worth a word; so many that a run's speed says little of what it would be alone
+
+
 def print_run(run_dir: Path, code: int, short: bool) -> None:
     """The table of one run, or one line of it for a job of a sweep."""
     console = Console(highlight=False)
     summary = _read(run_dir / "summary.json") if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED) else None
     if summary and short:
-        console.print(f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s", soft_wrap=True)
+        console.print(f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s{_beside(summary)}", soft_wrap=True)
     elif summary:
         if summary.get("spans"):
             console.print(_spans(summary))
@@ -68,8 +75,16 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
         ready = f", {queue['ready']:.1f} of {queue['depth']} batches ready" if queue.get("ready") is not None else ""
         yield f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}{ready}"
-    if used := [f"{label} {_scaled(usage[key], unit)}" for key, label, unit in USAGE if key in usage]:
+    told = {key: value for key, value in usage.items() if key != "others_cpu_cores" or value >= SEEN}
+    if used := [f"{label} {_scaled(told[key], unit)}" for key, label, unit in USAGE if key in told]:
         yield "  ".join(used)
+    if _beside(summary) and "peak_device_bytes" not in usage:
+        yield "other programs keep cores busy: the threads of a step wait for each other then; OMP_NUM_THREADS=1 may be faster"
+
+
+def _beside(summary: dict[str, Any]) -> str:
+    others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY else ""
 
 
 def _scaled(value: float, unit: str) -> str:

@@ -10,6 +10,7 @@ import torch
 from framework.measure.host import peak_rss_bytes
 
 GPU_EVERY_S = 1.0  # NVML itself looks once in 1/6 to 1 s
+OTHERS_EVERY_S = 1.0  # the kernel counts hundredths
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED, of a whole process
 
@@ -23,6 +24,7 @@ class Usage:
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = _GPU(device) if device.type == "cuda" else None
+        self._others = None if "RANK" in os.environ else _Others()  # ranks would count each other
         self._at, self._cpu_s = time.perf_counter(), time.process_time()
         self._workers_cpu_s: dict[int, float] = {}
         self._peak_tree_bytes = 0
@@ -31,17 +33,21 @@ class Usage:
         """Since the last lap, or since this was made; what this machine cannot tell is left out.
 
         ``cpu_cores``: cores this process kept busy, its reader threads among them. ``workers_cpu_cores``: cores its worker processes did,
-        all together; left out where there are none. ``peak_rss_bytes``: the most physical memory this process ever held.
+        all together; left out where there are none. ``others_cpu_cores``: those that other programs did, of the cores this process may run
+        on; as seen once a second, and not of a run of several ranks. ``peak_rss_bytes``: the most physical memory this process ever held.
         ``peak_tree_rss_bytes``: that of the process and its workers together, as seen at laps; a page that processes share counts in
         each, so it is an upper bound. ``peak_device_bytes``: the most that tensors ever held on the device. ``gpu_busy_share``: NVML's
         share of the time in which the GPU ran any kernel, 0 to 1, which says nothing of how much of it; needs the package nvidia-ml-py.
         """
         now, cpu_s = time.perf_counter(), time.process_time()
         wall_s = max(now - self._at, 1e-9)
-        found = {"cpu_cores": (cpu_s - self._cpu_s) / wall_s, "peak_rss_bytes": float(peak_rss_bytes())}
+        own_s = cpu_s - self._cpu_s
+        found = {"cpu_cores": own_s / wall_s, "peak_rss_bytes": float(peak_rss_bytes())}
         self._at, self._cpu_s = now, cpu_s
         pids = _worker_pids()
         found |= self._workers(pids, wall_s)
+        if self._others is not None:
+            found |= self._others.read(now, own_s + wall_s * found.get("workers_cpu_cores", 0.0))
         found |= self._tree(pids)
         return found if self._gpu is None else found | self._gpu.read(now)
 
@@ -63,6 +69,37 @@ class Usage:
             return {}
         self._peak_tree_bytes = max(self._peak_tree_bytes, sum(size or 0 for size in sizes))
         return {"peak_tree_rss_bytes": float(max(self._peak_tree_bytes, peak_rss_bytes()))}
+
+
+@final
+class _Others:
+    """CPU time of all programs less our own, on the cores this process may run on."""
+
+    def __init__(self) -> None:
+        self._at, self._busy_s, self._own_s = time.perf_counter(), _busy_s(), 0.0
+        self._found: dict[str, float] = {}
+
+    def read(self, now: float, own_s: float) -> dict[str, float]:
+        """``own_s``: CPU time of this process and its workers since the last time."""
+        self._own_s += own_s
+        wall_s, busy_s = now - self._at, _busy_s() if now - self._at >= OTHERS_EVERY_S else None
+        if busy_s is not None and self._busy_s is not None:
+            self._found = {"others_cpu_cores": max(0.0, busy_s - self._busy_s - self._own_s) / wall_s}
+            self._at, self._busy_s, self._own_s = now, busy_s, 0.0
+        return self._found
+
+
+def _busy_s() -> float | None:
+    """CPU time that all programs took of the cores this process may run on; None where the system does not say. Source: proc(5), /proc/stat."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+        mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        # user, nice, system, (idle, waiting for a disk,) interrupts, soft interrupts
+        ticks = sum(int(line[at]) for line in lines if line[0] in mine for at in (1, 2, 3, 6, 7))
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
 
 
 def _worker_pids() -> list[int]:

@@ -45,6 +45,18 @@ def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
     assert "idle" not in out
 
 
+@pytest.mark.parametrize(("cores", "is_told"), [(0.02, False), (0.4, False), (0.9, True)])
+def test_programs_beside_a_run_are_told(printed, tmp_path, capsys, cores, is_told):
+    usage = {"cpu_cores": 1.0, "others_cpu_cores": cores}
+    out = printed(usage=usage)
+    assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
+    assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_told
+    assert "OMP_NUM_THREADS" not in printed(usage={**usage, "peak_device_bytes": 1.0})
+    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "usage": usage}))
+    print_run(tmp_path, 0, short=True)
+    assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_told
+
+
 def test_what_nobody_measured_is_not_spoken_of(printed):
     out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
     assert "reading" not in out

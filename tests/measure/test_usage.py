@@ -1,5 +1,7 @@
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -130,6 +132,39 @@ def test_two_laps_at_once_divide_by_nothing(monkeypatch):
     meter = Usage(CPU)
     monkeypatch.setattr(time, "perf_counter", lambda: meter._at)
     assert meter.lap()["cpu_cores"] >= 0.0
+
+
+def test_other_programs_are_seen(monkeypatch):
+    monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.3)
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(time.process_time(), flush=True)\ntime.sleep(60)"
+    meter, start = Usage(CPU), time.perf_counter()
+    assert "others_cpu_cores" not in meter.lap()
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        taken_s = float(other.stdout.readline())
+        time.sleep(max(0.0, start + 0.31 - time.perf_counter()))
+        found = meter.lap()["others_cpu_cores"] * (time.perf_counter() - start)
+    finally:
+        other.kill()
+        other.communicate()
+    assert found >= taken_s - 0.1  # hundredths, of each core
+
+
+@pytest.mark.parametrize(("own_s", "others"), [(0.5, 1.25), (3.0, 0.0)])
+def test_what_we_took_is_not_others(monkeypatch, own_s, others):
+    busy = iter([10.0, 13.0])
+    monkeypatch.setattr(usage, "_busy_s", lambda: next(busy))
+    meter = usage._Others()
+    assert meter.read(meter._at + 0.5, own_s / 2) == {}
+    assert meter.read(meter._at + 2.0, own_s / 2) == {"others_cpu_cores": others}
+    assert meter.read(meter._at + 0.1, 0.0) == {"others_cpu_cores": others}
+
+
+def test_ranks_do_not_count_each_other(monkeypatch):
+    monkeypatch.setattr(usage, "OTHERS_EVERY_S", 0.0)
+    assert "others_cpu_cores" in Usage(CPU).lap()
+    monkeypatch.setenv("RANK", "0")
+    assert "others_cpu_cores" not in Usage(CPU).lap()
 
 
 def test_a_process_that_is_gone_has_no_figures(worker):
