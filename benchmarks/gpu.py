@@ -536,7 +536,7 @@ AUGMENTS = {
 def augments(bench: Bench) -> dict[str, Any]:
     """A batch of each, and the numbers beside the CPU's."""
     rows, found = [], {}
-    image = torch.randint(256, (16 if bench.small else 256, 3, 224, 224), dtype=torch.uint8)
+    image = torch.randint(256, (16, 3, 32, 32) if bench.small else (256, 3, 224, 224), dtype=torch.uint8)
     batch = {"index": torch.arange(len(image)), "image": image, "label": torch.arange(len(image)) % 10}
     for name, words in AUGMENTS.items():
         try:
@@ -557,7 +557,7 @@ def augments(bench: Bench) -> dict[str, Any]:
         rows.append((name, *columns, f"{apart:.1e}"))
         found[name] = {"ms": 1e3 * took, "compiled_ms": compiled and 1e3 * compiled, "apart": apart, "note": note}
     told(
-        f"Augmenting {len(image)} images of 224 on the device",
+        f"Augmenting {len(image)} images of {image.shape[-1]} on the device",
         (
             "augment",
             "ms a batch",

@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from framework.contracts import Field, Manifest, SourceContext
 from framework.data.hdf5 import HDF5Writer
@@ -22,6 +23,8 @@ from framework.order import Order
 from framework.transform.none import NoTransform
 
 torch.set_num_threads(1)
+settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
+settings.load_profile("paceline")
 
 
 def children_of_this_process() -> set[int]:

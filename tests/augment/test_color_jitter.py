@@ -122,7 +122,7 @@ def test_no_record_and_no_pixel_stay_none():
     st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 1.7])] * 3, st.sampled_from([0.0, 0.1, 0.5])),
     st.sampled_from(["bytes", "few colors", "floats", "other floats"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_both_ways_round_alike(seed, shape, widths, kind):
     if find("paceline_color_jitter") is None:
         pytest.skip("framework/native is not compiled here")

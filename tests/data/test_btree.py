@@ -66,7 +66,7 @@ def _newest(path):
     return max((0, PAGE), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**40), st.integers(0, 255))
 def test_the_table_says_what_the_library_reads_whatever_the_sizes(sizes, first, filling):
     items = {_key(first + 7 * number): bytes([(filling + number) % 256]) * size for number, size in enumerate(sizes)}

@@ -52,7 +52,7 @@ def regions(draw, height, width):
 
 
 @needs_library
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(1, 130), st.integers(1, 130), st.sampled_from(SUBSAMPLINGS), st.sampled_from([1, 3]), st.data())
 def test_a_region_has_exactly_the_pixels_of_decoding_all_and_cutting(height, width, subsampling, channels, data):
     file = encoded(height, width, subsampling)
@@ -60,7 +60,7 @@ def test_a_region_has_exactly_the_pixels_of_decoding_all_and_cutting(height, wid
 
 
 @needs_library
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(["444", "422", "420"]), st.sampled_from([{"progressive": True}, {"restart_marker_blocks": 3}]), st.data())
 def test_progressive_files_and_restart_markers_are_no_exception(subsampling, options, data):
     file = encoded(97, 121, subsampling, **options)

@@ -8,7 +8,7 @@ from framework.data.scale import scale, scale_into
 from tests.contract.cases import pixels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 150), st.integers(2, 150), st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 3]))
 def test_shrinking_is_pillows_bilinear_within_a_level(height, width, high, wide, channels):
     high, wide = min(high, height), min(wide, width)

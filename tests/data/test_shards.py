@@ -48,7 +48,7 @@ def _change(path, **changes):
     Path(path, "manifest.json").write_text(to_json(replace(old, **changes)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 20), max_size=5), st.sampled_from(["h5", "lmdb"]), st.lists(st.integers(0, 19), max_size=30))
 def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
     store = open_store(write_directory("x", sorted(cuts), suffix))
