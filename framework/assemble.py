@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -248,6 +248,7 @@ class Assembly:
         model: nn.Module = self.build("model").to(self.parallel.home)
         if self.config["channels_last"]:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
+        self._try_training(sample)
         check_fit(model, objective, move(self._augmented(sample), self.parallel.home), self.config)
         model = self.parallel.wrap(model)
         if self.config["compile"]:
@@ -261,13 +262,21 @@ class Assembly:
         return {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
 
     def _augmented(self, sample: Batch) -> Batch:
-        """As in evaluation; in training it is tried too. ConfigError C118 where the augmentation does not fit."""
-        try:
-            if num_draws := self.augment.num_draws:
-                on_host = move(sample, torch.device("cpu"))
-                with kept_generators(self.device):
-                    self.augment(on_host, keyed_draws(on_host["index"], device_key(self.config["seed"], 0), num_draws))
+        """As in evaluation. ConfigError C118 where the augmentation does not fit."""
+        with self._fitting(sample):
             return self._finish(training=False)(move(sample, self.device), 0)
+
+    def _try_training(self, sample: Batch) -> None:
+        """The augmentation as in training, once and on the host, so that what does not fit is said before the first step. ConfigError C118."""
+        if num_draws := self.augment.num_draws:
+            on_host = move(sample, torch.device("cpu"))
+            with self._fitting(sample), kept_generators(self.device):
+                self.augment(on_host, keyed_draws(on_host["index"], device_key(self.config["seed"], 0), num_draws))
+
+    @contextmanager
+    def _fitting(self, sample: Batch) -> Generator[None]:
+        try:
+            yield
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             raise _misfit_of("augment", self.config["augment"], sample, error) from error
 

@@ -24,7 +24,8 @@ from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
 from framework.cli.rundir import discard_if_empty
-from framework.errors import EXIT_PIPE, ConfigError, PacelineError
+from framework.cli.signals import reader_has_gone
+from framework.errors import ConfigError, PacelineError
 from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
@@ -67,9 +68,8 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
     def job(config: DictConfig) -> float | None:
         try:
             codes.append(task(config))
-        except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
-            codes.append(EXIT_PIPE)
+        except BrokenPipeError:
+            codes.append(reader_has_gone())
         except Exception as error:
             unforeseen.append(error)
             raise

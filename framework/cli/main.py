@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from framework import __version__
 from framework.cli.arguments import check_words, literal
-from framework.cli.signals import Interrupts
-from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
+from framework.cli.signals import Interrupts, reader_has_gone
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
 from framework.targets import did_you_mean
 
 COMMANDS = {
@@ -70,9 +70,8 @@ def _printed(arguments: list[str]) -> int:
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has gone, as in '| head': nothing is wrong here
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
-        return EXIT_PIPE
+    except BrokenPipeError:
+        return reader_has_gone()
     return code
 
 

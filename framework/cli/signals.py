@@ -1,12 +1,14 @@
 """SIGINT, SIGTERM, SIGUSR1 (Slurm's word before its time limit): the first asks the run to stop after this step, the second stops it at once."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, Terminated
+from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED, Terminated
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
@@ -72,3 +74,9 @@ class Interrupts:
     def _unwind(self, number: int, frame: FrameType | None) -> None:
         self.first = self.first or number
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+def reader_has_gone() -> int:
+    """Nobody reads our output any more, as in ``| head``: nothing is wrong here. Returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
+    return EXIT_PIPE

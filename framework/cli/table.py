@@ -24,10 +24,8 @@ USAGE = (  # key of the summary's usage, what it is called, its unit
 )
 
 
-SEEN, BUSY = (
-    0.1,
-    0.5,
-)  # cores that others keep busy: worth a word; so many that a run's speed says little of what it would be alone
+# cores that others keep busy: worth a word; so many that a run's speed says little of what it would be alone
+SEEN, BUSY = 0.1, 0.5
 
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:

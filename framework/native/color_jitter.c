@@ -8,11 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define FASTEST __attribute__((target_clones("avx2", "default")))  /* chosen when the library is loaded */
-#else
-#define FASTEST
-#endif
+#include "batch.h"
 
 #define PIECE 256
 enum { BRIGHTNESS = 1, CONTRAST = 2, SATURATION = 4, HUE = 8 };
@@ -118,8 +114,9 @@ static float mean_gray(const Job *job, int64_t start, const float *factors)
     return (float)((double)total * (1.0 / (65536.0 * (double)job->pixels)));
 }
 
-static void record(const Job *job, int64_t number)
+static void record(const void *given, int64_t number)
 {
+    const Job *job = given;
     const float *factors = job->factors + 4 * number;
     int64_t start = number * 3 * job->pixels;
     float mean = job->steps & CONTRAST ? mean_gray(job, start, factors) : 0.0f;
@@ -143,12 +140,5 @@ void paceline_color_jitter(const void *image, int of_bytes, int64_t batch, int64
                            int threads)
 {
     Job job = {image, of_bytes, steps, pixels, factors, out};
-    if (threads < 2) {
-        for (int64_t i = 0; i < batch; i++)
-            record(&job, i);
-        return;
-    }
-    #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < batch; i++)
-        record(&job, i);
+    each_record(record, &job, batch, threads);
 }

@@ -5,11 +5,7 @@
 
 #include <stdint.h>
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define FASTEST __attribute__((target_clones("avx2", "default")))  /* chosen when the library is loaded */
-#else
-#define FASTEST
-#endif
+#include "batch.h"
 
 typedef struct {
     const uint8_t *image;
@@ -55,8 +51,9 @@ static void copy_row(const uint8_t *in, int64_t first, int64_t stop, int64_t wid
 }
 
 /* One image. first..stop: the columns of a row of the result, before it is mirrored, that the source has. */
-static void record(const Job *job, int64_t number)
+static void record(const void *given, int64_t number)
 {
+    const Job *job = given;
     int64_t down = 0, right = 0, height = job->height, width = job->width;
     int mirrored = job->mirror && job->mirror[number];
     if (job->offsets) {
@@ -86,12 +83,5 @@ void paceline_crop_flip(const uint8_t *image, int64_t batch, int64_t channels, i
                         const int64_t *offsets, const uint8_t *mirror, const float *scale, const float *shift, void *out, int threads)
 {
     Job job = {image, channels, height, width, padding, offsets, mirror, scale, shift, out};
-    if (threads < 2) {
-        for (int64_t i = 0; i < batch; i++)
-            record(&job, i);
-        return;
-    }
-    #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < batch; i++)
-        record(&job, i);
+    each_record(record, &job, batch, threads);
 }
