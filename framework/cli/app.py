@@ -23,6 +23,7 @@ from framework.cli.explain import explain
 from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
+from framework.cli.precedence import check_data_named
 from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError
@@ -60,6 +61,14 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
         return 0
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    key = option(arguments, "--explain")
+    if key is not None or "--explain" in arguments:
+        from framework.cli.origins import check_one, print_origins  # noqa: PLC0415  # only who asks waits for it
+
+        check_one(command, key or "")
+        register()
+        rest = [word for word in arguments if word not in ("--explain", key)]
+        return print_origins(command, rest, key or "", config_dir)
     arguments = _flags_first(arguments)
     codes: list[int] = []
     unforeseen: list[Exception] = []
@@ -147,6 +156,7 @@ def slug(text: str) -> str:
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
     count_references_anew()
+    check_data_named(config)
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:

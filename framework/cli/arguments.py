@@ -60,6 +60,7 @@ TAKES_VALUE = (
     "-c",
     "--config-dir",
     "-cd",
+    "--explain",
     "--package",
     "-p",
     "--config-path",

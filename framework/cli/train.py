@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from framework import settings
 from framework.cli.allowed import Grant, allowed_targets, granted
@@ -24,7 +24,7 @@ from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
 from framework.parallel.srun import rank_environment
-from framework.targets import check_targets, leave_out_leftovers
+from framework.targets import check_targets
 
 if TYPE_CHECKING:
     from framework.parallel.hosts import Meeting
@@ -104,7 +104,6 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]  # as typed: ${...} unresolved
     try:
         config = resolved(cfg)
-        _leave_out_leftovers(cfg, config, overrides)
         allowed = allowed_targets(config, typed.grant)
         settings.check(config)
         check_targets(config, allowed)
@@ -134,19 +133,6 @@ def _to_repeat(overrides: list[str]) -> list[str]:
 def _replaced(key: str, given: set[str]) -> bool:
     """Whether a word of the run before is void: said anew, or about a choice that is another one now."""
     return key in given or key.split(".", maxsplit=1)[0] in given & set(settings.GROUPS)
-
-
-def _leave_out_leftovers(cfg: DictConfig, config: Config, overrides: list[str]) -> None:
-    names = leave_out_leftovers(config, overrides)
-    for name in names:
-        group, _, key = name.partition(".")
-        with open_dict(cfg):
-            del cfg[group][key]
-    if names:
-        print(
-            f"note: left out: {', '.join(names)}: the recipe has them for its own choice, and the one on the command line knows no such",
-            file=sys.stderr,
-        )
 
 
 def _resumed_if_there(arguments: list[str]) -> list[str]:
