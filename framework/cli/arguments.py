@@ -82,6 +82,12 @@ def plain_words(arguments: list[str]) -> list[str]:
     ]
 
 
+def without_options(arguments: list[str]) -> list[str]:
+    """The overrides: words that are neither options nor options' values."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [word for before, word in pairs if not word.startswith("-") and before not in TAKES_VALUE]
+
+
 def check_words(words: Sequence[str]) -> None:
     """ConfigError C128 for overrides that Hydra's grammar, or what it makes of them, would hang or break on."""
     overrides = [word for word in words if "=" in word and not os.path.exists(word[:4096])]

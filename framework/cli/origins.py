@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: str | None) -> int:
     """Print where the value of ``key``, or each value below it, comes from. ConfigError C102 for a key that is not there."""
-    words = [word for word in arguments if not word.startswith("-")]
+    words = list(arguments)
     if config_dir is not None:
         words.append(f"hydra.searchpath=[{quoted('file://' + str(Path(config_dir).absolute()))}]")
     GlobalHydra.instance().clear()
@@ -81,7 +81,9 @@ def _print_leaf(config: DictConfig, key: str, origins: Sequence[Origin]) -> None
 
 
 def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
@@ -118,7 +120,7 @@ def _is_within(leaf: str, key: str) -> bool:
     return leaf == key or leaf.startswith(f"{key}.")
 
 
-def check_one(command: str, key: str) -> None:
+def check_key(command: str, key: str) -> None:
     """ConfigError C124 for an option without its key."""
     if not key or key.startswith("-") or "=" in key:
         raise ConfigError(124, f"--explain {key}".strip(), "needs a key", f"paceline {command} ... --explain optim.lr")

@@ -40,13 +40,14 @@ class File(NamedTuple):
     reasons: dict[str, str]
 
 
-class _Composition:
+class Composition:
     """What was typed for one composition, and the files it has read."""
 
     def __init__(self, command: str | None, typed: Sequence[Override], groups: Sequence[str]) -> None:
         self.command = command
         self.choices = {_place(o.key_or_group, o.package): str(o.input_line) for o in typed if o.key_or_group in groups}
         self.keys = {o.key_or_group for o in typed}
+        self.is_sweep = any(o.is_sweep_override() for o in typed)
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
         self.dropped: list[Drop] = []
         self.files: dict[str, File] = {}
@@ -65,7 +66,7 @@ class _Composition:
         return self.command == TRAIN and "data.train" in keys and "data.val" not in keys and "dataset" not in keys
 
 
-_composition = _Composition(None, (), ())
+_composition = Composition(None, (), ())
 _told: set[str] = set()
 
 
@@ -85,7 +86,7 @@ def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str
     global _composition  # noqa: PLW0603  # Hydra's readers of files are handed nothing else of ours
     typed = OverridesParser.create().parse_overrides(list(overrides))
     groups = [o.key_or_group for o in typed if "." not in o.key_or_group and is_group(o.key_or_group)]
-    _composition = _Composition(command, typed, groups)
+    _composition = Composition(command, typed, groups)
 
 
 def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> list[str]:
@@ -98,6 +99,27 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
         elif key != "debug":  # debug is null already, and sinks are a list
             words.append("sink=[]" if key == "sink" else f"~{key}")
     return words
+
+
+def default_recipes() -> list[str]:
+    """The recipes that ``paceline train`` uses if nothing about data is typed."""
+    primary: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{TRAIN}.yaml"))
+    return [entry["recipes"] for entry in primary["defaults"] if "recipes" in entry]
+
+
+def typed_for_train(words: Sequence[str]) -> "Composition":
+    """What ``words`` say as overrides of ``paceline train``."""
+    return Composition(TRAIN, OverridesParser.create().parse_overrides(list(words)), ())
+
+
+def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
+    """``words``, with the default recipe among them if they use it and ``later`` names data, which alone would keep it out."""
+    if not any(_names_data(word.lstrip("+~").partition("=")[0]) for word in later):
+        return list(words)
+    before = typed_for_train(words)
+    if "recipes" in before.keys or before.without_recipe is not None:
+        return list(words)
+    return [*(f"recipes={name}" for name in default_recipes()), *words]
 
 
 def dropped() -> list[Drop]:
@@ -124,7 +146,9 @@ def tell(lines: Sequence[str]) -> None:
 
 
 def notes() -> list[str]:
-    """What the last composition did that was not typed."""
+    """What the last composition did that was not typed; nothing for a sweep as a whole, whose jobs say it."""
+    if _composition.is_sweep:
+        return []
     lines = [f"{drop.path}: dropped {_listed(drop.values)}, because of {drop.reason}" for drop in _composition.dropped]
     if (key := _composition.without_recipe) is not None:
         lines.append(f"no recipe is used, because {key} is typed; recipes=NAME adds one")
@@ -237,10 +261,11 @@ def _bases_of(name: str, defaults: Any) -> set[str]:
     folder = os.path.dirname(name)
     found: set[str] = set()
     for key, value in _entries(defaults):
-        key = key.removeprefix("optional ").strip().split("@")[0]
-        names = [key] if value is None else [f"{key}/{one}" for one in _as_list(value)]
-        found |= {os.path.normpath(one.lstrip("/") if one.startswith("/") else os.path.join(folder, one)) for one in names}
-    return {one.removesuffix(".yaml") for one in found}
+        group = key.removeprefix("optional ").strip().split("@")[0]
+        for path in [group] if value is None else [f"{group}/{name}" for name in _as_list(value)]:
+            whole = path.lstrip("/") if path.startswith("/") else os.path.join(folder, path)
+            found.add(os.path.normpath(whole).removesuffix(".yaml"))
+    return found
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -263,9 +288,9 @@ def _choices_of(defaults: Any) -> dict[str, str]:
 
 def check_data_named(config: DictConfig) -> None:
     """ConfigError C103 if nothing says which data to train on."""
+    plain: Any = OmegaConf.to_container(config)
     for split in DATA_PATHS:
-        node = config.get("data")
-        raw = OmegaConf.to_container(node).get(split) if isinstance(node, DictConfig) else None  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(raw, str) and "${dataset}" in raw and config.get("dataset") is None:
+        path = plain["data"].get(split) if isinstance(plain.get("data"), dict) else None
+        if isinstance(path, str) and "${dataset}" in path and plain.get("dataset") is None:
             fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
             raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)
