@@ -194,6 +194,7 @@ def same(bench: Bench) -> dict[str, Any]:
             choice,
             *(["data.stage=device", "workers.num=0"] if "stage" in name else ["workers.num=2"]),
             f"device={bench.device.type}",
+            "recipes=digits",
             f"dataset={bench.work / 'digits'}",
             "max_steps=60",
             "report_every=1",

@@ -159,7 +159,7 @@ def main() -> None:
     work = Path(options.work or tempfile.mkdtemp(prefix="paceline-tune-"))
     work.mkdir(parents=True, exist_ok=True)
     runs = {
-        "digits": lambda: [f"dataset={work / 'digits'}"],
+        "digits": lambda: ["recipes=digits", f"dataset={work / 'digits'}"],
         "small": lambda: small_words(options.small, work),
         "photos": lambda: photo_words(options.photos, work),
     }

@@ -128,7 +128,7 @@ def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
 
 
 def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
-    words = ["train", "dataset=packed", "max_steps=1", "sink=[]"]
+    words = ["train", "recipes=digits", "dataset=packed", "max_steps=1", "sink=[]"]
     with Command(*words, "hydra.run.dir=one") as one, Command(*words, "hydra.run.dir=two") as two:
         ends = [one.wait(), two.wait()]
     assert [done.code for done in ends] == [0, 0], [done.err for done in ends]

@@ -60,7 +60,7 @@ def make_config(dataset, *overrides):
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = resolved(compose("train", [f'dataset="{dataset}"', *few, *overrides]))
+        config = resolved(compose("train", ["recipes=digits", f'dataset="{dataset}"', *few, *overrides]))
     settings.check(config)
     return config
 

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.skipif(bool(refused()), reason=re
 def dataset(tmp_path_factory):
     """Packed digits."""
     folder = tmp_path_factory.mktemp("digits")
-    done = paceline("train", f"dataset={folder / 'packed'}", "max_steps=1", f"hydra.run.dir={folder / 'run'}", cwd=folder)
+    done = paceline(
+        "train", "recipes=digits", f"dataset={folder / 'packed'}", "max_steps=1", f"hydra.run.dir={folder / 'run'}", cwd=folder
+    )
     assert done.code == 0, done.err
     return folder / "packed"
 
@@ -38,7 +40,9 @@ def undisturbed(dataset, tmp_path_factory):
         if num not in found:
             ddp = ["parallel=ddp", f"parallel.num_processes={num}"]
             run_dir = folder / str(num)
-            done = paceline("train", *COMMON, *ddp, f"dataset={dataset}", f"hydra.run.dir={run_dir}", cwd=folder)
+            done = paceline(
+                "train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}", f"hydra.run.dir={run_dir}", cwd=folder
+            )
             assert done.code == 0, done.err
             found[num] = log(run_dir)
         return found[num]
@@ -53,7 +57,7 @@ class Run:
         self.hosts, self.run_dir, num = hosts, run_dir, len(hosts.names)
         nodes = [f"parallel.num_nodes={num}", f"parallel.endpoint={hosts.address(0)}:29400", "parallel.num_processes=1"]
         ddp = ["parallel=ddp", *nodes, "parallel.max_restarts=4", "parallel.timeout_s=10"]
-        self.words = ["train", *COMMON, *ddp, f"dataset={dataset}", f"hydra.run.dir={run_dir}", *words]
+        self.words = ["train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}", f"hydra.run.dir={run_dir}", *words]
         self.processes = [self.start(host) for host in range(num)]
 
     def start(self, host):
@@ -163,7 +167,7 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
         ]
         ddp = ["parallel=ddp", "parallel.num_nodes=2", f"parallel.endpoint={hosts.address(0)}:29400"]
         done = subprocess.run(
-            hosts.on(1, *words, "train", *ddp, f"dataset={dataset}"),
+            hosts.on(1, *words, "train", *ddp, "recipes=digits", f"dataset={dataset}"),
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "FATAL"},  # here torch is there before the command
             capture_output=True,

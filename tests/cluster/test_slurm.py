@@ -26,7 +26,7 @@ def slurm(tmp_path_factory):
 def place(tmp_path_factory):
     """A folder with packed digits."""
     folder = tmp_path_factory.mktemp("place")
-    done = paceline("train", "dataset=packed", "max_steps=1", "hydra.run.dir=first", cwd=folder)
+    done = paceline("train", "recipes=digits", "dataset=packed", "max_steps=1", "hydra.run.dir=first", cwd=folder)
     assert done.code == 0, done.err
     return folder
 
@@ -43,7 +43,7 @@ def submitted(slurm, place, *words):
 
 
 def test_tasks_of_srun_are_ranks(slurm, place):
-    words = ["train", "parallel=ddp", "dataset=packed", "epochs=2", "sink=[jsonl]"]
+    words = ["train", "parallel=ddp", "recipes=digits", "dataset=packed", "epochs=2", "sink=[jsonl]"]
     job = submitted(slurm, place, "--ntasks=2", "--output=two.txt", f"--wrap=srun paceline {' '.join(words)} hydra.run.dir=two")
     assert slurm.ended(job, 120) == "COMPLETED", (place / "two.txt").read_text()
     done = paceline(*words, "parallel.num_processes=2", "hydra.run.dir=alone", cwd=place)
@@ -53,7 +53,7 @@ def test_tasks_of_srun_are_ranks(slurm, place):
 
 
 def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns_the_same(slurm, place):
-    words = ["dataset=packed", "epochs=150", "batch_size=96", "report_every=20", "sink=[jsonl]"]
+    words = ["recipes=digits", "dataset=packed", "epochs=150", "batch_size=96", "report_every=20", "sink=[jsonl]"]
     limits = ["--time=1", "--signal=USR1@58", "--output=limit.txt"]
     job = submitted(slurm, place, *limits, str(SCRIPT), *words, "hydra.run.dir=limit")
     slurm._until(lambda: slurm.facts(job).get("Restarts", "0") != "0", "word before the time limit", 200)
@@ -66,7 +66,7 @@ def test_a_job_that_is_told_before_its_time_limit_queues_itself_again_and_learns
 
 
 def test_a_job_that_is_told_before_its_first_step_queues_itself_again(slurm, place):
-    words = ["dataset=packed", "epochs=2", "sink=[jsonl]"]
+    words = ["recipes=digits", "dataset=packed", "epochs=2", "sink=[jsonl]"]
     job = submitted(slurm, place, "--time=10", "--output=early.txt", str(SCRIPT), *words, "hydra.run.dir=early")
     slurm._until(lambda: f"{job}.0" in slurm.ask("squeue", "--steps", "--noheader", "--format=%i"), "its step", 60)
     slurm.ask("scancel", "--signal=USR1", f"{job}.0")
@@ -77,7 +77,9 @@ def test_a_job_that_is_told_before_its_first_step_queues_itself_again(slurm, pla
 
 
 def test_a_job_that_fails_is_not_queued_again(slurm, place):
-    job = submitted(slurm, place, "--output=bad.txt", str(SCRIPT), "dataset=packed", "optim.lr=1e9", "hydra.run.dir=bad")
+    job = submitted(
+        slurm, place, "--output=bad.txt", str(SCRIPT), "recipes=digits", "dataset=packed", "optim.lr=1e9", "hydra.run.dir=bad"
+    )
     assert slurm.ended(job, 120) == "FAILED"
     assert slurm.facts(job)["ExitCode"] in ("6:0", "7:0")  # srun's is the highest: of the rank that saw it, or of the other
     assert "error[N101]" in (place / "bad.txt").read_text()
@@ -86,7 +88,7 @@ def test_a_job_that_fails_is_not_queued_again(slurm, place):
 def test_a_sweep_is_an_array_of_jobs(slurm, place):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="'make cluster-test' installs it")
     words = ["hydra/launcher=submitit_slurm", "recipes=sweep_slurm", "hydra.launcher.cpus_per_task=1", "optim.lr=0.01,0.02"]
-    common = ["dataset=packed", "epochs=1", "sink=[jsonl]"]
+    common = ["recipes=digits", "dataset=packed", "epochs=1", "sink=[jsonl]"]
     done = paceline("train", "-m", *words, *common, "hydra.sweep.dir=sweep", cwd=place, limit_s=300, **slurm.env)
     assert done.code == 0, done.err
     assert "report: " in done.out

@@ -92,7 +92,16 @@ def template() -> tempfile.TemporaryDirectory:
     here = os.getcwd()
     os.chdir(folder.name)
     try:
-        done = paceline("train", "limit=64", "max_steps=3", "batch_size=16", "dataset=data", "hydra.run.dir=run", "sink=[jsonl]")
+        done = paceline(
+            "train",
+            "limit=64",
+            "max_steps=3",
+            "batch_size=16",
+            "recipes=digits",
+            "dataset=data",
+            "hydra.run.dir=run",
+            "sink=[jsonl]",
+        )
     finally:
         os.chdir(here)
     assert done.code == 0, done.err

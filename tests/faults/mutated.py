@@ -318,7 +318,7 @@ def value(dataset: str, draw: random.Random) -> str:
     short += (
         ["transform.size=[32,32]"] if "transform.size" in known and key != "transform.size" else []
     )  # digits of 224 need 600 MiB
-    said = guarded(answered, "train", *parts, *short, f"dataset={dataset}", word)
+    said = guarded(answered, "train", *parts, *short, "recipes=digits", f"dataset={dataset}", word)
     return f"{' '.join(parts)} {word}: {said}" if said else ""
 
 

@@ -64,7 +64,9 @@ def make_dataset(folder: str) -> str:
     """The digits in every format, so that no run need pack them."""
     dataset = str(Path(folder, "digits"))
     for data in ("hdf5", "lmdb", "folder"):
-        done = paceline("train", f"data={data}", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder}/{data}")
+        done = paceline(
+            "train", f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder}/{data}"
+        )
         assert done.code == 0, done.err
     return dataset
 
@@ -87,7 +89,7 @@ def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -
     ]
     others = [word for group in draw.sample(MORE, draw.randint(0, MOST_MORE)) for word in draw.choice(group)]
     words = list({word.split("=")[0]: word for word in (*SHORT, *chosen, *others, *more)}.values())
-    done = paceline("train", f"dataset={dataset}", *words)
+    done = paceline("train", "recipes=digits", f"dataset={dataset}", *words)
     return wrong(words, done)
 
 

@@ -80,7 +80,7 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
 
 @pytest.mark.parametrize("ways", [([], ranks.DDP), (ranks.DDP, [])])
 def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(dataset, ways):
-    common = ["train", "epochs=3", "report_every=1", "sink=[jsonl]", f"dataset={dataset}"]
+    common = ["train", "epochs=3", "report_every=1", "sink=[jsonl]", "recipes=digits", f"dataset={dataset}"]
     training.good(paceline(*common, "hydra.run.dir=whole"))
     with Command(*common, *ways[0], f"hydra.run.dir={RUN}", before=ranks.importable) as command:
         wait_for(lambda: len(losses(Path(RUN))) > 4, "steps")
@@ -98,7 +98,16 @@ def losses(run_dir):
 
 
 def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(dataset):
-    common = ["train", "epochs=3", "schedule=constant", "optim.lr=0.002", "report_every=1", "sink=[jsonl]", f"dataset={dataset}"]
+    common = [
+        "train",
+        "epochs=3",
+        "schedule=constant",
+        "optim.lr=0.002",
+        "report_every=1",
+        "sink=[jsonl]",
+        "recipes=digits",
+        f"dataset={dataset}",
+    ]
     training.good(paceline(*common, "max_steps=30", "hydra.run.dir=whole"))
     training.good(paceline(*common, "max_steps=7", f"hydra.run.dir={RUN}"))
     for num_ranks, max_steps in ((4, 17), (2, 30)):

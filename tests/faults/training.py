@@ -46,14 +46,18 @@ class Place(NamedTuple):
 
 
 def words(place_dataset: str, precision: str, way: list[str]) -> list[str]:
-    return ["train", *COMMON, *PRECISIONS[precision], *way, f"dataset={place_dataset}"]
+    return ["train", *COMMON, *PRECISIONS[precision], *way, "recipes=digits", f"dataset={place_dataset}"]
 
 
 def make_place(folder: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) -> Place:
     """Pack the digits and run every precision once, undisturbed."""
     dataset = str(folder / "digits")
     for data in ("hdf5", "lmdb"):
-        good(paceline("train", f"data={data}", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder / data}"))
+        good(
+            paceline(
+                "train", f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder / data}"
+            )
+        )
     ends = {}
     for precision in precisions:
         start = time.perf_counter()
