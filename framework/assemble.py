@@ -42,7 +42,7 @@ from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, device_key, keyed_draws
 from framework.parallel.settle import settle
-from framework.resume import Learned, check_form, check_same, learned
+from framework.resume import Learned, check_form, check_same, learned, validation_data
 from framework.scaling import Scaling, scaling_of, without_scaling
 from framework.tally import Plan
 from framework.targets import Config, targets
@@ -69,6 +69,7 @@ class Assembly:
         self.profiled = None if profile is None else ProfiledClock(self.clock, profile / f"rank{self.parallel.rank}{ENDING}")
         self.clock = self.profiled or self.clock
         self._say: Callable[[str], None] = print
+        self.validates_anew = False  # a resumed run that is validated on other data than before
         self.from_data: Config = {}  # what ``auto`` stood for, by dotted name
         if is_wanted(config["transform"]):
             with closing(self._source("train", NoTransform())) as source:
@@ -96,6 +97,8 @@ class Assembly:
         """What the choices together mean, where that is not plain to see."""
         share, scaling = self.config["rank_batch_size"], self.scaling
         notes = [f"from the data: {_listed(self.from_data)}"] if self.from_data else []
+        if self.validates_anew:
+            notes.append("validation data differs from the saved run's: its figures are dropped, and best begins anew")
         if share is not None:
             notes.append(f"rank_batch_size={share} makes batch_size {scaling.batch_size}, over all ranks and accumulation")
         if scaling.rule != "none":
@@ -306,6 +309,7 @@ class Assembly:
         chosen = self.config["checkpoint"]
         facts = {
             "learned": self._learned(),
+            "validation": self._validation(),
             "world_size": self.parallel.world_size,
             "versions": {"torch": str(torch.__version__)},
         }
@@ -315,20 +319,41 @@ class Assembly:
         source = self.train_source
         return learned(self.config, source.order.batch_size, source.manifest)
 
+    def _validation(self) -> Learned | None:
+        manifest = None if self.val_source is None else self.val_source.manifest
+        return validation_data(manifest, self.config["data"]["val"], self.config["limit"])
+
     def _restore(self, trainer: Trainer, state: dict[str, Any]) -> None:
-        run = self.config["resume"]["run"]
+        run, saved = self.config["resume"]["run"], state["learned"]
+        present = self._learned()
+        self.validates_anew = "validation" in state and state["validation"] != self._validation()
+        if self.validates_anew:  # figures of other data are compared with nothing
+            state = {**state, "best": {}, "val": {}}
         try:
-            check_same(run, state["learned"], self._learned(), self.config["resume"]["allow"])
-            if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
-                what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
-                raise CheckpointError(104, f"resume = {run}", what, "change them when the epoch has ended")
-            check_form(state)
-            trainer.load_state_dict(state)
+            check_same(run, saved, present, self.config["resume"]["allow"], lambda: self._loads(trainer, state))
+            self._load(trainer, state)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             what = f"its state does not fit this configuration ({last_line(error)})"
             raise CheckpointError(
                 103, f"resume = {run}", what, "resume with the model and optimizer it was saved with"
             ) from error
+
+    def _loads(self, trainer: Trainer, state: dict[str, Any]) -> bool:
+        """Whether the state loads; ``trainer`` is of no use afterwards."""
+        if state["learned"].get("optim._target_") != self._learned().get("optim._target_"):
+            return False  # torch loads another optimizer's state, and fails in the first step
+        try:
+            self._load(trainer, state)
+        except (CheckpointError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return False
+        return True
+
+    def _load(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        if state["progress"]["epoch_step"] and state["order"] != trainer.train.identity:
+            what = f"was saved inside an epoch of {state['order']}, this one has {trainer.train.identity}"
+            raise CheckpointError(104, f"resume = {self.config['resume']['run']}", what, "change them when the epoch has ended")
+        check_form(state)
+        trainer.load_state_dict(state)
 
     def _sinks(self, run: RunContext) -> list[Sink]:
         """All sinks, or none: where one cannot be made, those before it are closed."""

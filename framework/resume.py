@@ -1,6 +1,7 @@
 """Whether a saved run and this one learn the same: what decides it, compared key by key."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -54,9 +55,30 @@ def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{where}.{name}" if where else str(name))
 
 
-def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str]) -> None:
-    """CheckpointError K105 with every key that differs, unless ``allow`` names it or what it is a part of. ConfigError C102 for a name in ``allow`` that
-    nothing has.
+def validation_data(manifest: Manifest | None, path: str | None, limit: int | None) -> Learned | None:
+    """What tells one validation set from another; None without one. ``path`` counts only for data that knows no digest."""
+    if manifest is None:
+        return None
+    facts: Config = {"records": manifest.num_records, "classes": list(manifest.classes), "digest": manifest.digest or None}
+    where = None if manifest.digest or path is None else os.path.abspath(path)
+    return dict(_leaves({"data": facts, "path": where, "limit": limit}))
+
+
+def check_same(
+    run: str, saved: Learned, present: Learned, allow: Sequence[str], loads: Callable[[], bool] = lambda: True
+) -> None:
+    """Check that a saved run and this one learn the same.
+
+    Args:
+        run: what ``resume`` names, for messages.
+        saved: what decided what the saved run learned.
+        present: the same of this run.
+        allow: keys, or what they are a part of, that may differ.
+        loads: whether the state would load in spite of the differences; asked only if there are some.
+
+    Raises:
+        CheckpointError: K105 with every key that differs and is not allowed. It advises ``resume.allow`` only if the state loads.
+        ConfigError: C102 for a name in ``allow`` that nothing has.
     """
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "last", "parallel"}
     for one in allow:
@@ -71,7 +93,8 @@ def check_same(run: str, saved: Learned, present: Learned, allow: Sequence[str])
     if refused:
         what = f"was saved with other values of {', '.join(_told(key, saved, present) for key in refused)}"
         names = ",".join(refused)
-        raise CheckpointError(105, f"resume = {run}", what, f"leave them as they were, or add 'resume.allow=[{names}]'")
+        another = f"add 'resume.allow=[{names}]'" if loads() else "begin a new run: this state does not load with them"
+        raise CheckpointError(105, f"resume = {run}", what, f"leave them as they were, or {another}")
 
 
 def _unknown(key: str, saved: Learned, present: Learned) -> bool:

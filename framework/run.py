@@ -45,11 +45,7 @@ def run(
         if found is not None and leads:
             notes = [*_of_damage(found), *notes]
         if trainer.progress.step >= trainer.total_steps and (summary := _finished(run_dir)) is not None:
-            if leads:
-                say(
-                    f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to go on"
-                )
-            return summary
+            return _not_continued(summary, run_dir, assembly, trainer, say if leads else _ignored)
         if assembly.profiled is not None:
             _check_steps(trainer.total_steps - trainer.progress.step)
         if leads:
@@ -101,6 +97,27 @@ def _finished(run_dir: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return summary if summary["status"] == "finished" else None
+
+
+def _ignored(text: str) -> None:
+    """Print nothing: rank 0 speaks for all."""
+
+
+def _not_continued(
+    summary: dict[str, Any], run_dir: Path, assembly: Assembly, trainer: Trainer, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The summary of a run that has no steps left, with new figures if its validation data is new."""
+    if assembly.validates_anew:
+        for note in assembly.notes:
+            say(f"note: {note}")
+        if assembly.parallel.rank == 0:
+            _add_facts(run_dir, assembly)
+        trainer.validate()
+        summary = {**summary, "val": trainer.val_means, "best": trainer.best, "notes": [*summary["notes"], *assembly.notes]}
+        if assembly.parallel.rank == 0:
+            write_json(run_dir / "summary.json", summary)
+    say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to continue")
+    return summary
 
 
 def _check_steps(num_steps: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import ConfigError
+from framework.scaling import KEYS as SCALING_KEYS
 from framework.scaling import RULES as SCALINGS
 from framework.targets import did_you_mean
 
@@ -102,7 +103,10 @@ def check(config: dict[str, Any]) -> None:
             continue
         if not isinstance(config.get(group), dict):
             raise ConfigError(
-                101, f"{group} = {config.get(group)}", "nothing is chosen", "see the choices with 'paceline train --help'"
+                101,
+                f"{group} = {_as_typed(config.get(group))}",
+                "nothing is chosen",
+                "see the choices with 'paceline train --help'",
             )
     _check_integers(config)
     _check_parts(config)
@@ -111,6 +115,10 @@ def check(config: dict[str, Any]) -> None:
     _check_workers(config["workers"])
     _check_checkpoint(config["checkpoint"])
     _check_resume(config["resume"])
+
+
+def _as_typed(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 def _check_integers(node: Any, where: str = "") -> None:
@@ -124,11 +132,14 @@ def _check_integers(node: Any, where: str = "") -> None:
 
 def _check_parts(config: dict[str, Any]) -> None:
     """ConfigError C101 where a part should be described and is not."""
-    data = config["data"]
-    parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
+    data = config.get("data") or {}
+    parts = {name: config.get(name) for name in PARTS} | {"data.source": data.get("source")}
     parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
     parts |= {} if data.get("writer") is None else {"data.writer": data["writer"]}
     for where, block in parts.items():
+        if block is None or (where == "optim" and block.keys() == set(SCALING_KEYS)):
+            fix = "choose one, see 'paceline train --help', or give a _target_"
+            raise ConfigError(101, f"{where} = null", "nothing is chosen", fix)
         if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
             raise ConfigError(101, f"{where} = {block}"[:200], "describes no part", "choose one, or give it a _target_")
     for split, types in (("train", str), ("val", str | None)):

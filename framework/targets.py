@@ -49,27 +49,6 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
 
 
-def leave_out_leftovers(config: Config, words: Sequence[str]) -> list[str]:
-    """Remove what a recipe set for a part of its own, where another was chosen on the command line (``words``) that has no such argument; what was
-    typed itself stays. Returns the dotted names, for a note.
-    """
-    typed = [word.lstrip("+~").partition("=")[0] for word in words]
-    found: list[str] = []
-    for group in dict.fromkeys(typed):
-        block = config.get(group)
-        signature = (
-            static_signature(block["_target_"]) if isinstance(block, dict) and isinstance(block.get("_target_"), str) else None
-        )
-        if not isinstance(block, dict) or signature is None or signature.open:
-            continue
-        names = {*signature.names, *SPECIAL, *(SCALING_KEYS if group == "optim" else ())}
-        for key in [str(key) for key in block if key not in names]:
-            if not any(word == f"{group}.{key}" or word.startswith(f"{group}.{key}.") for word in typed):
-                del block[key]
-                found.append(f"{group}.{key}")
-    return found
-
-
 def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     """Whether a dotted name is on the list. Of ours only parts are: classes, sources, makers of records. Another function, such as one that starts processes, would do
     what it does for whoever names it.

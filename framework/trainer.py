@@ -29,7 +29,7 @@ def _never() -> bool:
 
 @final
 class Trainer:
-    """Trains ``model`` on ``train``, evaluates on ``val``. Only ``epochs`` and ``fit`` are for callers.
+    """Trains ``model`` on ``train``, evaluates on ``val``. Only ``epochs``, ``fit`` and ``validate`` are for callers.
 
     All parts arrive ready: the model on its device and wrapped by ``parallel``, the optimizer over its parameters.
     ``stop`` is asked after every step; ranks agree on the answer. ``recorder``: captures steps; ``say`` takes a note where it cannot.
@@ -99,6 +99,12 @@ class Trainer:
         if self.stopped:
             self._pace(self._tally.means(self.parallel.total)[1])  # of what the next run will report
         self._lap()  # the last report's own time
+
+    def validate(self) -> None:
+        """Validate the weights as they are, and save them with what was found. Nothing happens without validation data."""
+        if self.val is not None:
+            self._last_step = self.total_steps
+            self._save(self._validate(self.val), weights=True)
 
     def _set_rates(self) -> None:
         self.stepper.set_rates(self.progress, self._last_step)

@@ -18,11 +18,12 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.arguments import option
+from framework.cli.arguments import option, without_options
 from framework.cli.explain import explain
 from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
+from framework.cli.precedence import check_data_named
 from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError
@@ -55,11 +56,8 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
     Returns the first exit code that is not 0. Raises ConfigError for what Hydra cannot compose.
     """
     config_dir = option(arguments, "--config-dir", "-cd")
-    if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, Path(config_dir) if config_dir else None))
-        return 0
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    if (code := _answered(command, arguments, config_dir)) is not None:
+        return code
     arguments = _flags_first(arguments)
     codes: list[int] = []
     unforeseen: list[Exception] = []
@@ -92,6 +90,23 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
     finally:
         GlobalHydra.instance().clear()
     return next((code for code in codes if code), 0)
+
+
+def _answered(command: str, arguments: list[str], config_dir: str | None) -> int | None:
+    """The exit code of a question about the configuration; None if a command is to run."""
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text(command, Path(config_dir) if config_dir else None))
+        return 0
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")
+    key = option(arguments, "--explain")
+    if key is None and "--explain" not in arguments:
+        return None
+    from framework.cli.origins import check_key, print_origins  # noqa: PLC0415  # only who asks waits for it
+
+    check_key(command, key or "")
+    register()
+    return print_origins(command, without_options(arguments), key or "", config_dir)
 
 
 @cache
@@ -147,6 +162,7 @@ def slug(text: str) -> str:
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
     count_references_anew()
+    check_data_named(config)
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:

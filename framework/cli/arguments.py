@@ -60,6 +60,7 @@ TAKES_VALUE = (
     "-c",
     "--config-dir",
     "-cd",
+    "--explain",
     "--package",
     "-p",
     "--config-path",
@@ -79,6 +80,12 @@ def plain_words(arguments: list[str]) -> list[str]:
     return [
         w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE and ("=" not in w or os.path.exists(w))
     ]
+
+
+def without_options(arguments: list[str]) -> list[str]:
+    """The overrides: words that are neither options nor options' values."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [word for before, word in pairs if not word.startswith("-") and before not in TAKES_VALUE]
 
 
 def check_words(words: Sequence[str]) -> None:

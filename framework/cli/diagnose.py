@@ -12,6 +12,7 @@ from framework.cli.allowed import granted
 from framework.cli.arguments import option
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.paths import CONF
+from framework.cli.precedence import with_recipe_said
 from framework.durable import write_json
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated
 from framework.targets import did_you_mean
@@ -171,7 +172,7 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
     keys = [change.split("=")[0].lstrip("+") for change in changes]
     groups = tuple(f"{key}." for key in keys if (CONF / key).is_dir())
     kept = [word for word in words if (key := word.split("=")[0].lstrip("+~")) not in keys and not f"{key}".startswith(groups)]
-    return [*kept, *changes]
+    return [*with_recipe_said(kept, changes), *changes]
 
 
 def say(text: str) -> None:

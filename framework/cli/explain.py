@@ -29,7 +29,7 @@ def explain(command: str, arguments: list[str], error: Exception) -> ConfigError
     if key and "@" in key.group(1) and not key.group(1).startswith(("+", "~")):
         return ConfigError(102, key.group(1), "is not there to be replaced", f"put a + before it: +{key.group(1)}=CHOICE")
     if key:
-        return _unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
+        return unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
     kind = "" if isinstance(error, HydraException | OmegaConfBaseException | ValueError) else f"{type(error).__name__} "
     words = " ".join(f"{kind}{text} {error.__cause__ or ''}".split())[:300]
     return ConfigError(100, f"paceline {command}", words, "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'")
@@ -44,7 +44,8 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
     return ConfigError(104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix)
 
 
-def _unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
+def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
+    """The ConfigError C102 for a key that is not there, with the nearest one."""
     known = _keys(command, arguments)
     if key in known:  # '+' adds, '~' takes away what has that value
         return ConfigError(

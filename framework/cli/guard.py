@@ -19,6 +19,7 @@ from hydra.core.plugins import Plugins
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from framework.cli import precedence
 from framework.cli.paths import CONF
 from framework.cli.yaml_limits import MOST_NODES, check_yaml, too_much, unreadable
 from framework.errors import ConfigError
@@ -95,7 +96,9 @@ def _load_checked(load: Callable[..., Any], self: Any, config_path: str) -> Any:
     if _spent.nodes > MOST_NODES:
         raise too_much(path, f"makes more than {MOST_NODES:,} values, with the files read before it")
     try:
-        return load(self, config_path)
+        result = load(self, config_path)
+        precedence.edit(config_path, path, result.header.get("package") == "_global_", result.config)
+        return result
     except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
         raise unreadable(path, error) from error
 
@@ -133,16 +136,20 @@ def _compose_checked(
     compose: Callable[..., DictConfig], self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **options: Any
 ) -> DictConfig:
     """ConfigError C125 for what Hydra would do with the result."""
+    is_group = self.repository.group_exists
+    words = precedence.without_null(overrides, is_group)
+    precedence.begin(config_name, words, is_group)
     try:
-        config = compose(self, config_name, overrides, *arguments, **options)
+        config = compose(self, config_name, words, *arguments, **options)
     except RecursionError as error:
         raise _endless() from error
     hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
-    if sum(map(len, hydra["overrides"].values())) > len(overrides):
+    if sum(map(len, hydra["overrides"].values())) > len(words):
         raise _refused("overrides", "set by a configuration file, as if they had been typed")
     _check_calls(hydra)
     _check_loggers(hydra)
-    _check_places(hydra, _ours(config_name), {word.lstrip("+").split("=")[0] for word in overrides})
+    _check_places(hydra, _ours(config_name), {word.lstrip("+").split("=")[0] for word in words})
+    precedence.tell(precedence.notes())
     return config
 
 

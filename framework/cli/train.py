@@ -12,19 +12,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from framework import settings
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app, stamp
 from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of
+from framework.cli.precedence import with_recipe_said
 from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.table import print_sweep
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
 from framework.parallel.srun import rank_environment
-from framework.targets import check_targets, leave_out_leftovers
+from framework.targets import check_targets
 
 if TYPE_CHECKING:
     from framework.parallel.hosts import Meeting
@@ -50,9 +51,10 @@ def main(arguments: list[str]) -> int:
         os.environ.update(rank_environment(os.environ))
     if "RANK" in os.environ and arguments[:1] != ["-sc"]:
         return _main_of_rank(arguments)
-    typed, stopped = _typed(arguments), False
+    words = _resumed(arguments)
+    typed, stopped = _typed(arguments, words), False
     try:
-        code = run_app("train", _resumed(arguments), partial(_job, typed), _result)
+        code = run_app("train", words, partial(_job, typed), _result)
     except SweepStopped as stop:
         code, stopped = int(str(stop)), True
     if not typed.run_dirs and {"-m", "--multirun"} & set(arguments):
@@ -80,8 +82,9 @@ def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
     return sorted((path.parent for path in folders), key=lambda path: int(re.match(r"\d*", path.name)[0] or 0))  # pyright: ignore[reportOptionalSubscript]
 
 
-def _typed(arguments: list[str]) -> Typed:
-    config_dir = option(arguments, "--config-dir", "-cd")
+def _typed(arguments: list[str], words: list[str]) -> Typed:
+    """``words``: the arguments with those of the run that is resumed, whose folder of configurations counts again."""
+    config_dir = option(words, "--config-dir", "-cd")
     return Typed(granted(arguments), config_dir and os.path.abspath(config_dir), [])
 
 
@@ -93,7 +96,8 @@ def _main_of_rank(arguments: list[str]) -> int:
     from framework.cli.rank import run_shared  # noqa: PLC0415
 
     if int(os.environ["RANK"]) == 0:
-        return run_app("train", _resumed(arguments), partial(_job, _typed(arguments)))
+        words = _resumed(arguments)
+        return run_app("train", words, partial(_job, _typed(arguments, words)))
     return run_shared(None)
 
 
@@ -104,7 +108,6 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]  # as typed: ${...} unresolved
     try:
         config = resolved(cfg)
-        _leave_out_leftovers(cfg, config, overrides)
         allowed = allowed_targets(config, typed.grant)
         settings.check(config)
         check_targets(config, allowed)
@@ -133,20 +136,12 @@ def _to_repeat(overrides: list[str]) -> list[str]:
 
 def _replaced(key: str, given: set[str]) -> bool:
     """Whether a word of the run before is void: said anew, or about a choice that is another one now."""
+    key = key.lstrip("+~")
     return key in given or key.split(".", maxsplit=1)[0] in given & set(settings.GROUPS)
 
 
-def _leave_out_leftovers(cfg: DictConfig, config: Config, overrides: list[str]) -> None:
-    names = leave_out_leftovers(config, overrides)
-    for name in names:
-        group, _, key = name.partition(".")
-        with open_dict(cfg):
-            del cfg[group][key]
-    if names:
-        print(
-            f"note: left out: {', '.join(names)}: the recipe has them for its own choice, and the one on the command line knows no such",
-            file=sys.stderr,
-        )
+def _is_override(word: str) -> bool:
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
 
 
 def _resumed_if_there(arguments: list[str]) -> list[str]:
@@ -218,7 +213,7 @@ def _resumed(arguments: list[str]) -> list[str]:
     """
     resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):
-        return arguments
+        return [word for word in arguments if word != "resume=null"]
     if resume == "auto":
         return _resumed_if_there(arguments)
     run_dir = Path(resume.strip("'\"")).absolute()
@@ -233,7 +228,8 @@ def _resumed(arguments: list[str]) -> list[str]:
     rest = [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
     try:
         parser = OverridesParser.create()
-        given = {parser.parse_override(word).get_key_element() for word in rest if "=" in word and not word.startswith("-")}
+        given = {parser.parse_override(word).get_key_element().lstrip("+~") for word in rest if _is_override(word)}
+        before = with_recipe_said(before, rest)
         kept = [word for word in before if not _replaced(parser.parse_override(word).get_key_element(), given)]
     except HydraException:
         return arguments  # Hydra will say what is wrong with them

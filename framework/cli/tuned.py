@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant
 from framework.cli.paths import CONF, ROOT
+from framework.cli.precedence import default_recipes, typed_for_train
 from framework.cli.variant import composed
 from framework.durable import write_text
 from framework.errors import ConfigError, printable
@@ -32,16 +33,19 @@ class Typed(NamedTuple):
 
 def typed(words: Sequence[str], config_dir: str | None) -> Typed:
     """``words`` that compose: overrides of ``paceline train``."""
-    found = Typed(_default_recipes(), {}, OmegaConf.create(), [])
+    said = typed_for_train(words)
+    found = Typed([] if said.without_recipe else default_recipes(), {}, OmegaConf.create(), [])
+    if said.without_validation:  # a rule for what is typed, which a recipe is not
+        OmegaConf.update(found.values, "data.val", None, force_add=True)
     folders = [Path(folder) for folder in (CONF, ROOT, config_dir) if folder is not None]
     for word, override in zip(words, OverridesParser.create().parse_overrides(list(words)), strict=True):
         key = override.key_or_group
         value: Any = override.value()
-        is_group = any((folder / key).is_dir() for folder in folders) and isinstance(value, str | list)
+        is_group = any((folder / key).is_dir() for folder in folders) and isinstance(value, str | list | None)
         if override.is_delete() or key.startswith(NEVER_IN_A_FILE):
             found.again.append(word)
         elif key == "recipes":
-            found.bases[:] = [value] if isinstance(value, str) else value
+            found.bases[:] = [value] if isinstance(value, str) else value or []
         elif is_group:
             found.defaults[_entry(override)] = value
         else:
@@ -52,11 +56,6 @@ def typed(words: Sequence[str], config_dir: str | None) -> Typed:
 def _entry(override: Override) -> str:
     package = f"@{override.package}" if override.package is not None else ""
     return f"{'' if override.is_add() else 'override '}/{override.key_or_group}{package}"
-
-
-def _default_recipes() -> list[str]:
-    primary: Any = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
-    return [entry["recipes"] for entry in primary["defaults"] if "recipes" in entry]
 
 
 def without_found(words: Sequence[str], loader_changed: bool) -> list[str]:
@@ -85,7 +84,9 @@ def recipe_text(found: Typed, winner: Candidate | None, comments: Sequence[str])
 
 def _flow(value: Any) -> str:
     """A choice, or several of a group that takes them, on one line."""
-    return f"[{', '.join(value)}]" if isinstance(value, list) else value
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return "null" if value is None else value
 
 
 def _decided(winner: Candidate) -> Config:

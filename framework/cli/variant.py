@@ -14,7 +14,7 @@ from framework.cli.arguments import quoted
 from framework.cli.explain import explain
 from framework.cli.paths import CONF
 from framework.errors import PacelineError
-from framework.targets import check_targets, leave_out_leftovers
+from framework.targets import check_targets
 
 Config = dict[str, Any]
 
@@ -36,7 +36,6 @@ def composed(overrides: Sequence[str], grant: Grant, config_dir: str | None = No
         raise
     except Exception as error:  # a file can make Hydra raise anything
         raise explain("train", words, error) from error
-    leave_out_leftovers(config, words)
     allowed = allowed_targets(config, grant)
     settings.check(config)
     check_targets(config, allowed)
