@@ -36,5 +36,5 @@ def test_what_a_run_would_raise_is_raised_before_anything_is_measured():
     config = composed(["data.train=nowhere.h5", "prepare=null"], NOBODY)[0]
     with pytest.raises(Exception, match="nowhere"):
         Search(config, (), {"prefetch": config["loader"]}, "prefetch")
-    with pytest.raises(ConfigError, match="C118"):
+    with pytest.raises(ConfigError, match="C155"):
         search("model.in_channels=1").measure(Candidate(0, "thread", "prefetch", 2), 0.01)
