@@ -13,7 +13,7 @@ NOBODY = Grant(typed=False, exported="")
 
 def search(*words: str) -> Search:
     store = write_store("a.h5", make_records(24))
-    given = [f"data.train={store}", "batch_size=8", "model.in_channels=3", "model.num_classes=3", "prepare=null", *words]
+    given = [f"data.train={store}", "batch_size=8", "prepare=null", *words]
     loaders = {name: composed([*given, f"loader={name}"], NOBODY)[0]["loader"] for name in ("plain", "prefetch")}
     return Search(composed(given, NOBODY)[0], (), loaders, "prefetch")
 
