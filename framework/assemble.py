@@ -1,9 +1,10 @@
 """The parts of a run, and the only place where they meet."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from framework.agreement import check_agreement, code_digest
 from framework.augment.fused import Fused
+from framework.auto import PARTS, is_wanted, resolve, wrong_channels
 from framework.average import Average
 from framework.batch import Batch, move, use
 from framework.build import build, last_line
@@ -29,6 +31,7 @@ from framework.contracts import (
     Sink,
     Source,
     SourceContext,
+    Transform,
 )
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import kept_generators, seed_generators
@@ -44,6 +47,7 @@ from framework.scaling import Scaling, scaling_of, without_scaling
 from framework.tally import Plan
 from framework.targets import Config, targets
 from framework.trainer import Trainer
+from framework.transform.none import NoTransform
 
 NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
 
@@ -66,11 +70,19 @@ class Assembly:
         self.clock = self.profiled or self.clock
         self._say: Callable[[str], None] = print
         self.validates_anew = False  # a resumed run that is validated on other data than before
-        for where, block in list(targets(config["augment"], "augment"))[1:]:
-            build(where, block, allowed)  # a part of a composition by itself: an error names it
-        self.augment: Augment = self.build("augment")
-        self.train_source = self._source("train")
-        self.val_source = self._source("val") if config["data"]["val"] else None
+        self.from_data: Config = {}  # what ``auto`` stood for, by dotted name
+        if is_wanted(config["transform"]):
+            with closing(self._source("train", NoTransform())) as source:
+                self._take_from(source, ["transform"])
+        self.train_source = self._source("train", self.build("transform"))
+        with ExitStack() as stack:
+            stack.callback(self.train_source.close)
+            self._take_from(self.train_source, PARTS)
+            for where, block in list(targets(self.config["augment"], "augment"))[1:]:
+                build(where, block, allowed)  # a part of a composition by itself: an error names it
+            self.augment: Augment = self.build("augment")
+            stack.pop_all()
+        self.val_source = self._source("val", self.build("transform")) if config["data"]["val"] else None
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
         if not self.train.num_steps:
@@ -83,7 +95,8 @@ class Assembly:
     @property
     def notes(self) -> list[str]:
         """What the choices together mean, where that is not plain to see."""
-        share, scaling, notes = self.config["rank_batch_size"], self.scaling, []
+        share, scaling = self.config["rank_batch_size"], self.scaling
+        notes = [f"from the data: {_listed(self.from_data)}"] if self.from_data else []
         if self.validates_anew:
             notes.append("validation data differs from the saved run's: its figures are dropped, and best begins anew")
         if share is not None:
@@ -159,9 +172,13 @@ class Assembly:
             virtual_ranks=virtual_ranks,
         )
 
-    def _source(self, split: str) -> Source:
+    def _take_from(self, source: Source, parts: Sequence[str]) -> None:
+        """Give the ``parts`` of the configuration the facts that ``source`` knows."""
+        self.config, numbers = resolve(self.config, source, parts)
+        self.from_data |= numbers
+
+    def _source(self, split: str, transform: Transform) -> Source:
         training, workers = split == "train", self.config["workers"]
-        transform = self.build("transform")
         order = self._order(training)
         context = SourceContext(
             order,
@@ -252,7 +269,12 @@ class Assembly:
         if self.config["channels_last"]:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
         self._try_training(sample)
-        check_fit(model, objective, move(self._augmented(sample), self.parallel.home), self.config)
+        batch = move(self._augmented(sample), self.parallel.home)
+        try:
+            check_fit(model, objective, batch, self.config)
+        except ConfigError as error:
+            why = last_line(error.__cause__ or error)
+            raise wrong_channels(self.config, self.train_source, why) or error from error.__cause__
         model = self.parallel.wrap(model)
         if self.config["compile"]:
             _compile(model, self.device)
@@ -351,6 +373,11 @@ class Assembly:
         self.parallel.close()
         if self.profiled is not None:
             self.profiled.close()
+
+
+def _listed(numbers: Config) -> str:
+    """Numbers by dotted name, as they would be typed."""
+    return ", ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in numbers.items())
 
 
 def _plan(config: Config) -> Plan:

@@ -61,11 +61,20 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class ChannelStatistics:
+    """Mean and standard deviation of each channel of a field: of pixels in [0, 1], or of floats as they are."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a store says of itself; kept inside the store as JSON.
 
     ``digest``: sha256 over the CRC32s of the records' bytes (uint32, little-endian) in order: what is stored, whatever stores it. ``shards``: the
-    files of a store that is a directory, in the records' order.
+    files of a store that is a directory, in the records' order. ``statistics``: by field, measured while packing; a store written
+    before schema 3 has none.
     """
 
     num_records: int
@@ -76,7 +85,8 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     digest: str = ""
     shards: Sequence[Shard] = ()
-    schema: int = 2
+    statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict[str, ChannelStatistics])
+    schema: int = 3
 
 
 Records = dict[str, Any]  # raw fields: Tensor [B, *shape]; image fields: a list of B byte buffers (memoryview or bytes)

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -196,6 +197,24 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
+    known["auto"] = assembly.from_data
     write_json(run_dir / FACTS, known)
+    _complete_resolved(run_dir, assembly)
     for name in ("summary.json", "exit.json"):
         (run_dir / name).unlink(missing_ok=True)
+
+
+def _complete_resolved(run_dir: Path, assembly: Assembly) -> None:
+    """Write what ``auto`` stood for into the newest ``resolved.json``: the run's own configuration, with numbers."""
+    paths = [path for path in run_dir.glob("resolved*.json") if re.fullmatch(r"resolved(\.\d+)?\.json", path.name)]
+    if not paths or not assembly.from_data:
+        return
+    newest = max(paths, key=lambda path: (len(path.name), path.name))
+    config = json.loads(newest.read_text(encoding="utf-8"))
+    for name, value in assembly.from_data.items():
+        *parents, key = name.split(".")
+        block = config
+        for parent in parents:
+            block = block[int(parent)] if isinstance(block, list) else block[parent]
+        block[key] = value
+    write_json(newest, config)

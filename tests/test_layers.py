@@ -14,7 +14,7 @@ LAYERS = {
     5: {"bench", "diagnose", "tune", "report"},
     4: {"run", "inspection", "probe"},
     3: {"assemble", "prepare"},
-    2: {"trainer", "checkpoint", "pack", "build"},
+    2: {"trainer", "checkpoint", "pack", "build", "auto"},
     1: {
         *("data", "loader", "parallel", "precision", "model", "objective", "schedule", "transform", "augment", "sink", "measure"),
         "graph",

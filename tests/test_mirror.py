@@ -30,6 +30,7 @@ NO_YAML = {
     "page_cache",
     "stage",
     "stages",
+    "statistics",
     "window",
     "reader",
     "workers",

@@ -187,7 +187,7 @@ def test_the_log_says_what_is_left(run_dir):
 
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
     known = read(run_dir / "run.json")
-    assert known.keys() == {"command", "overrides", "started", "versions", "git", "machine", "data"}
+    assert known.keys() == {"command", "overrides", "started", "versions", "git", "machine", "data", "auto"}
     assert {split: known["data"][split]["num_records"] for split in known["data"]} == {"train": 1437, "val": 360}
     assert known["versions"]["torch"] == torch.__version__
     assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= known["versions"].keys()
@@ -328,7 +328,7 @@ def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_said_before_the_first_step(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"^error\[C118\]"):
+    with pytest.raises(ConfigError, match=r"^error\[C155\]: model.in_channels = 3: .* 1 channel .*leave it out, or give 1"):
         trained(dataset, tmp_path, "model.in_channels=3")
     assert not (tmp_path / "checkpoints").exists()
 

@@ -1,16 +1,18 @@
 """A store's manifest as JSON text, and back."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from isal.isal_zlib import crc32
 
-from framework.contracts import Field, Manifest, Shard
+from framework.contracts import ChannelStatistics, Field, Manifest, Shard
 from framework.errors import DataError
 
-SCHEMA = 2
+SCHEMA = 3
+READABLE = (2, 3)  # stores of schema 2 have no statistics
 
 
 def to_json(manifest: Manifest) -> str:
@@ -28,16 +30,27 @@ def from_json(path: str, text: str | bytes) -> Manifest:
     try:
         data = json.loads(text)
         schema = int(data["schema"])
-        if schema != SCHEMA:
+        if schema not in READABLE:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
             raise DataError(104, path, what, "update paceline" if schema > SCHEMA else "pack it again")
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
         fields = {name: Field(f["dtype"], tuple(f["shape"]), f["encoding"]) for name, f in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
-        return Manifest(fields=fields, shards=shards, **_checked(data, fields, shards))
+        statistics = {name: _statistics(name, block, fields) for name, block in data.pop("statistics", {}).items()}
+        return Manifest(fields=fields, shards=shards, statistics=statistics, **_checked(data, fields, shards))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
+
+
+def _statistics(name: str, block: dict[str, Any], fields: dict[str, Field]) -> ChannelStatistics:
+    """The statistics of the field ``name``. ValueError for numbers that cannot be."""
+    given = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+    numbers = (*given.mean, *given.std)
+    finite = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    if name not in fields or not finite or len(given.mean) != len(given.std) or min(given.std, default=0) < 0:
+        raise ValueError(f"statistics of {name!r} that cannot be")
+    return given
 
 
 def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts import Manifest, RecordStore, RecordWriter, Shard
+from framework.contracts import ChannelStatistics, Manifest, RecordStore, RecordWriter, Shard
 from framework.data.btree import META_MAGIC
 from framework.data.checksum import digest
 from framework.data.hdf5 import SIGNATURE
 from framework.data.manifest import from_json, to_json
 from framework.data.shards import MANIFEST
+from framework.data.statistics import READ_RECORDS, StatisticsSampler, add_read, sample_indices
 from framework.data.store import open_file, open_store
 from framework.durable import move, uninterrupted, write_text
 from framework.errors import DataError
@@ -50,9 +52,11 @@ def join(manifest: Manifest, done: Sequence[Done], journal: Journal, make_writer
     try:
         with uninterrupted():
             writer = make_writer(str(target), fields=manifest.fields, num_records=manifest.num_records)
+        sampler = StatisticsSampler(manifest.fields, manifest.num_records)
         for job in done:
             if job.num_records:
-                _append(writer, job, journal, say)
+                _append(writer, job, journal, say, sampler)
+        manifest = replace(manifest, statistics=sampler.result())
         with uninterrupted():
             writer.close(manifest)
     finally:
@@ -60,7 +64,7 @@ def join(manifest: Manifest, done: Sequence[Done], journal: Journal, make_writer
             writer.abort()
 
 
-def _append(writer: RecordWriter, job: Done, journal: Journal, say: Any) -> None:
+def _append(writer: RecordWriter, job: Done, journal: Journal, say: Any, sampler: StatisticsSampler) -> None:
     store = open_store(str(journal.file(job.number)))
     try:
         for indices in spans(job.num_records, job.size_bytes):
@@ -69,8 +73,10 @@ def _append(writer: RecordWriter, job: Done, journal: Journal, say: Any) -> None
                 journal.forget(job.number)
                 what = f"{len(damaged)} records do not match their checksums any more"
                 raise DataError(155, store.name(damaged[0]), what, "the same command packs them again; look at the disk")
+            plain = {name: _plain(values) for name, values in records.items()}
+            sampler.pass_by(plain, len(indices))
             with uninterrupted():
-                writer.write({name: _plain(values) for name, values in records.items()}, keys_of(store, indices))
+                writer.write(plain, keys_of(store, indices))
             say(Moved(0, len(indices), job.num_bytes * len(indices) // job.num_records))
     finally:
         store.close()
@@ -101,11 +107,26 @@ def put_joined(journal: Journal, done: Sequence[Done], path: Path, joins: bool) 
 
 def put_folder(manifest: Manifest, done: Sequence[Done], journal: Journal, path: Path) -> None:
     """The jobs' files are the store; its manifest, written last, says which."""
-    full = replace(manifest, shards=shards(journal, done), digest=digest(_crcs(done)))
+    statistics = _measured(manifest, done, journal)
+    full = replace(manifest, shards=shards(journal, done), digest=digest(_crcs(done)), statistics=statistics)
     for name in set(os.listdir(journal.files)) - {shard.name for shard in full.shards}:
         (journal.files / name).unlink()  # of a job that was done again, and has no records now
     write_text(journal.files / MANIFEST, to_json(full) + "\n")
     move(journal.files, path)
+
+
+def _measured(manifest: Manifest, done: Sequence[Done], journal: Journal) -> dict[str, ChannelStatistics]:
+    """The statistics over all jobs' files, of the same records as in one file."""
+    sampler = StatisticsSampler(manifest.fields, manifest.num_records)
+    wanted, start = sample_indices(manifest.num_records), 0
+    for job in done:
+        mine = wanted[(wanted >= start) & (wanted < start + job.num_records)] - start
+        start += job.num_records
+        if len(mine):
+            with closing(open_store(str(journal.file(job.number)))) as store:
+                for indices in mine.split(READ_RECORDS):
+                    add_read(sampler, store, indices)
+    return sampler.result()
 
 
 def shards(journal: Journal, done: Sequence[Done]) -> list[Shard]:

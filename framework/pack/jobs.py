@@ -16,6 +16,7 @@ import numpy as np
 
 from framework.contracts import Chunk, Field, Manifest, RecordInput, Records, RecordWriter
 from framework.data.checksum import content_crcs
+from framework.data.statistics import StatisticsSampler
 from framework.durable import FULL, uninterrupted
 from framework.errors import DataError, ResourceError
 from framework.order import spread
@@ -197,6 +198,8 @@ def _publish(work: Work, path: Path, chunks: Iterator[Chunk], num_records: int) 
     """The records' file. Returns the number of records of each class, and the records' checksums."""
     counts, crcs = np.zeros(len(work.manifest.classes), np.int64), []
     writer: RecordWriter | None = None
+    alone = work.plan.num_jobs == 1  # then its file may be the whole store
+    sampler = StatisticsSampler(work.manifest.fields if alone else {}, num_records)
     try:
         with uninterrupted():
             writer = work.make_writer(str(path), fields=work.manifest.fields, num_records=num_records)
@@ -205,10 +208,12 @@ def _publish(work: Work, path: Path, chunks: Iterator[Chunk], num_records: int) 
                 continue
             with uninterrupted():
                 writer.write(chunk.records, chunk.keys)
+            sampler.pass_by(chunk.records, len(chunk.keys))
             counts += class_counts(chunk, len(counts))
             crcs += content_crcs(chunk.records, work.manifest.fields)
+        manifest = replace(work.manifest, class_counts=counts.tolist(), statistics=sampler.result())
         with uninterrupted():
-            writer.close(replace(work.manifest, num_records=num_records, class_counts=counts.tolist()))
+            writer.close(replace(manifest, num_records=num_records))
     except (OSError, ResourceError) as error:
         raise said_of_disk(error, str(path)) from error
     finally:

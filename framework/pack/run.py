@@ -181,7 +181,7 @@ class _Run:
         if not manifest.num_records:
             return self._give_up(done)
         if self.packing.one_file:
-            joins = self.packing.make_part is not None or sum(job.num_records > 0 for job in done) > 1
+            joins = self.packing.make_part is not None or len(done) > 1
             if joins:
                 self.now = Progress("joining", 0, manifest.num_records, 0, 0, 0)
                 crew.join(manifest, done)
@@ -211,7 +211,7 @@ def _manifest(packing: Packing) -> Manifest:
     inputs = source.manifest
     fields: Mapping[str, Field] = inputs.fields if prepare is None else prepare.fields(source)
     options = {**inputs.options, **({} if prepare is None else prepare.options)}
-    return replace(inputs, fields=fields, options=options, class_counts=())
+    return replace(inputs, fields=fields, options=options, class_counts=(), statistics={})
 
 
 def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        block = resolved(compose("train", [*wanted, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]))["augment"]
+        typed = [f"augment.parts.normalize.{key}=[0.5]" for key in ("mean", "std")]
+        words = [*wanted, *typed, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]
+        block = resolved(compose("train", words))["augment"]
     composed = build("augment", block, ())
     found = composed({"image": IMAGE, "label": torch.arange(6)}, draws(torch.arange(6), 0, 0, composed.num_draws))
     assert list(composed.parts) == ["flip", "color_jitter", "normalize", "mixup"]

@@ -26,7 +26,7 @@ def test_each_part_is_measured_by_windows(what):
 def test_a_choice_that_cannot_run_has_its_reason():
     found = measure(spec("model.in_channels=3", what="train"))
     assert set(found) == {"illegal"}
-    assert found["illegal"].startswith("error[C118]")
+    assert found["illegal"].startswith("error[C155]")
 
 
 def test_what_nobody_foresaw_is_told_in_a_line(capsys):

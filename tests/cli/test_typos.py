@@ -49,8 +49,8 @@ WRONG = [
     (["data.train=a,b"], "C100"),
     (["dataset='${nothing}'"], "C104"),
     (["data.train=???"], "C103"),
-    (["model.in_channels=3"], "C118"),
-    (["model.num_classes=9"], "C118"),
+    (["model.in_channels=3"], "C155"),
+    (["model.num_classes=9"], "C154"),
     (["optim.lr=-1"], "C101"),
     (["optim.lr=abc"], "C101"),
     (["optim.lr=nan"], "C101"),
@@ -95,7 +95,7 @@ PUT_WRONGLY = [
     ([*PARTS, "augment.parts.jitter.hue=abc"], "C101", "augment.parts.jitter.hue = abc"),
     (["augment=compose", "+augment.parts.jitter=color_jitter"], "C113", r"add \+augment@augment.parts.jitter=CHOICE"),
     (["augment=compose", "+augment@augment.parts.n=normalize", *PARTS[1:]], "C113", "parts.jitter .* put it before n;"),
-    (["augment=mixup", "augment.num_classes=5"], "C118", "augment = .*Mixup: does not fit the data"),
+    (["augment=mixup", "augment.num_classes=5"], "C154", r"augment\.num_classes = 5: .* has 10 classes"),
     (["augment=none", "model.in_channels=1"], "C118", "pixels are still bytes: augment=normalize"),
 ]
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.contracts import Field, Manifest, Shard
+from framework.contracts import ChannelStatistics, Field, Manifest, Shard
 from framework.data.manifest import SCHEMA, from_json, to_json
 from framework.errors import DataError
 from tests.conftest import edited_manifest
@@ -17,6 +17,7 @@ WHOLE = Manifest(
     {"size": [4, 4], "encode": "keep"},
     "ab" * 32,
     [Shard("000000.h5", 5, 999, "cd" * 32, "ef" * 32)],
+    {"image": ChannelStatistics((0.25, 0.5, 0.75), (0.125, 0.0, 1.0))},
 )
 
 
@@ -33,8 +34,31 @@ def test_a_manifest_comes_back_from_bytes():
 
 
 def test_what_may_be_left_out_may_be_missing():
-    found = from_json("x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}'))
+    found = from_json("x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 3}'))
     assert (found.classes, found.class_counts, found.options, found.digest, found.schema) == ((), (), {}, "", SCHEMA)
+
+
+def test_a_store_of_schema_2_is_still_read_and_has_no_statistics():
+    found = from_json("x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}'))
+    assert (found.schema, found.statistics) == (2, {})
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        {"depth": {"mean": [0.5], "std": [0.5]}},
+        {"image": {"mean": [0.5]}},
+        {"image": {"mean": [0.5], "std": [0.5, 0.5]}},
+        {"image": {"mean": [0.5], "std": [-0.5]}},
+        {"image": {"mean": ["0.5"], "std": [0.5]}},
+        {"image": {"mean": [float("nan")], "std": [0.5]}},
+        {"image": [0.5]},
+        [0.5],
+    ],
+)
+def test_statistics_that_cannot_be_are_damage(statistics):
+    with pytest.raises(DataError, match=r"D104.*damaged"):
+        from_json("x.h5", _changed(statistics=statistics))
 
 
 def test_an_older_schema_is_to_be_packed_again():

@@ -8,7 +8,7 @@ from tests.conftest import make_records, write_store
 from tests.diagnose.cases import CUDA, FINE, facts
 from tests.diagnose.setting import compose_of
 
-SMALL = ["model.in_channels=3", "model.width=4", "batch_size=8"]
+SMALL = ["model.width=4", "batch_size=8"]
 
 
 def silent(_):

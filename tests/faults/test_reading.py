@@ -103,12 +103,12 @@ def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
     digits(path)
     if path == "x.h5":
         with h5py.File(path, "r+") as file:
-            file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=3)
+            file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=4)
     else:
         data = Path(path).read_bytes()
-        Path(path).write_bytes(data.replace(b'"schema": 2', b'"schema": 3'))
+        Path(path).write_bytes(data.replace(b'"schema": 3', b'"schema": 4'))
     for words in commands(path):
-        assert is_one_line(paceline(*words), "D104", 3, path, "schema 3")
+        assert is_one_line(paceline(*words), "D104", 3, path, "schema 4")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ NOBODY = Grant(typed=False, exported="")
 
 def search(*words: str) -> Search:
     store = write_store("a.h5", make_records(24))
-    given = [f"data.train={store}", "batch_size=8", "model.in_channels=3", "model.num_classes=3", "prepare=null", *words]
+    given = [f"data.train={store}", "batch_size=8", "prepare=null", *words]
     loaders = {name: composed([*given, f"loader={name}"], NOBODY)[0]["loader"] for name in ("plain", "prefetch")}
     return Search(composed(given, NOBODY)[0], (), loaders, "prefetch")
 
@@ -36,5 +36,5 @@ def test_what_a_run_would_raise_is_raised_before_anything_is_measured():
     config = composed(["data.train=nowhere.h5", "prepare=null"], NOBODY)[0]
     with pytest.raises(Exception, match="nowhere"):
         Search(config, (), {"prefetch": config["loader"]}, "prefetch")
-    with pytest.raises(ConfigError, match="C118"):
+    with pytest.raises(ConfigError, match="C155"):
         search("model.in_channels=1").measure(Candidate(0, "thread", "prefetch", 2), 0.01)

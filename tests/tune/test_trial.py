@@ -45,5 +45,5 @@ def test_an_attempt_answers_with_rates_and_memory(config):
 def test_an_attempt_that_fails_answers_why(config):
     wrong = {**config, "model": {**config["model"], "in_channels": 3}}
     answer = attempt(wrong, (), {"batch_size": 16, "seconds": 0.02, "epoch": 0}, cuda=False)
-    assert "C118" in answer["why"]
+    assert "C155" in answer["why"]
     assert answer["memory"] is False

@@ -29,7 +29,7 @@ def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
     shares = Order.shares
     monkeypatch.setattr(Order, "shares", lambda self, epoch, start=0: epochs.append(epoch) or shares(self, epoch, start))
     store = write_store("a.h5", make_records(60))
-    words = [f"data.train={store}", "batch_size=60", "model.in_channels=3", "model.num_classes=3", "prepare=null"]
+    words = [f"data.train={store}", "batch_size=60", "prepare=null"]
     config = composed(words, NOBODY)[0]
     visit(config, (), 7, 0.01, 0.0)
     assert min(epochs) == 7
