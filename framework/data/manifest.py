@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from framework.contracts import Field, Manifest, Shard
+from framework.contracts import KINDS, Field, Manifest, Shard
 from framework.errors import DataError
 
-SCHEMA = 2
+SCHEMA = 3
+READABLE = (2, 3)  # before schema 3 fields had no kind: it is derived
 
 
 def to_json(manifest: Manifest) -> str:
@@ -28,16 +29,20 @@ def from_json(path: str, text: str | bytes) -> Manifest:
     try:
         data = json.loads(text)
         schema = int(data["schema"])
-        if schema != SCHEMA:
+        if schema not in READABLE:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
             raise DataError(104, path, what, "update paceline" if schema > SCHEMA else "pack it again")
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
-        fields = {name: Field(f["dtype"], tuple(f["shape"]), f["encoding"]) for name, f in data.pop("fields").items()}
+        fields = {name: _field(described) for name, described in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         return Manifest(fields=fields, shards=shards, **_checked(data, fields, shards))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
+
+
+def _field(described: dict[str, Any]) -> Field:
+    return Field(described["dtype"], tuple(described["shape"]), described["encoding"], described.get("kind", ""))
 
 
 def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:
@@ -51,4 +56,6 @@ def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]
             raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
         if field.encoding == "raw" and None in field.shape:
             raise ValueError(f"field {name!r} has no size")
+        if field.kind not in KINDS or (field.kind == "labels" and (field.dtype, field.channels) != ("uint8", 1)):
+            raise ValueError(f"field {name!r} is {field.kind} {field.dtype}")
     return data
