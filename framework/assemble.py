@@ -20,6 +20,7 @@ from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
     Augment,
     Clock,
+    KnowsLabels,
     Loader,
     LoaderContext,
     Objective,
@@ -30,6 +31,7 @@ from framework.contracts import (
     Source,
     SourceContext,
 )
+from framework.data.label_map import colored
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import kept_generators, seed_generators
 from framework.graph import CudaRecorder, fused, refusal
@@ -70,6 +72,9 @@ class Assembly:
         self.augment: Augment = self.build("augment")
         self.train_source = self._source("train")
         self.val_source = self._source("val") if config["data"]["val"] else None
+        labels = self.train_source.manifest.label_maps
+        if labels and isinstance(self.augment, KnowsLabels):
+            self.augment = self.augment.with_labels(labels)
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
         if not self.train.num_steps:
@@ -239,7 +244,8 @@ class Assembly:
             self._restore(trainer, state)
         check_agreement(self.parallel, {"step": trainer.progress.step})  # a run directory that not all ranks see
         if self.parallel.rank == 0 and run_dir is not None:
-            run = RunContext(run_dir, trainer.total_steps, self.config["epochs"], trainer.progress.step, sample)
+            shown = colored(sample, self.train_source.manifest.label_maps)
+            run = RunContext(run_dir, trainer.total_steps, self.config["epochs"], trainer.progress.step, shown)
             trainer.sinks = self._sinks(run)
         return trainer
 

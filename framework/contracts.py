@@ -199,6 +199,7 @@ class KnowsLabels(Protocol):
 
         Raises:
             ConfigError: C193: what it is configured to do cannot be done to a label map.
+
         """
         ...
 
@@ -527,14 +528,15 @@ class Report:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a Sink is given at runtime. ``start_step`` > 0 in a resumed run: what was logged after it is void."""
+    """What a Sink is given at runtime. ``start_step`` > 0 in a resumed run: what was logged after it is void. ``sample``: records to look
+    at; its label maps are pictures, a color for each class.
+    """
 
     run_dir: Path
     total_steps: int
     epochs: int
     start_step: int = 0
     sample: Batch = field(default_factory=dict[str, Tensor])
-    label_maps: tuple[str, ...] = ()
 
 
 class Sink(Protocol):

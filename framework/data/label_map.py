@@ -6,12 +6,15 @@ The numbers are the samples as the file has them: indices into the palette, whic
 
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import cv2
 import numpy as np
+import torch
 
+from framework.batch import Batch
 from framework.contracts import IGNORE
 from framework.data.decode import MAX_PIXELS, accepted_header, check_png, orient
 from framework.data.image import BadImage, Header, png_chunks
@@ -35,6 +38,7 @@ def labels_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> 
     Raises:
         BadLabels: The file is an image, but no PNG with one number per pixel.
         BadImage: The file is no image, or too large.
+
     """
     header = accepted_header(data, max_pixels, deepest=16)
     if header.format != "png":
@@ -87,3 +91,9 @@ def label_colors() -> np.ndarray:
             colors[:, channel] |= ((numbers >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
     colors[IGNORE] = 224
     return colors
+
+
+def colored(batch: Batch, names: Sequence[str]) -> Batch:
+    """Return ``batch`` with the label maps ``names`` (uint8 [B, 1, H, W]) as pictures (uint8 [B, 3, H, W])."""
+    colors = torch.from_numpy(label_colors())
+    return {**batch, **{name: colors[batch[name][:, 0].long().cpu()].permute(0, 3, 1, 2) for name in names}}

@@ -215,6 +215,7 @@ class BatchReader:
             values: What the store gave for ``indices``.
             indices: The records' numbers, int64 [B].
             numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
+
         """
         return self._cut(self.store.manifest.fields[name], values, indices, numbers, None, Stopwatch())
 

@@ -36,18 +36,20 @@ class MarkedInput:
 
     Raises:
         ConfigError: C179: ``labels`` or ``values`` do not fit.
+
     """
 
     def __init__(
         self,
         source: RecordInput,
-        labels: Sequence[str] | None,
+        labels: Any,
         values: Mapping[int, int | str] | None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        if labels is not None and (isinstance(labels, str) or not all(isinstance(name, str) for name in labels)):
+        if labels is not None and not (isinstance(labels, list | tuple) and all(isinstance(name, str) for name in labels)):
             raise ConfigError(179, f"input.labels = {labels}", "is no list of fields", "give input.labels=[mask], say")
-        self.source, self.given, self.max_pixels = source, labels, max_pixels
+        self.source, self.max_pixels = source, max_pixels
+        self.given: Sequence[str] | None = labels
         self.values = None if values is None else _checked_values(values)
 
     @cached_property
@@ -113,8 +115,12 @@ class MarkedInput:
                     found |= set(np.unique(self._numbers(value)).tolist())
         return found
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
         options = dict(inputs.options)
@@ -136,6 +142,7 @@ class MarkedInput:
         Raises:
             DataError: D170: a value that ``values`` does not map, or that is none of 0..255. D171: an image that cannot be a label map.
                 D172: a label map whose size is no image's of its record. Others as the input has them.
+
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:
