@@ -42,7 +42,10 @@ def from_json(path: str, text: str | bytes) -> Manifest:
 
 
 def _field(described: dict[str, Any]) -> Field:
-    return Field(described["dtype"], tuple(described["shape"]), described["encoding"], described.get("kind", ""))
+    kind = described.get("kind", "")
+    if not isinstance(kind, str):
+        raise TypeError(f"a kind of {kind}")
+    return Field(described["dtype"], tuple(described["shape"]), described["encoding"], kind)
 
 
 def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:
