@@ -22,6 +22,7 @@ from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
     Augment,
     Clock,
+    KnowsLabels,
     Loader,
     LoaderContext,
     Objective,
@@ -33,6 +34,7 @@ from framework.contracts import (
     SourceContext,
     Transform,
 )
+from framework.data.label_map import colored
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import kept_generators, seed_generators
 from framework.graph import CudaRecorder, fused, refusal
@@ -81,6 +83,9 @@ class Assembly:
             for where, block in list(targets(self.config["augment"], "augment"))[1:]:
                 build(where, block, allowed)  # a part of a composition by itself: an error names it
             self.augment: Augment = self.build("augment")
+            labels = self.train_source.manifest.label_maps
+            if labels and isinstance(self.augment, KnowsLabels):
+                self.augment = self.augment.with_labels(labels)
             stack.pop_all()
         self.val_source = self._source("val", self.build("transform")) if config["data"]["val"] else None
         self.train = self._loader(self.train_source, self.clock, training=True)
@@ -259,7 +264,8 @@ class Assembly:
             self._restore(trainer, state)
         check_agreement(self.parallel, {"step": trainer.progress.step})  # a run directory that not all ranks see
         if self.parallel.rank == 0 and run_dir is not None:
-            run = RunContext(run_dir, trainer.total_steps, self.config["epochs"], trainer.progress.step, sample)
+            shown = colored(sample, self.train_source.manifest.label_maps)
+            run = RunContext(run_dir, trainer.total_steps, self.config["epochs"], trainer.progress.step, shown)
             trainer.sinks = self._sinks(run)
         return trainer
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,10 @@ from framework.span import Span
 # ---------------------------------------------------------------------------------------------------------------- records
 
 
+KINDS = ("image", "labels", "raw")
+IGNORE = 255  # a label map's value for pixels without a class; what Pascal VOC uses
+
+
 @dataclass(frozen=True)
 class Field:
     """One named part of a record.
@@ -28,11 +32,19 @@ class Field:
     ``encoding``: ``raw`` (an array of ``dtype`` and ``shape``) or ``image`` (an image file's bytes, JPEG, PNG, ...; decoded it is
     uint8 and ``shape`` is (channels, None, None)). Raw uint8 of shape [C, H, W] or [H, W, C], C 1 or 3, are an image's pixels: whichever
     way they lie in the store, a batch has them as [B, C, H, W].
+
+    ``kind`` says what the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels`` (a label map: a class number per
+    pixel, never blended; uint8 with one channel, as a PNG or raw), or ``raw`` (anything else). Without one it is derived.
     """
 
     dtype: str
     shape: tuple[int | None, ...]
     encoding: str = "raw"
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            object.__setattr__(self, "kind", "raw" if self.channels is None else "image")
 
     @property
     def channels(self) -> int | None:
@@ -87,6 +99,11 @@ class Manifest:
     shards: Sequence[Shard] = ()
     statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict[str, ChannelStatistics])
     schema: int = 3
+
+    @property
+    def label_maps(self) -> tuple[str, ...]:
+        """The names of the fields that are label maps."""
+        return tuple(name for name, field in self.fields.items() if field.kind == "labels")
 
 
 Records = dict[str, Any]  # raw fields: Tensor [B, *shape]; image fields: a list of B byte buffers (memoryview or bytes)
@@ -177,6 +194,24 @@ class RecordInput(Protocol):
 
 
 RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
+
+
+@runtime_checkable
+class KnowsLabels(Protocol):
+    """A capability of an Augment, or of a Transform's function: it treats label maps otherwise than pictures.
+
+    What moves pixels moves label maps by the same random numbers, writes ``IGNORE`` for pixels that come from outside, and never blends
+    them. What changes colors leaves them alone.
+    """
+
+    def with_labels(self, labels: Sequence[str]) -> Any:
+        """A copy that knows which fields are label maps.
+
+        Raises:
+            ConfigError: C193: what it is configured to do cannot be done to a label map.
+
+        """
+        ...
 
 
 class Transform(Protocol):
@@ -503,7 +538,9 @@ class Report:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a Sink is given at runtime. ``start_step`` > 0 in a resumed run: what was logged after it is void."""
+    """What a Sink is given at runtime. ``start_step`` > 0 in a resumed run: what was logged after it is void. ``sample``: records to look
+    at; its label maps are pictures, a color for each class.
+    """
 
     run_dir: Path
     total_steps: int

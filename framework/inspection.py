@@ -14,6 +14,7 @@ import torch
 from framework.contracts import Field, Manifest, RecordStore
 from framework.data.decode import BadImage, decode_shrunk
 from framework.data.image import read_header
+from framework.data.label_map import decode_labels, label_colors
 from framework.data.store import open_store
 from framework.durable import open_durable
 from framework.errors import DataError
@@ -93,7 +94,8 @@ def _look(store: RecordStore, everything: bool) -> dict[str, _Looked]:
 
 def _field_line(name: str, field: Field, num_records: int, looked: _Looked | None) -> str:
     shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
-    line = f"field {name}: {field.encoding} {field.dtype} {shape}, "
+    kind = "label map, " if field.kind == "labels" else ""
+    line = f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, "
     if looked is None:
         size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
         return line + f"{size:,} bytes a record, {size * num_records:,} in all"
@@ -173,12 +175,24 @@ def _is_series(field: Field) -> bool:
 
 
 def _pixels(store: RecordStore, index: int, value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
-    """uint8 [H, W, C]."""
+    """uint8 [H, W, C]; a label map has a color for each class."""
+    if field.kind == "labels":
+        return label_colors()[_labels(store, index, value, field)]
     if isinstance(value, torch.Tensor):
         pixels = (value if field.interleaved else value.permute(1, 2, 0)).numpy()
         return (pixels // 257).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
     try:
         return decode_shrunk(value, field.shape[0] or 3, (TILE, TILE))
+    except BadImage as error:
+        raise DataError(106, store.name(index), f"not a readable image ({error})", "mend or remove it") from error
+
+
+def _labels(store: RecordStore, index: int, value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
+    """uint8 [H, W]."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy().squeeze(2 if field.interleaved else 0)
+    try:
+        return decode_labels(value)[:, :, 0]
     except BadImage as error:
         raise DataError(106, store.name(index), f"not a readable image ({error})", "mend or remove it") from error
 

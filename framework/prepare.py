@@ -13,7 +13,8 @@ from framework.data.store import open_store
 from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
-from framework.targets import Config
+from framework.pack.marked import MarkedInput, marked
+from framework.targets import MARK_KEYS, Config
 
 PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
 
@@ -32,7 +33,7 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
             continue
         if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
             raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
-        source = build(f"prepare.{split}.input", block["input"], allowed)
+        source = input_of(f"prepare.{split}.input", block["input"], block.get("pack") or {}, allowed)
         writer = writer_of("data.writer", data["writer"], allowed)
         with _left_as_it_was(Path(path).parent), locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
             if not Path(path).exists():
@@ -49,6 +50,12 @@ def _left_as_it_was(folder: Path) -> Generator[None]:
         if not was_there:
             with suppress(OSError):
                 folder.rmdir()
+
+
+def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
+    """Return the input that ``block`` describes, with its label maps marked. ``options``: the keys of ``pack:``."""
+    plain = {key: value for key, value in block.items() if key not in MARK_KEYS}
+    return marked(build(where, plain, allowed), block, options.get("max_pixels"))
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:

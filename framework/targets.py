@@ -15,6 +15,7 @@ _PART = re.compile(
     rf"framework\.({'|'.join(GROUPS)})\.\w+\.([A-Z]\w*|(\w+_)?source)|framework\.pack\.(blur\.blurred|chips\.drawn_chips|waves\.noisy_waves)"
 )
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
+MARK_KEYS = ("labels", "values")  # of an input's block, which every input takes: they are for ``framework.pack.marked``
 Config = dict[str, Any]
 
 
@@ -42,11 +43,18 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
             raise ConfigError(106, f"{where}.{unknown_special[0]}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
-        names = (*signature.names, *SCALING_KEYS) if where == "optim" else signature.names
+        names = (*signature.names, *_more_keys(where))
         for key in given:
             if key not in names:
                 what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
                 raise ConfigError(106, f"{where}.{key} = {block[key]}", what, "correct or remove it")
+
+
+def _more_keys(where: str) -> tuple[str, ...]:
+    """Keys of a block that are not its target's own."""
+    if where == "optim":
+        return SCALING_KEYS
+    return MARK_KEYS if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where) else ()
 
 
 def is_allowed(name: str, allowed: Sequence[str]) -> bool:

@@ -15,6 +15,9 @@ NO_MODULE = {"optim", "debug", "order"}  # torch's own classes; presets
 COMPONENTS = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in NO_MODULE]
 NO_YAML = {
     "curve",
+    "labels",
+    "label_map",
+    "marked",
     "fused",
     "source",
     "store",

@@ -12,6 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.augment.labels import leaving_alone
 from framework.augment.normalize import SHARED, Fields, fields_of, unit
 from framework.batch import Batch
 from framework.errors import ConfigError
@@ -108,6 +109,9 @@ class ColorJitter:
             raise ValueError(f"hue = {hue} is not from 0 to 0.5")
         self.fields, self.brightness, self.contrast = fields_of(field), brightness, contrast
         self.saturation, self.hue = saturation, hue
+
+    def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
+        return leaving_alone(self, self.fields, labels, "changes the colors of")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         found = dict(batch)

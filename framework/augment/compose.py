@@ -1,12 +1,12 @@
 """Several augments in turn, each with draws of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Augment
+from framework.contracts import Augment, KnowsLabels
 
 
 def _check_pixels(parts: Mapping[str, Augment]) -> None:
@@ -39,6 +39,11 @@ class Compose:
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in self.parts.values())
         self.exact = all(getattr(part, "exact", False) for part in self.parts.values())
+
+    def with_labels(self, labels: Sequence[str]) -> "Compose":
+        return Compose(
+            {name: part.with_labels(labels) if isinstance(part, KnowsLabels) else part for name, part in self.parts.items()}
+        )
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         start = 0

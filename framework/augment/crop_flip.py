@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from framework.augment.flip import chance, words
+from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, check_statistics, crop_flip, fields_of, normalized, scale_and_shift
 from framework.batch import Batch
 
@@ -62,7 +63,7 @@ class CropFlip:
     """``field``: the image's name in the batch, or several that are changed alike; ``padding``: black pixels on each side before the
     crop to the old size; ``flip``: probability of a mirror; ``mean`` and ``std``: as in Normalize, or None: pixels keep their kind.
 
-    Outside training it only normalizes. Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
+    Outside training it only normalizes. Label maps move with the image, and are IGNORE where it is black. Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
     """
 
     num_draws = 3
@@ -75,13 +76,29 @@ class CropFlip:
         if padding < 0:
             raise ValueError(f"padding = {padding} is less than nothing")
         self.fields, self.padding, self.flip, self.mean, self.std = fields_of(field), padding, chance("flip", flip), mean, std
+        self.labels: tuple[str, ...] = ()
+
+    def with_labels(self, labels: Sequence[str]) -> "CropFlip":
+        return moving(self, self.fields, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        return {**batch, **{name: self._finished(batch[name], draws) for name in self.fields}}
+        found = {**batch, **{name: self._finished(batch[name], draws) for name in self.fields}}
+        if draws is not None:
+            found |= {name: self._moved(batch[name], draws) for name in self.labels}
+        return found
+
+    def _moved(self, labels: Tensor, draws: Tensor) -> Tensor:
+        offsets, mirror = self._places(draws)
+        values = inverted(labels)
+        found = crop_flip(values, offsets, mirror, self.padding, None, None)
+        return inverted(shifted(values, offsets, mirror, self.padding) if found is None else found)
+
+    def _places(self, draws: Tensor) -> tuple[Tensor, Tensor]:
+        return (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
 
     def _finished(self, image: Tensor, draws: Tensor | None) -> Tensor:
         if draws is not None:
-            offsets, mirror = (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
+            offsets, mirror = self._places(draws)
             statistics = scale_and_shift(image, self.mean, self.std)
             found = crop_flip(image, offsets, mirror, self.padding, *statistics)
             if found is not None:

@@ -3,6 +3,7 @@
 Source: Yun et al., "CutMix: regularization strategy to train strong classifiers with localizable features".
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from framework.augment.curve import beta
 from framework.augment.flip import chance
+from framework.augment.labels import moving
 from framework.augment.mixup import as_numbers, blended, partner
 from framework.augment.normalize import Fields, fields_of
 from framework.batch import Batch
@@ -24,7 +26,8 @@ def inside(start: Tensor, stop: Tensor, length: int) -> Tensor:
 @final
 class CutMix:
     """Keys as in Mixup, whose docstring says what ranks change; pixels keep their kind. The box's center is anywhere, and what of it
-    lies outside is cut off, as torchvision does; each record draws its own box.
+    lies outside is cut off, as torchvision does; each record draws its own box. The same box of a label map is the partner's; where
+    ``target`` is a label map, nothing else is done to it.
     """
 
     num_draws = 4
@@ -33,6 +36,10 @@ class CutMix:
     def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes
         self.curve, self.probability = beta(alpha), chance("probability", probability)
+        self.labels: tuple[str, ...] = ()
+
+    def with_labels(self, labels: Sequence[str]) -> "CutMix":
+        return moving(self, self.fields, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         if draws is None:
@@ -40,8 +47,10 @@ class CutMix:
         found = dict(batch)
         height, width = batch[self.fields[0]].shape[-2:]
         box = self._box(draws, height, width)
-        for name in self.fields:
+        for name in (*self.fields, *self.labels):
             found[name] = torch.where(box, partner(batch[name]), batch[name])
+        if self.target in self.labels:
+            return found
         taken = box.sum((1, 2, 3)).to(torch.float32) * (1 / (height * width))  # not divided: CUDA would multiply
         found[self.target] = blended(as_numbers(batch[self.target], self.num_classes), 1 - taken)
         return found

@@ -1,11 +1,13 @@
 """Mirror images at random, or turn them upside down; pixels keep their kind."""
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from framework.augment.labels import moving
 from framework.augment.normalize import Fields, fields_of
 from framework.batch import Batch
 
@@ -37,7 +39,7 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 @final
 class Flip:
     """``field``: the image's name in the batch, or several that are flipped alike; ``flip``: probability of a mirror image;
-    ``flip_vertical``: of turning it upside down. Nothing outside training.
+    ``flip_vertical``: of turning it upside down. Nothing outside training. Label maps are flipped with them.
     """
 
     num_draws = 2
@@ -49,11 +51,15 @@ class Flip:
             chance("flip", flip),
             chance("flip_vertical", flip_vertical),
         )
+        self.labels: tuple[str, ...] = ()
+
+    def with_labels(self, labels: Sequence[str]) -> "Flip":
+        return moving(self, self.fields, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         found = dict(batch)
         if draws is not None:
-            for name in self.fields:
+            for name in (*self.fields, *self.labels):
                 found[name] = self._changed(found[name], draws)
         return found
 

@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.batch import Batch
 from framework.errors import ConfigError, ResourceError
@@ -67,7 +68,8 @@ def _seeds(draws: Tensor) -> list[int]:
 class Kornia:
     """``field``: the image's name in the batch, or several that are changed alike; ``pipeline``: steps in turn, each ``{name: RandomRotation,
     params: {degrees: 10.0}}``; ``together``: as above. uint8, or floats in [0, 1], become float32 in [0, 1], also outside training, where
-    nothing else is done. Devices agree to rounding only: its kernels are its own.
+    nothing else is done. Devices agree to rounding only: its kernels are its own. Label maps are moved alike, to the nearest pixel, and
+    are IGNORE where the image is black; colors are not changed there.
     """
 
     num_draws = 2
@@ -77,14 +79,23 @@ class Kornia:
             raise ValueError("pipeline = [] changes nothing")
         library = _import()
         self.fields, self.together = fields_of(field), together
-        steps = [_make(library, step, f"augment.pipeline.{number}") for number, step in enumerate(pipeline)]
-        self.sequence = library.AugmentationSequential(*steps, data_keys=["input"] * len(self.fields))
+        self.labels: tuple[str, ...] = ()
+        self.steps = [_make(library, step, f"augment.pipeline.{number}") for number, step in enumerate(pipeline)]
+        self.sequence = library.AugmentationSequential(*self.steps, data_keys=["input"] * len(self.fields))
+
+    def with_labels(self, labels: Sequence[str]) -> "Kornia":
+        known = moving(self, self.fields, labels)
+        keys = ["input"] * len(known.fields) + ["mask"] * len(known.labels)
+        known.sequence = _import().AugmentationSequential(*self.steps, data_keys=keys)
+        return known
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         images = [unit(batch[name]) for name in self.fields]
         if draws is not None:
-            images = self._changed(images, draws)
-        return {**batch, **dict(zip(self.fields, images, strict=True))}
+            maps = [inverted(batch[name]).float() for name in self.labels]
+            images = self._changed([*images, *maps], draws)
+        found = dict(zip((*self.fields, *self.labels), images, strict=draws is not None))
+        return {**batch, **{name: inverted(t.to(torch.uint8)) if name in self.labels else t for name, t in found.items()}}
 
     def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
         size = len(draws) if self.together else 1

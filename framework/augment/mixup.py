@@ -3,6 +3,7 @@
 Source: Zhang et al., "mixup: beyond empirical risk minimization".
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -43,7 +44,7 @@ class Mixup:
 
     A record's partner is the one before it in its rank's part of the micro-batch. So what a record is blended with depends on the
     batch: another number of ranks, or other accumulation, blends other pairs, and then the loss list is another. The shares are the
-    same. A rank that holds one record of a last, short batch blends nothing.
+    same. A rank that holds one record of a last, short batch blends nothing. ConfigError C193 for data with label maps.
     """
 
     num_draws = 2
@@ -52,6 +53,12 @@ class Mixup:
     def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes
         self.curve, self.probability = beta(alpha), chance("probability", probability)
+
+    def with_labels(self, labels: Sequence[str]) -> "Mixup":
+        if labels:
+            where = f"augment = mixup, label map {', '.join(labels)}"
+            raise ConfigError(193, where, "class numbers cannot be blended as the images are", "choose augment=cutmix")
+        return self
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         found = {**batch, **{name: unit(batch[name]) for name in self.fields}}

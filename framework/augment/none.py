@@ -1,5 +1,6 @@
 """Nothing: for data that is ready as it is stored."""
 
+from collections.abc import Sequence
 from typing import final
 
 from torch import Tensor
@@ -13,6 +14,9 @@ class NoAugment:
 
     num_draws = 0
     exact = True
+
+    def with_labels(self, labels: Sequence[str]) -> "NoAugment":
+        return self
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         return dict(batch)

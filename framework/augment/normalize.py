@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import assume_constant_result
 
+from framework.augment.labels import leaving_alone
 from framework.batch import Batch
 from framework.native import find, num_threads
 
@@ -110,6 +111,9 @@ class Normalize:
     def __init__(self, field: Fields, mean: Sequence[float], std: Sequence[float]) -> None:
         check_statistics(mean, std)
         self.fields, self.mean, self.std = fields_of(field), mean, std
+
+    def with_labels(self, labels: Sequence[str]) -> "Normalize":
+        return leaving_alone(self, self.fields, labels, "normalizes")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         return {**batch, **{name: normalized(batch[name], self.mean, self.std) for name in self.fields}}

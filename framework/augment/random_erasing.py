@@ -16,6 +16,7 @@ from torch.compiler import assume_constant_result
 from framework.augment.curve import log_uniform
 from framework.augment.cutmix import inside
 from framework.augment.flip import chance
+from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of
 from framework.batch import Batch
 
@@ -37,7 +38,8 @@ def _mixed(value: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
 class RandomErasing:
     """``field``: the image's name in the batch, or several with one box; ``probability``: of a box; ``scale``: its least and largest
     share of the area; ``ratio``: of its height to its width; ``value``: what is painted, per channel or one for all, of pixels as they
-    are there: 0 to 255 before Normalize, where 0 is black; around 0 after it, where 0 is the mean. Nothing outside training.
+    are there: 0 to 255 before Normalize, where 0 is black; around 0 after it, where 0 is the mean. Nothing outside training. Label maps
+    stay: what was there is still to be found.
     """
 
     num_draws = 5
@@ -50,6 +52,9 @@ class RandomErasing:
             raise ValueError(f"scale = {list(scale)} or ratio = {list(ratio)} is not [least, largest]")
         self.fields, self.probability, self.scale = fields_of(field), chance("probability", probability), scale
         self.curve, self.value = log_uniform(*ratio), tuple(float(v) for v in value)
+
+    def with_labels(self, labels: Sequence[str]) -> "RandomErasing":
+        return leaving_alone(self, self.fields, labels, "paints over")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         found = dict(batch)

@@ -78,12 +78,12 @@ def _output_path(config: dict[str, Any]) -> str:
 
 
 def _pack(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
-    from framework.build import build  # noqa: PLC0415  # loads torch: only for a configuration that is sound
+    # loads torch: only for a configuration that is sound
     from framework.cli.progress import for_output, packing_of, show_packing  # noqa: PLC0415
-    from framework.prepare import writer_of  # noqa: PLC0415
+    from framework.prepare import input_of, writer_of  # noqa: PLC0415
 
     output, path = config["output"], _output_path(config)
-    source = build("input", config["input"], allowed)
+    source = input_of("input", config["input"], config["pack"], allowed)
     packing = packing_of(source, config["pack"], writer_of("output", output, allowed), path)
     layout = {key: value for key, value in output.items() if key != "path"}
     packing = replace(for_output(packing, output["_target_"]), layout=layout)
@@ -94,12 +94,11 @@ def _pack(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
 
 
 def _advise(config: dict[str, Any], allowed: tuple[str, ...]) -> Outcome:
-    from framework.build import build  # noqa: PLC0415
     from framework.cli.advice import show_advice  # noqa: PLC0415
-    from framework.prepare import writer_of  # noqa: PLC0415
+    from framework.prepare import input_of, writer_of  # noqa: PLC0415
 
     output = config["output"]
     words = [str(word) for word in OmegaConf.to_container(HydraConfig.get().overrides.task) or []]
-    source = build("input", config["input"], allowed)
+    source = input_of("input", config["input"], config["pack"], allowed)
     show_advice(source, config["pack"], writer_of("output", output, allowed), _output_path(config), words)
     return Outcome(0, "advised")

@@ -18,6 +18,7 @@ from framework.contracts import RecordInput
 from framework.data.hdf5 import HDF5Writer
 from framework.errors import ConfigError
 from framework.pack.jobs import MakeWriter
+from framework.pack.marked import MarkedInput
 from framework.pack.packing import Packed, Packing, Progress
 from framework.pack.prepare import Preparation
 from framework.pack.run import pack
@@ -96,6 +97,8 @@ def _pack_one(source: RecordInput, changed: Mapping[str, Any], make_writer: Make
 
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
+    for line in packing.source.notes if isinstance(packing.source, MarkedInput) else ():
+        print(f"note: {line}", file=sys.stderr)
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
     console.print(_summary(packing, packed), soft_wrap=True, markup=False)

@@ -1,6 +1,7 @@
 """DALI as a Source: its pipeline is fed, by ``external_source``, the records of either store in our order.
 
 Raw fields pass through; image fields are decoded, cut and scaled by DALI's operators, on the GPU (``mixed``) where there is one.
+Label maps are cut by our own reader: DALI has no decoder that keeps a palette's indices.
 The pipeline is run directly: no iterator class, whose policies drop or repeat the partial last batch.
 """
 
@@ -16,7 +17,7 @@ from framework.batch import Batch
 from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
 from framework.data.decode import accepted_header, decode
 from framework.data.image import BadImage
-from framework.data.reader import Request, check_crcs, is_cut
+from framework.data.reader import BatchReader, Request, check_crcs, is_cut
 from framework.data.source import make_order
 from framework.data.store import open_store
 from framework.errors import ConfigError, DataError, ResourceError
@@ -40,7 +41,11 @@ class DALISource:
         self.order: Order = make_order(self.store, context)
         self._first_epoch: int | None = None
         self._names = list(self.store.manifest.fields)
-        self._cut = [name for name, field in self.store.manifest.fields.items() if is_cut(field, context.transform)]
+        fields = self.store.manifest.fields
+        cut = [name for name, field in fields.items() if is_cut(field, context.transform)]
+        self._maps = [name for name in cut if fields[name].kind == "labels"]
+        self._cut = [name for name in cut if name not in self._maps]
+        self._reader = BatchReader(self.store, context)
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None
 
@@ -112,8 +117,9 @@ class DALISource:
             windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
-                image = node if field.encoding == "raw" else self._decoded(node, field.shape[0], gpu)
-                image = image.gpu() if gpu and field.encoding == "raw" else image
+                is_ready = field.encoding == "raw" or name in self._maps
+                image = node if is_ready else self._decoded(node, field.shape[0], gpu)
+                image = image.gpu() if gpu and is_ready else image
                 outputs.append(self._windowed(image, windows[name]) if name in windows else image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
@@ -143,7 +149,10 @@ class DALISource:
         if request.verify:
             check_crcs(self.store, request.indices, records)
         fields = self.store.manifest.fields
-        values = [self._array(name, records[name]) for name in self._names]
+        values = [
+            self._map(name, records[name], request) if name in self._maps else self._array(name, records[name])
+            for name in self._names
+        ]
         windows = [part for name in self._cut for part in self._windows(fields[name], records[name], request)]
         return (*values, *windows)
 
@@ -153,9 +162,16 @@ class DALISource:
         planar = name in self._cut and not self.store.manifest.fields[name].interleaved
         return values.permute(0, 2, 3, 1).contiguous().numpy() if planar else values.numpy()
 
+    def _map(self, name: str, values: Any, request: Request) -> Any:
+        return self._reader.label_map(name, values, request.indices, self._numbers(request)).numpy()
+
+    def _numbers(self, request: Request) -> Tensor | None:
+        if not request.training:
+            return None
+        return draws(request.indices, self.context.seed, request.epoch, self.context.transform.num_draws, ON_HOST)
+
     def _windows(self, field: Field, images: Any, request: Request) -> tuple[Any, ...]:
-        transform, indices = self.context.transform, request.indices
-        numbers = draws(indices, self.context.seed, request.epoch, transform.num_draws, ON_HOST) if request.training else None
+        transform, indices, numbers = self.context.transform, request.indices, self._numbers(request)
         sizes = self._sizes(images, indices, field.interleaved)
         windows = transform.windows(torch.tensor(sizes), numbers)
         start, shape, flip = windows[:, :2].float(), windows[:, 2:4].float(), windows[:, 4].int()
@@ -191,7 +207,11 @@ class DALISource:
 
     def _bad_image(self, indices: Tensor) -> DataError | None:
         records = self.store.read(indices)
-        images = {name: field.shape[0] for name, field in self.manifest.fields.items() if field.encoding == "image"}
+        images = {
+            name: field.shape[0]
+            for name, field in self.manifest.fields.items()
+            if field.encoding == "image" and field.kind != "labels"
+        }
         for name, channels in images.items():
             for index, data in zip(indices.tolist(), records[name], strict=True):
                 try:

@@ -113,8 +113,8 @@ def _jpeg(data: Any, header: Header, channels: int, factor: int) -> np.ndarray:
     return convert(cv2.merge([cv2.multiply(ink, black, scale=1 / 255) for ink in inks]), channels)
 
 
-def _check_png(data: Any) -> None:
-    """BadImage where a chunk is not what its checksum says: libpng would print that."""
+def check_png(data: Any) -> None:
+    """Check a PNG's checksums, of which libpng would print what is wrong. Raises BadImage."""
     view = memoryview(data)
     for _, at, length in png_chunks(view):
         if zlib.crc32(view[at - 4 : at + length]) != int.from_bytes(view[at + length : at + length + 4], "big"):
@@ -124,7 +124,7 @@ def _check_png(data: Any) -> None:
 def _opencv(data: Any, header: Header, flags: int, dtype: Any) -> np.ndarray:
     """[H, W, 3] as stored: orientation is our business, whatever OpenCV makes of it."""
     if header.format == "png":
-        _check_png(data)
+        check_png(data)
     source = plain_tiff(data) if header.format == "tiff" else data
     try:
         image = cv2.imdecode(np.frombuffer(source, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)

@@ -104,6 +104,8 @@ class FolderWriter:
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         if set(fields) != {"image", "label"}:
             raise DataError(114, path, f"a folder of images cannot hold {sorted(fields)}", "choose output=hdf5 or lmdb")
+        if any(field.kind == "labels" for field in fields.values()):
+            raise DataError(114, path, "a folder of images cannot say that they are label maps", "choose output=hdf5 or lmdb")
         self.path, self._row, self._interleaved = Path(path), 0, fields["image"].interleaved
         if self.path.exists():
             raise DataError(115, path, "is there already", "remove it or choose another place")

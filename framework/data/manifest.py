@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from framework.contracts import ChannelStatistics, Field, Manifest, Shard
+from framework.contracts import KINDS, ChannelStatistics, Field, Manifest, Shard
 from framework.errors import DataError
 
 SCHEMA = 3
-READABLE = (2, 3)  # stores of schema 2 have no statistics
+READABLE = (2, 3)  # before schema 3 fields had no kind, which is derived, and no statistics
 
 
 def to_json(manifest: Manifest) -> str:
@@ -35,7 +35,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
             raise DataError(104, path, what, "update paceline" if schema > SCHEMA else "pack it again")
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
-        fields = {name: Field(f["dtype"], tuple(f["shape"]), f["encoding"]) for name, f in data.pop("fields").items()}
+        fields = {name: _field(described) for name, described in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         statistics = {name: _statistics(name, block, fields) for name, block in data.pop("statistics", {}).items()}
         return Manifest(fields=fields, shards=shards, statistics=statistics, **_checked(data, fields, shards))
@@ -53,6 +53,13 @@ def _statistics(name: str, block: dict[str, Any], fields: dict[str, Field]) -> C
     return given
 
 
+def _field(described: dict[str, Any]) -> Field:
+    kind = described.get("kind", "")
+    if not isinstance(kind, str):
+        raise TypeError(f"a kind of {kind}")
+    return Field(described["dtype"], tuple(described["shape"]), described["encoding"], kind)
+
+
 def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:
     """ValueError for what no writer of ours writes, whatever its checksum says."""
     sizes = [size for field in fields.values() for size in field.shape if size is not None]
@@ -64,4 +71,6 @@ def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]
             raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
         if field.encoding == "raw" and None in field.shape:
             raise ValueError(f"field {name!r} has no size")
+        if field.kind not in KINDS or (field.kind == "labels" and (field.dtype, field.channels) != ("uint8", 1)):
+            raise ValueError(f"field {name!r} is {field.kind} {field.dtype}")
     return data

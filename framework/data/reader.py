@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Field, Records, RecordStore, SourceContext, Transform
+from framework.contracts import Field, KnowsLabels, RecordFunction, Records, RecordStore, SourceContext, Transform
 from framework.data.decode import accepted_header
 from framework.data.image import BadImage, Header
+from framework.data.label_map import decode_labels
 from framework.data.scale import scale_into
 from framework.data.stages import Stopwatch
 from framework.data.window import window_pixels
@@ -93,6 +94,12 @@ class BatchReader:
         self._memory = _Memory()
 
     @cached_property
+    def function(self) -> RecordFunction | None:
+        """The transform's function, which knows which fields are label maps."""
+        function, labels = self.transform.function, self.store.manifest.label_maps
+        return function.with_labels(labels) if labels and isinstance(function, KnowsLabels) else function
+
+    @cached_property
     def cut(self) -> dict[str, Field]:
         """The fields a transform has a say in."""
         return {name: field for name, field in self.store.manifest.fields.items() if is_cut(field, self.transform)}
@@ -127,7 +134,7 @@ class BatchReader:
     def begin(self, request: Request) -> Work:
         """The memory of a batch: that of images whose size is known."""
         size, images = self.transform.size, dict[str, Tensor]()
-        if size is not None and self.transform.function is None:
+        if size is not None and self.function is None:
             for name, field in self.cut.items():
                 images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
         return Work(request, images)
@@ -175,7 +182,7 @@ class BatchReader:
             return {}
         numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST) if request.training else None
         watch.mark("transform")
-        if self.transform.function is None:
+        if self.function is None:
             return {
                 name: self._cut(field, records[name], indices, numbers, outs.get(name), watch) for name, field in self.cut.items()
             }
@@ -195,9 +202,22 @@ class BatchReader:
                 planes = np.empty((len(indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
                 raise self._uneven(int(indices[number]), shape, planes.shape[1:])
-            scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], planes[number])
+            labels = field.kind == "labels"
+            scale_into(pixels, interleaved, transform.size, transform.antialias, window[4], planes[number], labels)
         watch.mark("transform")
         return torch.from_numpy(planes) if out is None else out
+
+    def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
+        """Cut the records' label maps: uint8 [B, 1, h, w].
+
+        Args:
+            name: The field.
+            values: What the store gave for ``indices``.
+            indices: The records' numbers, int64 [B].
+            numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
+
+        """
+        return self._cut(self.store.manifest.fields[name], values, indices, numbers, None, Stopwatch())
 
     def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
         what = f"the image is {shape}, another of its batch {other}"
@@ -220,7 +240,11 @@ class BatchReader:
                 yield np.asarray(values[number])[place if field.interleaved else (slice(None), *place)], window
                 continue
             try:
-                pixels = window_pixels(values[number], headers[number], channels, window, size)
+                if field.kind == "labels":
+                    top, left, height, width, _ = window
+                    pixels = decode_labels(values[number])[top : top + height, left : left + width]
+                else:
+                    pixels = window_pixels(values[number], headers[number], channels, window, size)
             except BadImage as error:
                 raise self._bad(int(indices[number]), error) from error
             watch.mark("decode")
@@ -264,9 +288,9 @@ class BatchReader:
 
     def _change(self, images: dict[str, np.ndarray], index: int, seed: int | None) -> Batch:
         """The function's result for one record; whatever it raises becomes one line that names the record."""
-        assert self.transform.function is not None
+        assert self.function is not None
         try:
-            found = self.transform.function(dict(images), seed)
+            found = self.function(dict(images), seed)
             if found.keys() != images.keys():
                 raise ValueError(f"gave {sorted(found)}, was given {sorted(images)}")
             return {name: _chw(np.asarray(image)) for name, image in found.items()}

@@ -39,13 +39,33 @@ def _shrink(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return interpolate(whole, size, mode="bilinear", antialias=True)[0].numpy()
 
 
+def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Scale a label map [C, H, W] to [C, *size]: each result is the value of the pixel under its center, so no value is invented."""
+    if planes.shape[1:] == size:
+        return planes
+    rows, columns = (_nearest(old, new) for old, new in zip(planes.shape[1:], size, strict=True))
+    return planes.take(rows, axis=1).take(columns, axis=2)
+
+
+def _nearest(old: int, new: int) -> np.ndarray:
+    return (2 * np.arange(new) + 1) * old // (2 * new)
+
+
 def scale_into(
-    pixels: np.ndarray, interleaved: bool, size: tuple[int, int] | None, antialias: bool, flip: int, out: np.ndarray
+    pixels: np.ndarray,
+    interleaved: bool,
+    size: tuple[int, int] | None,
+    antialias: bool,
+    flip: int,
+    out: np.ndarray,
+    labels: bool = False,
 ) -> None:
     """uint8 [H, W, C] (``interleaved``) or [C, H, W] into ``out`` [C, *size], scaled as by ``scale``; ``flip`` bit 0: mirrored, bit 1:
-    upside down.
+    upside down. ``labels``: scaled as by ``scale_labels``.
     """
     planes = pixels.transpose(2, 0, 1) if interleaved else pixels
+    if labels and size is not None:
+        planes = scale_labels(planes, size)
     if size is None or planes.shape[1:] == size:
         _place(planes, flip, out)
     elif antialias and not _grows(planes.shape[1:], size):

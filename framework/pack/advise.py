@@ -13,6 +13,7 @@ import torch
 from framework.contracts import Chunk, Field, Manifest, RecordInput
 from framework.data.decode import decode
 from framework.data.hdf5 import HDF5Writer
+from framework.data.label_map import decode_labels
 from framework.data.store import open_store
 from framework.durable import temporary_name
 from framework.errors import ConfigError, DataError
@@ -126,13 +127,16 @@ def _read_rate(path: str) -> float:
     """Records read and decoded per second, in random order, by a thread per core."""
     store = open_store(path)
     count = store.manifest.num_records
-    images = {name: field.shape[0] or 3 for name, field in store.manifest.fields.items() if field.encoding != "raw"}
+    images = {name: field for name, field in store.manifest.fields.items() if field.encoding != "raw"}
 
     def read(indices: torch.Tensor) -> None:
         records = store.read(indices)
-        for name, channels in images.items():
+        for name, field in images.items():
             for data in records[name]:
-                decode(data, channels)
+                if field.kind == "labels":
+                    decode_labels(data)
+                else:
+                    decode(data, field.shape[0] or 3)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the pool's threads are the parallelism

@@ -1,7 +1,7 @@
 """What is done to images on their way into a store: check, turn upright, scale, re-encode; by the one rule of ``data.decode``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +20,8 @@ from framework.data.decode import (
     encode_png,
 )
 from framework.data.image import BadImage
-from framework.data.scale import scale
+from framework.data.label_map import decode_labels
+from framework.data.scale import scale, scale_labels
 from framework.errors import ConfigError, DataError
 from framework.transform.resize import centered
 
@@ -41,9 +42,10 @@ class Preparation:
     Shrinking is antialiased (``data.scale``); a JPEG at least twice as large is first decoded at 1/2, 1/4 or 1/8, which libjpeg does
     by averaging. ``quality``: of JPEGs. ``color``: rgb or gray; None: as in the input's first image. ``bit_depth``: what becomes of 16-bit
     images: None: refused; 8: divided by 257 and rounded; 16: everything becomes uint16, 8-bit images times 257. ``max_pixels``: of any
-    image, as its header has it. Several image fields are prepared alike, so that equal sizes stay equal.
+    image, as its header has it. Several image fields are prepared alike, so that equal sizes stay equal. Label maps keep their numbers:
+    they are scaled to the nearest pixel, and ``color`` and ``bit_depth`` are not for them.
 
-    ConfigError C140 for a value that cannot be, C141 for two that exclude each other.
+    ConfigError C140 for a value that cannot be, C141 for two that exclude each other; ``fields``: C177 for label maps as JPEGs.
     """
 
     encode: str = "keep"
@@ -135,6 +137,7 @@ class Preparation:
 
         ConfigError C142 where something was asked of images and there are none; DataError as ``source`` and the images have it.
         """
+        self._check_label_maps(source.manifest.label_maps)
         found = {name: field for name, field in source.manifest.fields.items() if self._is_image(field)}
         if not found and (self._changes or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
@@ -147,24 +150,32 @@ class Preparation:
             self.settled.update(results)
         return {**source.manifest.fields, **{name: self._laid_out(field) for name, field in results.items()}}
 
+    def _check_label_maps(self, names: Sequence[str]) -> None:
+        if names and self.encode == "jpeg":
+            where = f"pack.encode = jpeg, label map {', '.join(names)}"
+            fix = "set pack.encode=png, raw or keep; input.labels=[] if it is a picture"
+            raise ConfigError(177, where, "a JPEG changes class numbers", fix)
+
     def _laid_out(self, field: Field) -> Field:
         """The field as it is stored; inside, shapes are those of planes."""
         if field.encoding != "raw" or self.layout == "chw":
             return field
-        return Field(field.dtype, (*field.shape[1:], field.shape[0]))
+        return replace(field, shape=(*field.shape[1:], field.shape[0]))
 
     def _is_image(self, field: Field) -> bool:
         return field.encoding == "image" or (field.channels is not None and self._changes)
 
     def _result(self, field: Field) -> Field:
         """The field prepared; its height and width open where only an image can tell them."""
-        channels = field.channels if self.color is None else COLORS[self.color]
+        is_map = field.kind == "labels"
+        kind = "labels" if is_map else ""
+        channels = field.channels if self.color is None or is_map else COLORS[self.color]
         if self.encode in ("jpeg", "png") or (self.encode == "keep" and field.encoding == "image"):
-            return Field("uint8", (channels, None, None), "image")
+            return Field("uint8", (channels, None, None), "image", kind)
         shape = tuple(self.size or (field.shape[:2] if field.interleaved else field.shape[1:]))
         if None not in shape:
             shape = self._scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
-        return Field("uint16" if self.bit_depth == 16 else "uint8", (channels, *shape))
+        return Field("uint16" if self.bit_depth == 16 and not is_map else "uint8", (channels, *shape), kind=kind)
 
     def _first_shapes(self, source: RecordInput, names: list[str]) -> dict[str, Field]:
         errors: list[DataError] = []
@@ -173,7 +184,10 @@ class Preparation:
                 chunk = source.read(item, item + 1)
                 if chunk.keys:
                     first = {name: self._pixels(chunk, name, 0) for name in names}
-                    return {name: Field(str(image.dtype), image.transpose(2, 0, 1).shape) for name, image in first.items()}
+                    return {
+                        name: replace(self._target(name), dtype=str(image.dtype), shape=image.transpose(2, 0, 1).shape)
+                        for name, image in first.items()
+                    }
             except DataError as error:
                 errors.append(error)
         if not errors:
@@ -219,20 +233,28 @@ class Preparation:
 
     def _check(self, chunk: Chunk, name: str, number: int) -> None:
         """Decode an image that is kept as it is; a JPEG at 1/8 of its size, for which all of the file is read."""
+        data, target = chunk.records[name][number], self._target(name)
         try:
-            decode_shrunk(chunk.records[name][number], self._target(name).shape[0] or 3, (1, 1), self.max_pixels)
+            if target.kind == "labels":
+                decode_labels(data, self.max_pixels)
+            else:
+                decode_shrunk(data, target.shape[0] or 3, (1, 1), self.max_pixels)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
     def _pixels(self, chunk: Chunk, name: str, number: int) -> np.ndarray:
         """One image, upright and scaled: uint8 or uint16 [h, w, C]."""
         value, channels = chunk.records[name][number], self._target(name).shape[0] or 3
+        is_map = self._target(name).kind == "labels"
         if isinstance(value, np.ndarray):
             planes = value.shape[0] in (1, 3)  # as contracts.Field tells them apart
             image = convert(np.ascontiguousarray(value.transpose(1, 2, 0) if planes else value), channels)
-            return self._scaled(image, image.shape[:2])
+            return self._scaled(image, image.shape[:2], is_map)
         try:
-            return self._scaled(*self._decoded(value, channels))
+            if is_map:
+                image = decode_labels(value, self.max_pixels)
+                return self._scaled(image, image.shape[:2], is_map)
+            return self._scaled(*self._decoded(value, channels), is_map)
         except BadImage as error:
             raise _bad(chunk.keys[number], name, error) from error
 
@@ -265,10 +287,12 @@ class Preparation:
             factor = min(1.0, self.max_side / max(size))
         return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
-    def _scaled(self, image: np.ndarray, whole: tuple[int, ...]) -> np.ndarray:
+    def _scaled(self, image: np.ndarray, whole: tuple[int, ...], is_map: bool) -> np.ndarray:
         """[H, W, C] -> [h, w, C], as an image of the size ``whole`` is to be."""
         top, left, height, width = self._window(image.shape[:2])
         image, size = image[top : top + height, left : left + width], self._scaled_size(whole)
+        if is_map:
+            return scale_labels(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
         if image.dtype == np.uint16:
             return _scaled_deep(image, size)
         image = scale(image, size, antialias=True)

@@ -121,4 +121,6 @@ def _check_alike(path: str, first: Manifest, other_path: str, other: Manifest) -
 
 
 def _told(manifest: Manifest) -> str:
-    return ", ".join(f"{name} {field.encoding} {field.dtype} {list(field.shape)}" for name, field in manifest.fields.items())
+    return ", ".join(
+        f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})" for name, field in manifest.fields.items()
+    )

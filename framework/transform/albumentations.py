@@ -8,19 +8,21 @@ It holds Python's lock for much of its work: workers.kind=process.
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from random import Random
 from typing import Any, final
 
+import cv2
 import numpy as np
 from torch import Tensor
 
-from framework.contracts import RecordFunction, Transform
+from framework.contracts import IGNORE, RecordFunction, Transform
 from framework.errors import ConfigError, ResourceError
 from framework.transform.function import Images, checked
 
 Step = Mapping[str, Any]  # name, params, and for a composition (OneOf, ...) steps
+NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
 
 
 def _import() -> Any:
@@ -58,16 +60,37 @@ def _make(library: Any, step: Step, where: str) -> Any:
         raise ConfigError(131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params") from error
 
 
+def _params(step: Step) -> Iterator[Mapping[str, Any]]:
+    """The parameters of a step and of the steps inside it."""
+    yield step.get("params") or {}
+    for inner in step.get("steps") or ():
+        yield from _params(inner)
+
+
 @final
 class Pipeline:
     """The pipeline as a ``RecordFunction``. Each thread has its own, because seeding one and running it are two calls."""
 
-    def __init__(self, steps: Sequence[Step], masks: Sequence[str], evaluation: bool) -> None:
-        self.steps, self.masks, self.evaluation = steps, masks, evaluation
+    def __init__(self, steps: Sequence[Step], masks: Sequence[str], evaluation: bool, inverted: Sequence[str] = ()) -> None:
+        self.steps, self.masks, self.evaluation, self.inverted = steps, masks, evaluation, inverted
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pipeline, (self.steps, self.masks, self.evaluation)
+        return Pipeline, (self.steps, self.masks, self.evaluation, self.inverted)
+
+    def with_labels(self, labels: Sequence[str]) -> "Pipeline":
+        """A copy that treats ``labels`` as masks, and fills them with ``IGNORE`` unless a step has a ``fill_mask`` of its own.
+
+        The library fills masks with 0, so they go through it as ``IGNORE`` minus each number. ConfigError C193 for a step that would
+        blend them.
+        """
+        params = [params for step in self.steps for params in _params(step)]
+        for given in params:
+            if given.get("mask_interpolation", cv2.INTER_NEAREST) not in NEAREST:
+                where = f"transform.pipeline: mask_interpolation = {given['mask_interpolation']}"
+                raise ConfigError(193, where, f"would blend {', '.join(labels)}, a label map", "leave it out, or give 0")
+        inverted = () if any("fill_mask" in given for given in params) else labels
+        return Pipeline(self.steps, tuple(dict.fromkeys((*self.masks, *labels))), self.evaluation, inverted)
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
@@ -75,8 +98,10 @@ class Pipeline:
         names, compose = self._compose(tuple(images))
         # not set_random_seed: it starts every step alike, so that a horizontal and a vertical flip always come together
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
-        found = compose(**{names[field]: image for field, image in images.items()})
+        given = {field: IGNORE - image if field in self.inverted else image for field, image in images.items()}
+        found = compose(**{names[field]: image for field, image in given.items()})
         results = {field: found[name] for field, name in names.items()}
+        results = {field: IGNORE - image if field in self.inverted else image for field, image in results.items()}
         return checked(
             images, {field: image[..., None] if image.ndim == 2 else image for field, image in results.items()}, "pipeline"
         )
@@ -97,7 +122,7 @@ class Pipeline:
 @final
 class Albumentations:
     """``pipeline``: steps in turn, each ``{name: HorizontalFlip, params: {p: 0.5}}``; OneOf and the like have ``steps`` of their own.
-    ``geometry``: a Transform that is done first, with our faster cutting and scaling; ``masks``: fields that are maps of labels: moved
+    ``geometry``: a Transform that is done first, with our faster cutting and scaling; ``masks``: fields that are maps of labels, besides those that the data says are: moved
     like the images, but never blended or colored; ``evaluation``: run it outside training too (there every record is changed alike).
     """
 

@@ -4,13 +4,14 @@
 sweep_augment, docs/bottlenecks.md).
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import cv2
 import numpy as np
 from torch import Tensor
 
-from framework.contracts import RecordFunction
+from framework.contracts import IGNORE, RecordFunction
 from framework.transform.flip import chance
 from framework.transform.function import Images
 from framework.transform.none import whole
@@ -18,10 +19,16 @@ from framework.transform.none import whole
 
 @final
 class ShiftFlip:
-    """A ``RecordFunction``: ``padding`` black pixels on every side, a window of the old size at a random place, mirrored at random."""
+    """A ``RecordFunction``: ``padding`` black pixels on every side, a window of the old size at a random place, mirrored at random.
 
-    def __init__(self, padding: int, flip: float) -> None:
-        self.padding, self.flip = padding, flip
+    ``labels``: label maps, which are IGNORE where the image is black.
+    """
+
+    def __init__(self, padding: int, flip: float, labels: Sequence[str] = ()) -> None:
+        self.padding, self.flip, self.labels = padding, flip, labels
+
+    def with_labels(self, labels: Sequence[str]) -> "ShiftFlip":
+        return ShiftFlip(self.padding, self.flip, labels)
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None:
@@ -29,12 +36,13 @@ class ShiftFlip:
         rng = np.random.default_rng(seed)
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
         mirrored = rng.random() < self.flip
-        return {name: self._changed(image, top, left, mirrored) for name, image in images.items()}
+        fills = {name: IGNORE if name in self.labels else 0 for name in images}
+        return {name: self._changed(image, top, left, mirrored, fills[name]) for name, image in images.items()}
 
-    def _changed(self, image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
+    def _changed(self, image: np.ndarray, top: int, left: int, mirrored: bool, fill: int) -> np.ndarray:
         height, width, channels = image.shape
         side = self.padding
-        wide = cv2.copyMakeBorder(image, side, side, side, side, cv2.BORDER_CONSTANT)
+        wide = cv2.copyMakeBorder(image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill)
         window = wide.reshape(*wide.shape[:2], channels)[top : top + height, left : left + width]
         return np.ascontiguousarray(window[:, ::-1] if mirrored else window)
 

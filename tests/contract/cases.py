@@ -1,6 +1,7 @@
 """One of each implementation over small real files: what the contract suites, and some tests of modules, run on."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -8,16 +9,27 @@ import numpy as np
 import simplejpeg
 import torch
 
-from framework.contracts import Field, Source
+from framework.contracts import Chunk, Field, Manifest, Source
 from framework.data.dali import dali_source
+from framework.data.decode import encode_png
 from framework.data.folder import FolderStore, folder_source
-from framework.data.hdf5 import HDF5Store, hdf5_source
+from framework.data.hdf5 import HDF5Store, HDF5Writer, hdf5_source
 from framework.data.lmdb import LMDBStore, lmdb_source
+from framework.data.shards import ShardedStore
+from framework.data.store import open_file
 from framework.data.synthetic import SyntheticSource
+from framework.pack.packing import Packing
+from framework.pack.run import pack
 from tests.conftest import FIELDS, make_context, make_records, write_store
 
 IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
-STORES = ("hdf5", "lmdb", "hdf5_images", "lmdb_images", "folder")
+MAP_FIELDS = {**IMAGE_FIELDS, "mask": Field("uint8", (1, None, None), "image", "labels")}
+RAW_MAP_FIELDS = {
+    "image": Field("uint8", (3, 16, 12)),
+    "label": Field("int64", ()),
+    "mask": Field("uint8", (1, 16, 12), kind="labels"),
+}
+STORES = ("hdf5", "lmdb", "hdf5_images", "lmdb_images", "hdf5_maps", "lmdb_maps", "shards_maps", "folder")
 SOURCES = ("hdf5", "lmdb", "folder", "dali", "synthetic")
 READERS = ("hdf5", "lmdb", "folder", "dali")  # sources that read files
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
@@ -35,6 +47,39 @@ def jpeg(seed: int, height: int = 16, width: int = 12) -> bytes:
     return simplejpeg.encode_jpeg(pixels(seed, height, width), quality=95)
 
 
+def label_map(seed: int, height: int = 16, width: int = 12) -> np.ndarray:
+    """A box of class 7 on class 0, uint8 [1, height, width]."""
+    values = np.zeros((1, height, width), np.uint8)
+    top, left = np.random.default_rng(seed).integers(0, 5, 2).tolist()
+    values[:, top : top + height // 2, left : left + width // 2] = 7
+    return values
+
+
+def map_records(count: int, encoded: bool) -> dict:
+    """Records with an image and its label map; the image's first channel is 30 times the map."""
+    maps = [label_map(number) for number in range(count)]
+    images = [np.concatenate([30 * values, values, pixels(n).transpose(2, 0, 1)[:1]]) for n, values in enumerate(maps)]
+    if encoded:
+        images, maps = [encode_png(image) for image in images], [encode_png(values) for values in maps]
+        return {"image": images, "label": np.arange(count) % 3, "mask": maps}
+    return {"image": np.stack(images), "label": np.arange(count) % 3, "mask": np.stack(maps)}
+
+
+class MapInput:
+    """``map_records`` as an input of packing."""
+
+    def __init__(self, count: int) -> None:
+        self.records = map_records(count, encoded=True)
+        self.manifest = Manifest(count, MAP_FIELDS, ["a", "b", "c"], source="memory")
+
+    def read(self, start: int, stop: int) -> Chunk:
+        records = {name: values[start:stop] for name, values in self.records.items()}
+        return Chunk(records, [str(number) for number in range(start, stop)])
+
+    def name(self, index: int) -> str:
+        return f"item {index}"
+
+
 def write_folder(path: str, images: list[bytes]) -> str:
     """``images`` as .jpg files in three classes, so that file ``i`` is image ``i``. Returns the absolute path."""
     for number, data in enumerate(images):
@@ -50,8 +95,14 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
         return write_folder("images", images), {"image": images, "label": labels}
+    if kind == "shards_maps":
+        pack(Packing(MapInput(count), HDF5Writer, "shards.store", one_file=False, suffix=".h5"))
+        return os.path.abspath("shards.store"), map_records(count, encoded=True)
     records = make_records(count)
     fields = FIELDS
+    if kind.endswith("maps"):
+        encoded = not kind.endswith("raw_maps")
+        records, fields = map_records(count, encoded), MAP_FIELDS if encoded else RAW_MAP_FIELDS
     if kind.endswith("images"):
         records["image"] = [jpeg(number) for number in range(count)]
         fields = IMAGE_FIELDS
@@ -61,7 +112,8 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
 
 def open_case(kind: str, path: str):
     """A RecordStore of this kind."""
-    return {"hdf5": HDF5Store, "lmdb": LMDBStore, "folder": FolderStore}[kind.partition("_")[0]](path)
+    made = {"hdf5": HDF5Store, "lmdb": LMDBStore, "folder": FolderStore, "shards": partial(ShardedStore, open_file=open_file)}
+    return made[kind.partition("_")[0]](path)
 
 
 def make_store(kind: str, count: int = 7):
@@ -75,8 +127,8 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
     context = make_context(**options)
     if kind == "synthetic":
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
-    if kind == "dali":
-        return dali_source(write_case("hdf5", count)[0], 2, context=context)
+    if kind.startswith("dali"):
+        return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
     make = {"hdf5": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}[kind.partition("_")[0]]
     return make(write_case(kind, count)[0], context=context)
 

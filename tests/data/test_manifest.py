@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -34,8 +35,32 @@ def test_a_manifest_comes_back_from_bytes():
 
 
 def test_what_may_be_left_out_may_be_missing():
-    found = from_json("x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 3}'))
-    assert (found.classes, found.class_counts, found.options, found.digest, found.schema) == ((), (), {}, "", SCHEMA)
+    found = from_json("x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}'))
+    assert (found.classes, found.class_counts, found.options, found.digest, found.schema) == ((), (), {}, "", 2)
+
+
+def test_a_store_of_schema_2_is_still_read_and_its_kinds_are_derived():
+    old = json.loads(to_json(WHOLE))
+    for field in old["fields"].values():
+        del field["kind"]
+    found = from_json("x.h5", edited_manifest(json.dumps({**old, "schema": 2})))
+    assert {name: field.kind for name, field in found.fields.items()} == {"image": "image", "label": "raw"}
+    assert found == replace(WHOLE, schema=2)
+
+
+@pytest.mark.parametrize("kind", ["boxes", 3, ["labels"], {}])
+def test_a_kind_that_cannot_be_is_damage(kind):
+    field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": kind}
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(fields={"x": field}))
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "int64"}, {"shape": [3, 4, 4]}, {"shape": []}])
+def test_a_label_map_is_of_bytes_and_has_one_channel(changes):
+    field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": "labels"}
+    assert from_json("x.h5", _changed(fields={"x": field})).label_maps == ("x",)
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(fields={"x": {**field, **changes}}))
 
 
 def test_a_store_of_schema_2_is_still_read_and_has_no_statistics():

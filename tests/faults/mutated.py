@@ -24,6 +24,7 @@ from framework.data.dali import dali_source
 from framework.data.decode import accepted_header, decode, decode_deep, decode_shrunk
 from framework.data.hdf5 import HDF5Store, HDF5Writer, hdf5_source
 from framework.data.image import BadImage
+from framework.data.label_map import decode_labels
 from framework.data.lmdb import LMDBStore
 from framework.data.window import window_pixels
 from framework.errors import PacelineError
@@ -160,13 +161,15 @@ def _decoded(data: bytes, channels: int, where: float) -> str:
         "decode": lambda: decode(data, channels),
         "decode_shrunk": lambda: decode_shrunk(data, channels, (4, 4)),
         "decode_deep": lambda: decode_deep(data, channels),
+        "decode_labels": lambda: decode_labels(data, deepest=16),
         "window_pixels": lambda: _window(data, channels, where),
     }
     for name, call in calls.items():
         one, other = (_outcome(call, byte) for byte in (0x55, 0xAA))
         if type(one) is not type(other) or not np.array_equal(one, other):
             return f"{name} is not the same twice: {_short(one)}, {_short(other)}"
-        if isinstance(one, np.ndarray) and (one.ndim != 3 or one.shape[2] != channels):
+        wanted = 1 if name == "decode_labels" else channels
+        if isinstance(one, np.ndarray) and (one.ndim != 3 or one.shape[2] != wanted):
             return f"{name} gives {one.shape}"
         if isinstance(one, str) and (not one or "\n" in one):
             return f"{name} says {one!r}"
