@@ -19,6 +19,7 @@ NO_YAML = {
     "source",
     "store",
     "btree",
+    "classes",
     "gather",
     "checksum",
     "identity",
