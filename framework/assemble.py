@@ -29,6 +29,7 @@ from framework.contracts import (
     Sink,
     Source,
     SourceContext,
+    notes_of,
 )
 from framework.data.classes import with_agreed_classes
 from framework.errors import CheckpointError, ConfigError, ResourceError
@@ -71,9 +72,8 @@ class Assembly:
         self.augment: Augment = self.build("augment")
         self.train_source = self._source("train")
         self.val_source = self._source("val") if config["data"]["val"] else None
-        self.mapped_classes: str | None = None  # a note
         if self.val_source is not None:
-            self.val_source, self.mapped_classes = with_agreed_classes(self.train_source, self.val_source)
+            self.val_source = with_agreed_classes(self.train_source, self.val_source)
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
         if not self.train.num_steps:
@@ -87,8 +87,8 @@ class Assembly:
     def notes(self) -> list[str]:
         """What the choices together mean, where that is not plain to see."""
         share, scaling, notes = self.config["rank_batch_size"], self.scaling, []
-        if self.mapped_classes is not None:
-            notes.append(self.mapped_classes)
+        for source in self.sources.values():
+            notes += notes_of(source)
         if share is not None:
             notes.append(f"rank_batch_size={share} makes batch_size {scaling.batch_size}, over all ranks and accumulation")
         if scaling.rule != "none":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -161,6 +161,19 @@ class RecordInput(Protocol):
     def name(self, index: int) -> str:
         """What to call item ``index`` in an error."""
         ...
+
+
+@runtime_checkable
+class Notable(Protocol):
+    """A part that may have something to say to the user, once. Stores, sources and inputs may be notable."""
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def notes_of(part: object) -> tuple[str, ...]:
+    """What a part has to say; () for one that is not notable."""
+    return part.notes if isinstance(part, Notable) else ()
 
 
 # ------------------------------------------------------------------------------------------------------------------- data

@@ -20,6 +20,7 @@ NO_YAML = {
     "store",
     "btree",
     "classes",
+    "tree",
     "gather",
     "checksum",
     "identity",

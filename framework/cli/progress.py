@@ -14,7 +14,7 @@ from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 
 from framework.cli.paths import CONF, SUFFIXES
-from framework.contracts import RecordInput
+from framework.contracts import RecordInput, notes_of
 from framework.data.classes import is_numbered, listed
 from framework.data.hdf5 import HDF5Writer
 from framework.errors import ConfigError, printable
@@ -99,6 +99,8 @@ def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
+    for note in notes_of(packing.source):
+        console.print(f"note: {printable(note)}", soft_wrap=True, markup=False)
     if packed.manifest is not None and packed.manifest.classes:
         console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
     console.print(_summary(packing, packed), soft_wrap=True, markup=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, MicroBatches, Source
+from framework.contracts import Manifest, MicroBatch, MicroBatches, Source, notes_of
 from framework.errors import DataError
 from framework.order import Order
 
@@ -67,30 +67,15 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_LISTED]) + more
 
 
-def mapping_note(train: Manifest, val: Manifest, numbers: Sequence[int]) -> str:
-    """Say which validation labels change, and which classes have no validation record."""
-    moved = [
-        f"{name} {old} -> {new}"
-        for old, (name, new) in enumerate(zip(val.classes, numbers, strict=True))
-        if new not in (old, NO_RECORD)
-    ]
-    absent = [name for name in train.classes if name not in set(val.classes)]
-    note = f"data.val numbers its classes otherwise; its labels are mapped by name: {listed(moved)}"
-    return f"{note}; without a validation record: {listed(absent)}" if absent else note
-
-
-def with_agreed_classes(train: Source, val: Source) -> tuple[Source, str | None]:
-    """Return ``val`` with labels numbered as in ``train``, and a note if any label changes.
+def with_agreed_classes(train: Source, val: Source) -> Source:
+    """Return ``val``, with labels numbered as in ``train`` if they are not already.
 
     Raises:
         DataError: D190 if validation has records of a class that training lacks.
 
     """
     numbers = agree_on_classes(train.manifest, val.manifest)
-    if numbers is None:
-        return val, None
-    note = mapping_note(train.manifest, val.manifest, numbers)
-    return MappedSource(val, numbers, train.manifest.classes), note
+    return val if numbers is None else MappedSource(val, numbers, train.manifest.classes)
 
 
 @final
@@ -119,6 +104,20 @@ class MappedSource:
             if number != NO_RECORD:
                 counts[number] = count
         return replace(manifest, classes=self.classes, class_counts=counts if manifest.class_counts else ())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which labels change, and which classes have no record."""
+        names = self.source.manifest.classes
+        moved = [
+            f"{name} {old} -> {new}"
+            for old, (name, new) in enumerate(zip(names, self.numbers, strict=True))
+            if new not in (old, NO_RECORD)
+        ]
+        note = f"data.val numbers its classes otherwise; its labels are mapped by name: {listed(moved)}"
+        if absent := [name for name in self.classes if name not in set(names)]:
+            note += f"; without a validation record: {listed(absent)}"
+        return note, *notes_of(self.source)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         with closing(self.source.batches(epoch, start)) as batches:
