@@ -20,6 +20,7 @@ NO_YAML = {
     "store",
     "btree",
     "classes",
+    "foreign",
     "tree",
     "gather",
     "checksum",
