@@ -35,9 +35,11 @@ def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
     if is_numbered(names) and is_numbered(train.classes):
         return None
     counts = list(val.class_counts) or [1] * len(names)
-    if missing := [name for name, count in zip(names, counts, strict=True) if count and name not in known]:
+    present = [name for name, count in zip(names, counts, strict=True) if count]
+    if missing := [name for name in present if name not in known]:
         what = (
-            f"validation ({val.source}) has {_counted(missing)} that training ({train.source}) lacks; "
+            f"validation ({val.source}) has {_counted(missing)} "
+            f"that training ({train.source}) lacks; "
             f"training's classes: {listed(train.classes)}; validation's: {listed(names)}"
         )
         fix = "give both the same folders, or pack both with the same input.classes=[...]"
@@ -58,7 +60,9 @@ def _has_labels(manifest: Manifest) -> bool:
 
 
 def _counted(names: Sequence[str]) -> str:
-    return f"the class {listed(names)}" if len(names) == 1 else f"{len(names)} classes ({listed(names)})"
+    if len(names) == 1:
+        return f"the class {names[0]}"
+    return f"{len(names)} classes ({listed(names)})"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -99,11 +103,13 @@ class MappedSource:
     @property
     def manifest(self) -> Manifest:
         manifest = self.source.manifest
+        if not manifest.class_counts:
+            return replace(manifest, classes=self.classes)
         counts = [0] * len(self.classes)
         for number, count in zip(self.numbers, manifest.class_counts, strict=False):
             if number != NO_RECORD:
                 counts[number] = count
-        return replace(manifest, classes=self.classes, class_counts=counts if manifest.class_counts else ())
+        return replace(manifest, classes=self.classes, class_counts=counts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -114,7 +120,8 @@ class MappedSource:
             for old, (name, new) in enumerate(zip(names, self.numbers, strict=True))
             if new not in (old, NO_RECORD)
         ]
-        note = f"data.val numbers its classes otherwise; its labels are mapped by name: {listed(moved)}"
+        note = "data.val numbers its classes otherwise; its labels are mapped by name: "
+        note += listed(moved)
         if absent := [name for name in self.classes if name not in set(names)]:
             note += f"; without a validation record: {listed(absent)}"
         return note, *notes_of(self.source)

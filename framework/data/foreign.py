@@ -1,4 +1,4 @@
-"""Files of others that a store of ours can be packed from: what an LMDB file holds, and the command that packs a file."""
+"""Other programs' files: what an LMDB file holds, and the command that packs a file."""
 
 import os
 import re
@@ -38,8 +38,8 @@ def pack_command(kind: str, path: str, fields: Mapping[str, str]) -> str:
     given = path if PLAIN.fullmatch(path) else '"' + path.replace('"', '\\"') + '"'
     output = free_name(path.rstrip("/"))
     made = output if PLAIN.fullmatch(output) else '"' + output.replace('"', '\\"') + '"'
-    words = [f"input={kind}", f"input.path={given}", f"input.fields={{{chosen}}}", f"output.path={made}"]
-    return f"pack it: paceline pack {shlex.join(words)}"
+    words = [f"input={kind}", f"input.path={given}", f"input.fields={{{chosen}}}"]
+    return f"pack it: paceline pack {shlex.join([*words, f'output.path={made}'])}"
 
 
 def free_name(path: str) -> str:
@@ -83,11 +83,12 @@ class ForeignLMDB:
                 file.seek(int(self.offsets[number]))
                 return file.read(int(self.sizes[number]))
         except OSError as error:
-            raise DataError(101, self.path, f"cannot be read ({error.strerror})", "give read permission") from error
+            what = f"cannot be read ({error.strerror})"
+            raise DataError(101, self.path, what, "give read permission") from error
 
 
 class Pattern(NamedTuple):
-    """Keys of one field: ``%d`` and ``%09d`` stand for a number, ``%s`` for any text, ``%%`` for a percent sign."""
+    """The keys of a field: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign."""
 
     text: str
 
@@ -109,7 +110,7 @@ def _expression(part: str) -> str:
 
 
 def lmdb_advice(path: str) -> str:
-    """Return what to do with an LMDB file that is not a store of ours: the command that packs it, if one can.
+    """Return what to do with another program's LMDB file: the command that packs it, if one can.
 
     Raises:
         DataError: D102 if it cannot be read.
@@ -154,7 +155,7 @@ def _patterns(keys: list[str]) -> dict[str, int]:
 
 
 def is_readable(data: bytes) -> bool:
-    """Whether ``input=lmdb`` can read a value: an image file, a .npy file, a number, or a short text."""
+    """Whether ``input=lmdb`` can read a value: an image or .npy file, a number, or a short text."""
     return _is_image(data) or data.startswith(NPY) or text_of(data) is not None
 
 
@@ -175,7 +176,9 @@ def is_class_name(data: bytes) -> bool:
 def number_of(text: str) -> np.ndarray | None:
     """A whole number as int64, any other as float32; None for what is none."""
     try:
-        return np.array(int(text), np.int64) if WHOLE.fullmatch(text) else np.array(float(text), np.float32)
+        if WHOLE.fullmatch(text):
+            return np.array(int(text), np.int64)
+        return np.array(float(text), np.float32)
     except ValueError:
         return None
 

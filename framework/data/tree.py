@@ -1,7 +1,7 @@
 """The one place that walks a folder: which files are under it, and what becomes of symbolic links.
 
-Only regular files count. Pipes, sockets and devices are never opened. A link is skipped and counted,
-unless it stays under a root that the user names.
+Only regular files count. Pipes, sockets and devices are never opened. A link is skipped and
+counted, unless it stays under a root that the user names.
 """
 
 import os
@@ -39,11 +39,13 @@ class Walked(NamedTuple):
             return None
         count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
         if self.follow_links is None:
-            return f"{self.root}: {count} skipped; {key}=ROOT follows those that stay under the folder ROOT"
-        return f"{self.root}: {count} skipped: no new file or folder under {key} = {self.follow_links}"
+            why = f"; {key}=ROOT follows those that stay under the folder ROOT"
+        else:
+            why = f": no new file or folder under {key} = {self.follow_links}"
+        return f"{self.root}: {count} skipped{why}"
 
     def nothing(self, what: str, fix: str, key: str) -> DataError:
-        """The error for a folder without any file that is wanted: D191 if links were skipped, else D110."""
+        """Return the error for a folder without a wanted file: D191 after skipped links, else D110."""
         note = self.link_note(key)
         if note is None:
             return DataError(110, self.root, what, fix)
@@ -51,7 +53,7 @@ class Walked(NamedTuple):
         if self.follow_links is None:
             fix = f"name the folder that the links stay under: {key}=ROOT"
         else:
-            fix = f"name a folder above all that the links lead to, instead of {key}={self.follow_links}"
+            fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
         return DataError(191, self.root, f"{what}, and {skipped} skipped", fix)
 
 
@@ -69,7 +71,8 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
 
     """
     if not os.path.isdir(root):
-        fix = "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' input.path=FOLDER"
+        fix = "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' "
+        fix += "input.path=FOLDER"
         raise DataError(101, root or "path = ", "no such folder", fix)
     if follow_links is not None and not os.path.isdir(follow_links):
         fix = "give the folder that the links' targets lie under"
@@ -128,7 +131,8 @@ class _Walker:
         except (OSError, ValueError):  # it leads nowhere, or in a circle
             self._skip()
             return
-        is_inside = target == self.allowed or target.startswith(os.path.join(self.allowed or "", ""))
+        allowed = self.allowed or ""
+        is_inside = target == allowed or target.startswith(os.path.join(allowed, ""))
         if is_inside and stat.S_ISREG(kind):
             self._note_file(name)
         elif is_inside and stat.S_ISDIR(kind) and target not in self.visited:
@@ -154,4 +158,5 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise DataError(101, folder, f"cannot be read ({error.strerror})", "give read permission, or remove it") from error
+        what = f"cannot be read ({error.strerror})"
+        raise DataError(101, folder, what, "give read permission, or remove it") from error

@@ -30,28 +30,34 @@ class LMDBInput:
 
     Args:
         path: the file, or a folder with a ``data.mdb``.
-        fields: field -> the pattern of its keys, such as ``image-%09d``; see ``data.foreign.Pattern``.
+        fields: field -> the pattern of its keys, such as ``image-%09d``, as in ``Pattern``.
         count: how many records there must be; None: any number.
         classes: all classes in the order of their numbers; None: as found.
 
     """
 
     def __init__(
-        self, path: str, fields: Mapping[str, str], count: int | None = None, classes: Sequence[str] | None = None
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        count: int | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
         where = f"input.fields = {fields}"
         if not hasattr(fields, "items") or not fields:
-            raise ConfigError(162, where, "names no keys", 'give input.fields={image: "image-%09d", label: "label-%09d"}')
+            fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
+            raise ConfigError(162, where, "names no keys", fix)
         self.path, self.count, self.classes = path, count, classes
         self.patterns = {str(name): Pattern(str(text)) for name, text in fields.items()}
         for pattern in self.patterns.values():
             if pattern.expression.groups != 1:
-                what = f"{pattern.text!r} must have one %d, %09d or %s, which the keys of a record share"
-                raise ConfigError(162, where, what, "correct it")
+                what = f"{pattern.text!r} must have one %d, %09d or %s"
+                raise ConfigError(162, where, what, "mark what the keys of a record share")
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # another process lists the keys itself
         fields = {name: pattern.text for name, pattern in self.patterns.items()}
-        return LMDBInput, (self.path, fields, self.count, self.classes)  # another process lists the keys itself
+        return LMDBInput, (self.path, fields, self.count, self.classes)
 
     @cached_property
     def file(self) -> ForeignLMDB:
@@ -59,7 +65,13 @@ class LMDBInput:
 
     @cached_property
     def items(self) -> Matched:
-        """DataError D160 for names that not every field has; D110 for no record, D111 for another number of records."""
+        """Match the keys of the fields.
+
+        Raises:
+            DataError: D160 for names that not every field has, D110 for no record, D111 for another
+                number of records than ``count``.
+
+        """
         found = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
         first, *others = found.values()
         shared = set(first).intersection(*others)
@@ -68,9 +80,11 @@ class LMDBInput:
             raise DataError(160, self.path, what, "correct input.fields, or complete the file")
         if not shared:
             some = listed(self.file.keys[:10])
-            raise DataError(110, self.path, f"no key is as input.fields says; the first keys: {some}", "correct input.fields")
+            what = f"no key is as input.fields says; the first keys: {some}"
+            raise DataError(110, self.path, what, "correct input.fields")
         if self.count is not None and self.count != len(shared):
-            raise DataError(111, self.path, f"has {len(shared)} records, not {self.count}", "correct input.count")
+            what = f"has {len(shared)} records, not {self.count}"
+            raise DataError(111, self.path, what, "correct input.count")
         names = [name for name in first if name in shared]
         if all(isinstance(name, int) for name in names):
             names.sort()
@@ -88,7 +102,7 @@ class LMDBInput:
             name = int(match.group(1)) if is_number else match.group(1)
             if name in found:
                 what = f"the keys {self.file.keys[found[name]]!r} and {key!r} are one record"
-                raise DataError(163, self.path, what, "give the number of digits in input.fields, as in %09d")
+                raise DataError(163, self.path, what, "give the number of digits, as in %09d")
             found[name] = place
         return found
 
@@ -115,7 +129,8 @@ class LMDBInput:
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self._row(index) for index in range(start, stop)]
-        return chunk_of(rows, self.items.keys[start:stop], self.manifest.fields, lambda number: self.name(start + number))
+        keys = self.items.keys[start:stop]
+        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
 
     def _row(self, index: int) -> Row:
         return {field: self._value(field, index) for field in self.patterns}
@@ -132,7 +147,8 @@ class LMDBInput:
         number = number_of(text)
         if number is None:
             what = f"{field} is the text {text[:40]!r}"
-            raise DataError(162, self.name(index), what, "name the field label, if it is a class, or leave it out")
+            fix = "name the field label, if it is a class, or leave it out"
+            raise DataError(162, self.name(index), what, fix)
         return number
 
     def name(self, index: int) -> str:
