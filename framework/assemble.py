@@ -33,7 +33,9 @@ from framework.contracts import (
     Source,
     SourceContext,
     Transform,
+    notes_of,
 )
+from framework.data.classes import with_agreed_classes
 from framework.data.label_map import colored
 from framework.errors import CheckpointError, ConfigError, ResourceError
 from framework.generators import kept_generators, seed_generators
@@ -88,6 +90,8 @@ class Assembly:
                 self.augment = self.augment.with_labels(labels)
             stack.pop_all()
         self.val_source = self._source("val", self.build("transform")) if config["data"]["val"] else None
+        if self.val_source is not None:
+            self.val_source = with_agreed_classes(self.train_source, self.val_source)
         self.train = self._loader(self.train_source, self.clock, training=True)
         self.val = None if self.val_source is None else self._loader(self.val_source, self.val_clock, training=False)
         if not self.train.num_steps:
@@ -104,6 +108,8 @@ class Assembly:
         notes = [f"from the data: {_listed(self.from_data)}"] if self.from_data else []
         if self.validates_anew:
             notes.append("validation data differs from the saved run's: its figures are dropped, and best begins anew")
+        for source in self.sources.values():
+            notes += notes_of(source)
         if share is not None:
             notes.append(f"rank_batch_size={share} makes batch_size {scaling.batch_size}, over all ranks and accumulation")
         if scaling.rule != "none":

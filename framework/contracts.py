@@ -190,6 +190,19 @@ class RecordInput(Protocol):
         ...
 
 
+@runtime_checkable
+class Notable(Protocol):
+    """A part that may have something to say to the user, once. Stores, sources and inputs may be notable."""
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def notes_of(part: object) -> tuple[str, ...]:
+    """What a part has to say; () for one that is not notable."""
+    return part.notes if isinstance(part, Notable) else ()
+
+
 # ------------------------------------------------------------------------------------------------------------------- data
 
 

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from framework.order import spread
 EXACT_BYTES, NUM_SAMPLES = 1 << 28, 2048  # what a store may have for all its images to be looked at, and how many are otherwise
 BATCH = 256
 BAR = 40  # characters of the largest class
+MOST_BARS = 20  # classes; of more a summary is shown
 MAX_FILES = 10  # of a directory, that are listed
 TILE, EDGE = 96, 3  # pixels: small images grow to a tile less its edges, large ones shrink
 GRAY, DARK = 96, 24
@@ -54,6 +56,55 @@ def _lines(path: str) -> Iterator[str]:
     store.close()
 
 
+def facts(path: str) -> dict[str, Any]:
+    """Return all that ``describe`` tells, and every class, as values that JSON has.
+
+    The manifest's own facts under its own names; besides ``path``, ``size_bytes``, ``class_summary``
+    (see ``class_summary``), and for fields of image files what was seen of them under ``images``.
+    """
+    store = open_store(path)
+    manifest = store.manifest
+    size = _disk_bytes(path, manifest)
+    images = _look(store, size <= EXACT_BYTES)
+    store.close()
+    return {
+        "path": path,
+        "size_bytes": size,
+        **asdict(manifest),
+        "images": {name: looked.facts(manifest.num_records) for name, looked in images.items()},
+        "class_summary": class_summary(manifest)._asdict() if manifest.class_counts else None,
+    }
+
+
+class ClassSummary(NamedTuple):
+    """Sizes of the classes, in records.
+
+    Attributes:
+        num_classes: with and without records.
+        num_empty: classes without a record.
+        smallest: name and size of the smallest class that has records.
+        largest: name and size of the largest class.
+        imbalance: the largest size divided by the smallest.
+
+    """
+
+    num_classes: int
+    num_empty: int
+    smallest: tuple[str, int] | None
+    largest: tuple[str, int] | None
+    imbalance: float | None
+
+
+def class_summary(manifest: Manifest) -> ClassSummary:
+    """Summarize the class counts of a manifest that has them."""
+    sizes = [(name, count) for name, count in zip(manifest.classes, manifest.class_counts, strict=True) if count]
+    num_classes = len(manifest.classes)
+    if not sizes:
+        return ClassSummary(num_classes, num_classes, None, None, None)
+    smallest, largest = (choose(sizes, key=lambda size: size[1]) for choose in (min, max))
+    return ClassSummary(num_classes, num_classes - len(sizes), smallest, largest, largest[1] / smallest[1])
+
+
 def _disk_bytes(path: str, manifest: Manifest) -> int:
     if not os.path.isdir(path):
         return os.path.getsize(path)
@@ -77,6 +128,24 @@ class _Looked(NamedTuple):
         self.lengths.append(len(data))
         with suppress(BadImage):
             self.sizes.append(read_header(data).size)
+
+    def facts(self, num_records: int) -> dict[str, Any]:
+        """Bytes and pixels of the files that were looked at; ``height`` and ``width`` are [least, most]."""
+        found: dict[str, Any] = {
+            "num_looked_at": len(self.lengths),
+            "is_sample": len(self.lengths) < num_records,
+            "num_unreadable": len(self.lengths) - len(self.sizes),
+        }
+        if self.lengths:
+            found["record_bytes"] = {
+                "mean": sum(self.lengths) / len(self.lengths),
+                "min": min(self.lengths),
+                "max": max(self.lengths),
+            }
+        if self.sizes:
+            heights, widths = zip(*self.sizes, strict=True)
+            found |= {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]}
+        return found
 
 
 def _look(store: RecordStore, everything: bool) -> dict[str, _Looked]:
@@ -116,7 +185,10 @@ def _sizes_words(sizes: list[tuple[int, int]]) -> str:
 
 
 def _class_lines(manifest: Manifest) -> Iterator[str]:
-    """A histogram: a bar for each class, as long as the class is large."""
+    """A histogram: a bar for each class, as long as the class is large; for many classes a summary."""
+    if len(manifest.classes) > MOST_BARS:
+        yield _summary_line(manifest)
+        return
     if not manifest.class_counts:
         yield from (f"class {number}: {name}" for number, name in enumerate(manifest.classes))
         return
@@ -125,6 +197,18 @@ def _class_lines(manifest: Manifest) -> Iterator[str]:
     for number, (name, count) in enumerate(zip(manifest.classes, manifest.class_counts, strict=True)):
         bar = "#" * math.ceil(BAR * count / max(1, most))
         yield f"class {number}: {name:{width}}  {count:>{digits},} records  {bar}".rstrip()
+
+
+def _summary_line(manifest: Manifest) -> str:
+    line = f"classes: {len(manifest.classes):,}"
+    if manifest.class_counts:
+        summary = class_summary(manifest)
+        if summary.num_empty:
+            line += f", {summary.num_empty:,} of them without a record"
+        if summary.smallest and summary.largest:
+            (small, least), (large, most) = summary.smallest, summary.largest
+            line += f"; smallest {small} ({least:,} records), largest {large} ({most:,}), imbalance {summary.imbalance:.3g}"
+    return f"{line}; --json lists them"
 
 
 # ---------------------------------------------------------------------------------------------------------------- picture

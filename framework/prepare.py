@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from framework.build import build
-from framework.contracts import Field, RecordInput, RecordWriter
+from framework.contracts import Field, Manifest, RecordInput, RecordWriter
+from framework.data.classes import agree_on_classes
 from framework.data.store import open_store
 from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
@@ -24,7 +25,7 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
     data choice's own writer. Only inside ``dataset``: a store that is named elsewhere, and is not there, is a mistake in its name. Of jobs
     side by side that want the same store one packs; the others ``tell`` that they wait for it, and do. ConfigError C153 for another key.
     """
-    data = config["data"]
+    data, missing = config["data"], dict[str, RecordInput]()
     for split, block in (config["prepare"] or {}).items():
         path = data.get(split)
         if block is None or path is None or data.get("writer") is None or Path(path).exists():
@@ -33,11 +34,35 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
             continue
         if not isinstance(block, dict) or not isinstance(block.get("input"), dict) or not set(block) <= {"input", "pack"}:
             raise ConfigError(153, f"prepare.{split} = {block}"[:200], "not what is packed", "give {input: {...}, pack: {...}}")
-        source = input_of(f"prepare.{split}.input", block["input"], block.get("pack") or {}, allowed)
+        missing[split] = input_of(f"prepare.{split}.input", block["input"], block.get("pack") or {}, allowed)
+    _check_classes(data, missing)
+    for split, source in missing.items():
+        path, options = data[split], config["prepare"][split].get("pack") or {}
         writer = writer_of("data.writer", data["writer"], allowed)
         with _left_as_it_was(Path(path).parent), locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False):
             if not Path(path).exists():
-                pack_one(source, block.get("pack") or {}, writer, path, data["writer"]["_target_"])
+                pack_one(source, options, writer, path, data["writer"]["_target_"])
+
+
+def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
+    """Check, before anything is packed, that validation has no class that training lacks. DataError D190.
+
+    A store that cannot be opened is left to the run that reads it.
+    """
+    if not missing or not {"train", "val"} <= {split for split in data if data[split] is not None}:
+        return
+    manifests: list[Manifest] = []
+    for split in ("train", "val"):
+        if split in missing:
+            manifests.append(missing[split].manifest)
+            continue
+        try:
+            store = open_store(data[split])
+            manifests.append(store.manifest)
+            store.close()
+        except PacelineError:
+            return
+    agree_on_classes(*manifests)
 
 
 @contextmanager

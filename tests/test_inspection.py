@@ -1,3 +1,4 @@
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from framework.data.hdf5 import HDF5Writer
 from framework.data.manifest import to_json
 from framework.data.store import open_store
 from framework.errors import DataError
-from framework.inspection import DARK, EDGE, GRAY, TILE, describe, write_grid
+from framework.inspection import DARK, EDGE, GRAY, TILE, describe, facts, write_grid
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_case
 
@@ -197,3 +198,43 @@ def test_a_bad_image_in_a_store_is_named():
     path = write_store("x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS)
     with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
         write_grid(path, Path("grid.png"), 3)
+
+
+def _many_classes(count, labels):
+    """A store of these labels, with the classes c000, c001, ..."""
+    fields = {"label": FIELDS["label"]}
+    counts = np.bincount(labels, minlength=count).tolist()
+    manifest = Manifest(len(labels), fields, [f"c{number:03d}" for number in range(count)], counts, source="a test")
+    return _close_with(manifest, {"label": np.array(labels)})
+
+
+def test_more_than_twenty_classes_are_summarized():
+    path = _many_classes(30, [1] * 4 + [2] * 3 + [5] * 2)
+    lines = [line for line in describe(path) if line.startswith("class")]
+    assert lines == [
+        "classes: 30, 27 of them without a record; smallest c005 (2 records), largest c001 (4), imbalance 2; --json lists them"
+    ]
+
+
+def test_twenty_classes_are_listed():
+    assert sum(line.startswith("class ") for line in describe(_many_classes(20, [1]))) == 20
+
+
+def test_facts_are_what_json_has():
+    found = json.loads(json.dumps(facts(_many_classes(30, [1] * 4 + [2]))))
+    assert (found["num_records"], found["classes"][29], found["class_counts"][:3]) == (5, "c029", [0, 4, 1])
+    assert found["fields"]["label"]["dtype"] == "int64"
+    assert found["class_summary"] == {
+        "num_classes": 30,
+        "num_empty": 28,
+        "smallest": ["c002", 1],
+        "largest": ["c001", 4],
+        "imbalance": 4.0,
+    }
+
+
+def test_facts_tell_the_size_of_image_files():
+    path, records = write_case("hdf5_images", 5)
+    images = facts(path)["images"]["image"]
+    assert (images["height"], images["width"], images["is_sample"], images["num_unreadable"]) == ([16, 16], [12, 12], False, 0)
+    assert images["record_bytes"]["max"] == max(len(data) for data in records["image"])

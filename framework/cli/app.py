@@ -95,7 +95,7 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
 def _answered(command: str, arguments: list[str], config_dir: str | None) -> int | None:
     """The exit code of a question about the configuration; None if a command is to run."""
     if "--help" in arguments or "-h" in arguments:
-        print(help_text(command, Path(config_dir) if config_dir else None))
+        print(help_text(command, Path(config_dir) if config_dir else None, arguments))
         return 0
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", "give a folder that holds recipes/NAME.yaml")

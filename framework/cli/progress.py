@@ -14,9 +14,10 @@ from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 
 from framework.cli.paths import CONF, SUFFIXES
-from framework.contracts import RecordInput
+from framework.contracts import RecordInput, notes_of
+from framework.data.classes import is_numbered, listed
 from framework.data.hdf5 import HDF5Writer
-from framework.errors import ConfigError
+from framework.errors import ConfigError, printable
 from framework.pack.jobs import MakeWriter
 from framework.pack.marked import MarkedInput
 from framework.pack.packing import Packed, Packing, Progress
@@ -101,9 +102,20 @@ def show_packing(packing: Packing, num_workers: int | None) -> Packed:
         print(f"note: {line}", file=sys.stderr)
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
+    for note in notes_of(packing.source):
+        console.print(f"note: {printable(note)}", soft_wrap=True, markup=False)
+    if packed.manifest is not None and packed.manifest.classes:
+        console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
     console.print(_summary(packing, packed), soft_wrap=True, markup=False)
     sys.stderr.flush()
     return packed
+
+
+def _labels(classes: Sequence[str]) -> str:
+    """Which number stands for which class."""
+    if is_numbered(classes):
+        return f"numbers as they are, 0 to {len(classes) - 1}"
+    return printable(listed([f"{number} = {name}" for number, name in enumerate(classes)]))
 
 
 def _summary(packing: Packing, packed: Packed) -> str:

@@ -83,6 +83,45 @@ def value_table(path: str, file: np.ndarray, meta: Meta) -> tuple[np.ndarray, np
     return keys, offsets, sizes
 
 
+def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
+    """Return (keys, offsets, sizes) of all values of an LMDB file that anybody wrote, in the order of its keys.
+
+    Raises:
+        DataError: D101; D102 for what is no LMDB file, is damaged, or has named databases.
+
+    """
+    meta = read_meta(path)
+    file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
+    keys, places = list[bytes](), list[tuple[int, int]]()
+    try:
+        for number in _leaf_pages(file, meta):
+            _add_leaf(file, number, meta, keys, places)
+        offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T
+        if np.any(offsets + sizes > len(file)):
+            raise ValueError("a value reaches beyond the file")
+    except (ValueError, IndexError) as error:
+        raise DataError(102, path, f"its tree cannot be read ({error})", "make it anew") from error
+    return keys, offsets, sizes
+
+
+def _add_leaf(file: np.ndarray, number: int, meta: Meta, keys: list[bytes], places: list[tuple[int, int]]) -> None:
+    page = _page(file, number, meta)
+    starts, header = _nodes(page, LEAF)
+    data = page.tobytes()
+    for start, (low, high, flags, key_bytes) in zip(starts.tolist(), header.tolist(), strict=True):
+        if flags & ~BIG_DATA:
+            raise ValueError("it has named databases, or several values under a key")
+        value = start + 8 + key_bytes
+        keys.append(data[start + 8 : value])
+        offset = number * meta.page_bytes + value
+        if flags & BIG_DATA:
+            (big,) = struct.unpack("<Q", data[value : value + 8].ljust(8, b"\xff"))
+            if not 1 < big < meta.num_pages:
+                raise ValueError("a value's page is beyond the file")
+            offset = big * meta.page_bytes + HEADER_BYTES
+        places.append((offset, low | high << 16))
+
+
 def _leaf_pages(file: np.ndarray, meta: Meta) -> list[int]:
     """Numbers of the leaf pages, from left to right."""
     level = [] if meta.root == NO_ROOT else [meta.root]

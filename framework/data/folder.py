@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -13,26 +13,31 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.decode import BadImage, encode_png, image_suffix, num_channels
 from framework.data.source import StoreSource
+from framework.data.tree import Walked, walk
 from framework.durable import sync, temporary_name
 from framework.errors import DataError
 
 PARTS = ".parts"  # how the folders of a packing that is under way end
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+FOLLOW_KEY = "data.follow_links"
 LONGEST_NAME = 240  # bytes, of a class; a file system takes 255, and we put something before it
 
 
-def folder_source(path: str, *, context: SourceContext) -> StoreSource:
-    """The images under ``path``, a subfolder per class."""
-    return StoreSource(FolderStore(path), context)
+def folder_source(path: str, follow_links: str | None = None, *, context: SourceContext) -> StoreSource:
+    """The images under ``path``, a subfolder per class. ``follow_links``: as in ``data.tree.walk``."""
+    return StoreSource(FolderStore(path, follow_links), context)
 
 
 @final
 class FolderStore:
     """A RecordStore over image files: fields ``image`` and ``label``; classes and files in the byte order of their names."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
-        self.files, labels, classes = list_images(path)
+        walked = walk(path, SUFFIXES, follow_links)
+        note = walked.link_note(FOLLOW_KEY)
+        self.notes: tuple[str, ...] = () if note is None else (note,)
+        self.files, labels, classes = _images_of(walked)
         self.labels = torch.tensor(labels)
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         fields = {"image": Field("uint8", (self._channels(), None, None), "image"), "label": Field("int64", ())}
@@ -70,31 +75,28 @@ class FolderStore:
         pass  # files are opened and closed one by one
 
 
-def list_images(path: str) -> tuple[list[str], list[int], list[str]]:
-    """(relative names, class numbers, class names) of the images under ``path``; symbolic links are not followed.
+def list_images(path: str, follow_links: str | None = None) -> tuple[list[str], list[int], list[str]]:
+    """(relative names, class numbers, class names) of the images under ``path``; ``follow_links``: as in ``data.tree.walk``.
 
-    Raises DataError D101 (no such folder) or D110 (no image in a subfolder).
+    Raises DataError D101 (no such folder), D110 (no image in a subfolder) or D191 (none but links).
     """
-    if not os.path.isdir(path):
-        raise DataError(101, path, "no such folder", "give a folder with one subfolder of images per class")
-    classes = sorted((entry.name for entry in os.scandir(path) if is_class(entry)), key=os.fsencode)
-    found = [(name, label) for label, folder in enumerate(classes) for name in _walk(path, folder)]
+    return _images_of(walk(path, SUFFIXES, follow_links))
+
+
+def _images_of(walked: Walked) -> tuple[list[str], list[int], list[str]]:
+    classes = [name for name in walked.folders if is_class(name)]
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [(numbers[name.split(os.sep)[0]], name) for name in walked.names if name.split(os.sep)[0] in numbers]
     if not found:
-        raise DataError(110, path, "no image in any subfolder", f"one subfolder per class, with files {' '.join(SUFFIXES)}")
-    return [name for name, _ in found], [label for _, label in found], classes
+        fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
+        raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
+    found.sort(key=lambda image: (image[0], os.fsencode(image[1])))
+    return [name for _, name in found], [number for number, _ in found], classes
 
 
-def is_class(entry: os.DirEntry[str]) -> bool:
+def is_class(name: str) -> bool:
     """Whether a folder holds a class: not what packing is making there."""
-    return entry.is_dir(follow_symlinks=False) and not entry.name.endswith(PARTS)
-
-
-def _walk(root: str, folder: str) -> list[str]:
-    names: list[str] = []
-    for top, _, files in os.walk(os.path.join(root, folder)):
-        inside: Any = (os.path.join(top, file) for file in files if file.lower().endswith(SUFFIXES))
-        names += [os.path.relpath(name, root) for name in inside if os.path.isfile(name) and not os.path.islink(name)]
-    return sorted(names, key=os.fsencode)
+    return not name.endswith(PARTS)
 
 
 @final

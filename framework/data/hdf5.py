@@ -7,7 +7,9 @@ each record's bytes, the group ``keys`` (``data``, ``offsets``) has the records'
 
 import io
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.checksum import content_crcs, digest
+from framework.data.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quotable, pack_command
 from framework.data.gather import Gather
 from framework.data.identity import Identity, identify, nearest
 from framework.data.manifest import from_json, to_json
@@ -172,7 +175,73 @@ def _manifest_text(path: str, file: h5py.File) -> str:
             return text.decode() if isinstance(text, bytes) else str(text)
     except LIBRARY_ERRORS as error:
         raise DataError(102, path, f"damaged ({_one_line(error)})", "pack it again") from error
-    raise DataError(103, path, "an HDF5 file, but not a store of ours", "make one with 'paceline pack input=arrays'")
+    raise DataError(103, path, "an HDF5 file, but not a store of ours", _advice(path, file))
+
+
+def _advice(path: str, file: h5py.File) -> str:
+    """What to do with another program's file: the command that packs those of its datasets that have the most in common."""
+    try:
+        datasets = {name: rows for name, rows in _datasets(path, file).items() if is_quotable(name)}
+    except LIBRARY_ERRORS:
+        return OTHER_WAY
+    lengths = Counter(len(rows) for rows in datasets.values())
+    if not lengths:
+        return OTHER_WAY
+    length = max(lengths, key=lambda length: (lengths[length], length))
+    fields: dict[str, str] = {}
+    for name, rows in datasets.items():
+        if len(rows) == length and len(fields) < MOST_FIELDS:
+            fields[field_name(name.rpartition("/")[2], fields)] = name
+    return pack_command("arrays", path, fields)
+
+
+@final
+class HDF5Rows:
+    """A dataset of any HDF5 file, whose rows are read when asked for, in any process.
+
+    Attributes:
+        shape: with the number of rows first.
+        dtype: of plain numbers.
+
+    """
+
+    def __init__(self, path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.path, self.name, self.shape, self.dtype, self.ndim = path, name, shape, dtype, len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """The rows, read through the library. DataError D102."""
+        with _open_file(self.path) as file:
+            try:
+                return np.asarray(_node(file, self.name)[rows])
+            except LIBRARY_ERRORS as error:
+                what = f"dataset {self.name!r} cannot be read ({_one_line(error)})"
+                raise DataError(102, self.path, what, "get the file again") from error
+
+
+def foreign_datasets(path: str) -> dict[str, HDF5Rows]:
+    """The datasets of plain numbers in any HDF5 file, by their names, ``group/dataset``, that have rows. DataError D101, D102."""
+    with _open_file(path) as file:
+        try:
+            return _datasets(path, file)
+        except LIBRARY_ERRORS as error:
+            raise DataError(102, path, f"damaged ({_one_line(error)})", "get the file again") from error
+
+
+def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
+    found: dict[str, HDF5Rows] = {}
+
+    def look(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset) and node.shape and node.size and node.dtype.kind in "biufc":
+            with suppress(*LIBRARY_ERRORS):  # stored outside this file, or with a filter that would be loaded
+                _node(file, name)
+                if node.nbytes <= MOST_SHRUNK * os.path.getsize(path):
+                    found[name] = HDF5Rows(path, name, node.shape, node.dtype)
+
+    file.visititems(look)
+    return found
 
 
 def _one_line(error: Exception) -> str:

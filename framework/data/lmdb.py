@@ -21,6 +21,7 @@ from torch import Tensor
 from framework.contracts import Field, Manifest, Records, SourceContext
 from framework.data.btree import read_meta, value_table
 from framework.data.checksum import buffers, content_crcs, digest
+from framework.data.foreign import lmdb_advice
 from framework.data.gather import Gather
 from framework.data.identity import Identity, identify
 from framework.data.manifest import from_json, to_json
@@ -116,13 +117,24 @@ class _Table:
         meta = read_meta(path)
         # mode "c": pages are shared with the page cache, and torch gets a writable array without any way to change the file
         self.file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
-        keys, self.offsets, self.sizes = value_table(path, self.file, meta)
+        try:
+            keys, self.offsets, self.sizes = value_table(path, self.file, meta)
+        except DataError as error:  # damaged, or with other keys than ours
+            try:
+                advice = lmdb_advice(path)
+            except DataError:
+                raise error from None
+            raise _not_ours(path, advice) from error
         if not len(keys) or keys[-1] != int.from_bytes(MANIFEST_KEY, "big"):
-            raise DataError(103, path, "an LMDB file, but not a store of ours", "make one with 'paceline pack'")
+            raise _not_ours(path, lmdb_advice(path))
         start, size = int(self.offsets[-1]), int(self.sizes[-1])
         self.manifest = from_json(path, bytes(self.file[start : start + size]))
         if self.manifest.num_records != len(keys) - 1 or np.any(keys[:-1] != np.arange(len(keys) - 1, dtype=np.uint64)):
             raise DataError(105, path, f"{len(keys) - 1} records, its manifest says {self.manifest.num_records}", "pack it again")
+
+
+def _not_ours(path: str, advice: str) -> DataError:
+    return DataError(103, path, "an LMDB file, but not a store of ours", advice)
 
 
 @final

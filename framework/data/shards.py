@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts import Manifest, Records, RecordStore
+from framework.data.foreign import IN_FOLDER, lmdb_advice
 from framework.data.identity import Identity, identify
 from framework.data.manifest import from_json
 from framework.errors import DataError
@@ -34,6 +35,8 @@ class ShardedStore:
         if self._manifest is None:
             name = os.path.join(self.path, MANIFEST)
             if not os.path.isfile(name):
+                if os.path.isfile(os.path.join(self.path, IN_FOLDER)):
+                    raise DataError(103, self.path, "an LMDB folder, but not a store of ours", lmdb_advice(self.path))
                 what = f"a directory without {MANIFEST}"
                 raise DataError(
                     103, self.path, what, "give a store made by 'paceline pack', or choose data=folder for image files"

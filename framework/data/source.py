@@ -5,7 +5,7 @@ from itertools import tee
 from typing import final
 
 from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore, SourceContext
+from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore, SourceContext, notes_of
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import Workers
 from framework.errors import DataError
@@ -32,6 +32,10 @@ class StoreSource:
     @property
     def manifest(self) -> Manifest:
         return self.store.manifest
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return notes_of(self.store)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.store.check()

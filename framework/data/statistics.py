@@ -35,8 +35,10 @@ def num_channels(field: Field) -> int | None:
     """Return the number of channels that statistics are kept for, or None.
 
     Images have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Labels, indices and
-    signals have none.
+    signals have none, and neither have label maps.
     """
+    if field.kind == "labels":
+        return None
     if field.channels is not None:
         return field.channels
     measurable = np.dtype(field.dtype).kind == "f" or field.dtype in ("uint8", "uint16")

@@ -1,10 +1,10 @@
-"""Named arrays: a .npz file, or one .npy file. What is not compressed is read through a memory map, however large."""
+"""Named arrays: a .npz file, one .npy file, or the datasets of an HDF5 file. What is not compressed is read through a memory map, however large."""
 
 import mmap
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, final
@@ -12,7 +12,9 @@ from typing import Any, BinaryIO, final
 import numpy as np
 
 from framework.contracts import Chunk, Field, Manifest
-from framework.errors import DataError
+from framework.data.classes import listed
+from framework.data.hdf5 import SIGNATURE, foreign_datasets
+from framework.errors import ConfigError, DataError
 from framework.pack.label import numbered_classes
 from framework.pack.value import array_of_npy, native, not_arrays, read_npy_header
 
@@ -24,20 +26,37 @@ class ArraysInput:
     """Every array of ``path`` is a field, its first dimension the records. A .npy file is one field, named by the file.
 
     An integer field named ``label`` also gives the classes 0..max, or their names in ``classes``. Keys are the records' numbers.
+    ``fields``: field -> the array it is, for those that are wanted; null: all, an HDF5 dataset under the last part of its name.
     """
 
-    def __init__(self, path: str, classes: Sequence[str] | None) -> None:
+    def __init__(self, path: str, classes: Sequence[str] | None, fields: Mapping[str, str] | None = None) -> None:
+        if fields is not None and (not hasattr(fields, "items") or not fields):
+            raise ConfigError(162, f"input.fields = {fields}", "names no array", "give input.fields={image: x, label: y}")
         self.path, self.classes = path, classes
+        self.fields = None if fields is None else {str(field): str(name) for field, name in fields.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArraysInput, (self.path, self.classes)  # another process maps the file itself
+        return ArraysInput, (self.path, self.classes, self.fields)  # another process maps the file itself
 
     @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Any]:
+        """Field -> what has its shape and dtype, and gives its rows."""
+        arrays = self._all()
+        if self.fields is None:
+            return arrays
+        if missing := [name for name in self.fields.values() if name not in arrays]:
+            what = f"has no array {', '.join(missing)}, but {listed(list(arrays))}"
+            raise DataError(112, self.path, what, "correct input.fields")
+        return {field: arrays[name] for field, name in self.fields.items()}
+
+    def _all(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
-            raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
+            raise DataError(101, self.path, "no such file", "give a .npz, .npy or HDF5 file")
         try:
             with open(self.path, "rb") as file:
+                if file.read(len(SIGNATURE)) == SIGNATURE:
+                    return self._of_hdf5()
+                file.seek(0)
                 arrays = _of_npz(file, self.path) if file.read(2) == b"PK" else _of_npy(file, self.path)
         except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, MemoryError, struct.error) as error:
             raise not_arrays(self.path, str(error)) from error
@@ -46,17 +65,31 @@ class ArraysInput:
             raise not_arrays(self.path, f"{flat or 'nothing'} cannot be records")
         return arrays
 
+    def _of_hdf5(self) -> dict[str, Any]:
+        datasets = foreign_datasets(self.path)
+        if not datasets:
+            raise not_arrays(self.path, "no dataset of numbers")
+        if self.fields is not None:
+            return dict(datasets)
+        named = {name.rpartition("/")[2]: rows for name, rows in datasets.items()}
+        if len(named) < len(datasets):
+            what = f"has several datasets of one name: {listed(list(datasets))}"
+            raise DataError(163, self.path, what, "choose with input.fields={image: GROUP/DATASET, ...}")
+        return dict(named)
+
     @cached_property
     def manifest(self) -> Manifest:
-        num_records = check_same_length(self.path, {name: len(array) for name, array in self.arrays.items()})
+        lengths = {name: len(array) for name, array in self.arrays.items()}
+        num_records = check_same_length(self.path, lengths, "choose arrays of one length: input.fields={image: x, label: y}")
         fields = {name: Field(array.dtype.name, array.shape[1:]) for name, array in self.arrays.items()}
         return Manifest(num_records, fields, self._classes(), source=f"arrays {self.path}")
 
     def _classes(self) -> list[str]:
         label = self.arrays.get("label")
-        if label is None or label.ndim != 1 or label.dtype.kind not in "iu" or label.min() < 0:
+        if label is None or label.ndim != 1 or label.dtype.kind not in "iu":
             return []
-        return numbered_classes(int(label.max()), self.classes, self.path)
+        labels = label[:]
+        return [] if labels.min() < 0 else numbered_classes(int(labels.max()), self.classes, self.path)
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
@@ -66,10 +99,15 @@ class ArraysInput:
         return f"{self.path}: record {index}"
 
 
-def check_same_length(path: str, lengths: dict[str, int]) -> int:
+def check_same_length(path: str, lengths: dict[str, int], fix: str = "give arrays of one length, at least 1") -> int:
     """The length all arrays share. DataError D111 where they differ or are empty."""
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise DataError(111, path, f"its arrays have {lengths} records", "give arrays of one length, at least 1")
+        raise DataError(
+            111,
+            path,
+            f"its arrays have {lengths} records",
+            "give arrays of one length, at least 1, or choose some with input.fields",
+        )
     return next(iter(lengths.values()))
 
 

@@ -9,6 +9,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from framework.data.tree import Walked, walk
 from framework.errors import DataError
 
 
@@ -28,35 +29,12 @@ class Found(NamedTuple):
 
 def find_files(root: str, suffixes: tuple[str, ...] = ("",)) -> Found:
     """The regular files anywhere under ``root`` whose lower-case names end in one of ``suffixes``. DataError D101."""
-    if not os.path.isdir(root):
-        raise DataError(
-            101,
-            root or "path = ",
-            "no such folder",
-            "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' input.path=FOLDER",
-        )
-    names: list[str] = []
-    left_out, pending = 0, [""]
-    while pending:
-        folder = pending.pop()
-        for entry in _entries(root, folder):
-            name = os.path.join(folder, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(name)
-            elif not entry.is_file(follow_symlinks=False):
-                left_out += 1
-            elif entry.name.lower().endswith(suffixes):
-                names.append(name)
-    return Found(sorted(names, key=os.fsencode), left_out)
+    return found_in(walk(root, suffixes))
 
 
-def _entries(root: str, folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(os.path.join(root, folder)) as entries:
-            return list(entries)
-    except OSError as error:
-        where = os.path.join(root, folder)
-        raise DataError(101, where, f"cannot be read ({error.strerror})", "give read permission, or remove it") from error
+def found_in(walked: Walked) -> Found:
+    """Return the files of a walk, and how many links and special files it skipped."""
+    return Found(walked.names, walked.links + walked.specials)
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:

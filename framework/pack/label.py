@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from framework.errors import ConfigError, DataError
 
+INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
 MOST_CLASSES = 100_000  # the largest label that is believed to number a class; ImageNet-21k has 21,841
 
 
@@ -38,6 +39,37 @@ def number_classes(names: Sequence[str], classes: Sequence[str] | None, where: s
     known = check_classes(found, classes, where)
     numbers = {name: number for number, name in enumerate(known)}
     return [numbers[name] for name in names], known
+
+
+def label_column(
+    texts: Sequence[str], classes: Sequence[str] | None, path: str, place: Callable[[int], str]
+) -> tuple[list[int], list[str]]:
+    """Return a label for each text of a table's column, and the classes.
+
+    If all are integers they are labels as they are, gaps and all: "10" is 10. ``classes`` then
+    names them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
+
+    Args:
+        texts: a cell of the column for each row, at least one.
+        classes: all classes in the order of their numbers; None: as found.
+        path: the table, for errors.
+        place: what to call a row in an error.
+
+    Raises:
+        DataError: D161 for what ``classes`` lacks; D162 for a negative or a huge integer.
+
+    """
+    integers = [text.strip() for text in texts]
+    is_named = classes is not None and set(texts) <= {str(name) for name in classes}
+    if is_named or not all(map(INTEGER.fullmatch, integers)):
+        return number_classes(texts, classes, path)
+    for row, text in enumerate(integers):
+        if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
+            what = f"the label {text[:40]} numbers no class: it must be from 0 to {MOST_CLASSES - 1}"
+            fix = "correct it, or keep it as a plain number: input.columns={image: path, label: int}"
+            raise DataError(162, place(row), what, fix)
+    labels = [int(text) for text in integers]
+    return labels, numbered_classes(max(labels), classes, path)
 
 
 def check_classes(found: Iterable[str], classes: Sequence[str] | None, where: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from framework.contracts import Chunk, Manifest
 from framework.errors import ConfigError, DataError
 from framework.pack.files import read_file
-from framework.pack.label import class_in, class_pattern, number_classes, numbered_classes
+from framework.pack.label import class_in, class_pattern, label_column, numbered_classes
 from framework.pack.value import Row, chunk_of, first_fields, value_of
 
 WHOLE = re.compile("(.*)", re.DOTALL)
@@ -33,8 +33,8 @@ class Line(NamedTuple):
 class ListInput:
     """A record per row, in the table's order; its key is its first path, in .scp its key.
 
-    ``columns``: field -> ``kind`` or ``kind:column``; ``path`` (an image or .npy file), ``class`` (a name; for the field ``label``
-    only), ``int``, ``float``. ``column``: a name of the header or, without one, a number from 0; left out: the field's own name, or
+    ``columns``: field -> ``kind`` or ``kind:column``; ``path`` (an image or .npy file), ``class`` (a name, or an integer, which stays
+    as it is; for the field ``label`` only), ``int``, ``float``. ``column``: a name of the header or, without one, a number from 0; left out: the field's own name, or
     its place in ``columns``. ``root``: the folder of the paths, and what they may not leave unless ``allow_outside``; null: the
     table's. A path may stand in several rows; a key of .scp may not. ``classes`` and ``label_pattern``: as in ``input=folder``, the
     pattern looked for in the class column.
@@ -94,20 +94,24 @@ class ListInput:
 
     def _numbers(self, field: str, kind: str) -> np.ndarray:
         if kind == "class":
-            return np.array(number_classes(self._class_names(field), self.classes, self.path)[0], np.int64)
+            return np.array(self._labels[0], np.int64)
         rows, places = self.items
         values = [_number(row.cells[places[field]], kind, f"{self.path}: line {row.number}") for row in rows]
         return np.array(values, np.int64 if kind == "int" else np.float32)
 
-    def _class_names(self, field: str) -> list[str]:
+    @cached_property
+    def _labels(self) -> tuple[list[int], list[str]]:
+        """A label per row, and the classes, of a column of the kind ``class``."""
         rows, places = self.items
-        pattern = self.pattern or WHOLE
-        return [class_in(row.cells[places[field]], pattern, f"{self.path}: line {row.number}") for row in rows]
+        lines = [f"{self.path}: line {row.number}" for row in rows]
+        cells = [row.cells[places["label"]] for row in rows]
+        names = [class_in(cell, self.pattern or WHOLE, line) for cell, line in zip(cells, lines, strict=True)]
+        return label_column(names, self.classes, self.path, lines.__getitem__)
 
     def _known_classes(self) -> list[str]:
         kind = self.columns.get("label", ("", ""))[0]
         if kind == "class":
-            return number_classes(self._class_names("label"), self.classes, self.path)[1]
+            return self._labels[1]
         if kind == "int" and self.numbers["label"].min() >= 0:
             return numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
         return []

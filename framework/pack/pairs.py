@@ -8,8 +8,9 @@ from typing import final
 
 from framework.contracts import Chunk, Manifest
 from framework.data.folder import SUFFIXES
+from framework.data.tree import Walked, walk
 from framework.errors import ConfigError, DataError
-from framework.pack.files import Found, find_files, read_file
+from framework.pack.files import found_in, read_file
 from framework.pack.value import Row, chunk_of, first_fields, value_of
 
 WILD = re.compile(r"\*\*/?|\*|\?")
@@ -21,20 +22,33 @@ class PairsInput:
 
     ``fields``: field -> a folder, whose files are matched by their relative path without suffix; or a pattern with ``*``, ``?`` and
     ``**``, whose files are matched by the parts that these stand for (``**``: any depth). ``unmatched``: ``fail``, or ``skip`` names
-    that not every field has. Records are in the byte order of the matched names, which are their keys.
+    that not every field has. ``follow_links``: as in ``data.tree.walk``. Records are in the byte order of the matched names, which are their keys.
     """
 
-    def __init__(self, fields: Mapping[str, str], unmatched: str) -> None:
+    def __init__(self, fields: Mapping[str, str], unmatched: str, follow_links: str | None = None) -> None:
         if not hasattr(fields, "items") or not fields:
             raise ConfigError(162, f"input.fields = {fields}", "names no tree", "give input.fields={blurry: DIR, sharp: DIR}")
         if unmatched not in ("fail", "skip"):
             raise ConfigError(162, f"input.unmatched = {unmatched}", "not a choice", "choose fail or skip")
         self.fields, self.unmatched = {str(name): str(tree) for name, tree in fields.items()}, unmatched
+        self.follow_links = follow_links
+
+    @cached_property
+    def trees(self) -> dict[str, tuple[dict[str, str], Walked]]:
+        return {field: _tree(tree, self.follow_links) for field, tree in self.fields.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = (walked.link_note("input.follow_links") for _, walked in self.trees.values())
+        return tuple(note for note in notes if note is not None)
 
     @cached_property
     def items(self) -> tuple[list[str], list[dict[str, str]], str]:
         """(matched names, a file per field for each, a note on what is left out). DataError D160 lists unmatched names."""
-        trees = {field: _tree(tree) for field, tree in self.fields.items()}
+        trees = self.trees
+        for files, walked in trees.values():
+            if not files and walked.links:
+                raise walked.nothing("no file matches", "", "input.follow_links")
         names = set.intersection(*(set(files) for files, _ in trees.values()))
         alone = [
             f"{name} (not in {', '.join(field for field, (files, _) in trees.items() if name not in files)})"
@@ -48,7 +62,9 @@ class PairsInput:
         if not names:
             raise DataError(110, where, "no name is in every tree", f"files {' '.join(SUFFIXES)} .npy under each")
         ordered = sorted(names, key=os.fsencode)
-        note = "".join(found.note for _, found in trees.values()) + (f" ({len(alone)} unmatched left out)" if alone else "")
+        note = "".join(found_in(walked).note for _, walked in trees.values()) + (
+            f" ({len(alone)} unmatched left out)" if alone else ""
+        )
         return ordered, [{field: files[name] for field, (files, _) in trees.items()} for name in ordered], note
 
     @cached_property
@@ -71,12 +87,12 @@ class PairsInput:
         return " + ".join(self.items[1][index].values())
 
 
-def _tree(tree: str) -> tuple[dict[str, str], Found]:
-    """(matched name -> path, what was found) of a folder or a pattern. DataError D163 where two files have one name."""
+def _tree(tree: str, follow_links: str | None) -> tuple[dict[str, str], Walked]:
+    """(matched name -> path, all that was walked) of a folder or a pattern. DataError D163 where two files have one name."""
     root, pattern = _split(tree)
-    found = find_files(root, (*SUFFIXES, ".npy"))
+    walked = walk(root, (*SUFFIXES, ".npy"), follow_links)
     files: dict[str, str] = {}
-    for name in found.names:
+    for name in walked.names:
         match = pattern.fullmatch(name)
         if match is None:
             continue
@@ -86,7 +102,7 @@ def _tree(tree: str) -> tuple[dict[str, str], Found]:
                 163, path, f"matches the same name {key!r} as {files[key]}", "remove one of them, or narrow input.fields"
             )
         files[key] = path
-    return files, found
+    return files, walked
 
 
 def _split(tree: str) -> tuple[str, re.Pattern[str]]:

@@ -15,6 +15,8 @@ import torch
 
 from framework.data.store import open_store
 from tests.cli.command import is_one_error_line, paceline
+from tests.conftest import make_records, write_store
+from tests.faults import forked
 from tests.test_bad_input import image_folder
 
 
@@ -63,6 +65,16 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
     grid = cv2.imread("grid.png")
     assert grid.shape == (576, 576, 3)  # 36 tiles of 96 pixels
     assert grid.std() > 10
+
+
+@pytest.mark.parametrize("word", ["--json", "json=true"])
+def test_inspect_prints_one_json_object(word):
+    store = write_store("x.h5", make_records(6))
+    done = forked.paceline("inspect", store, word)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["path"], found["num_records"], found["classes"]) == ("x.h5", 6, ["a", "b", "c"])
+    assert Path(found["grid"]).exists()
 
 
 def test_inspect_takes_one_word_for_the_store():

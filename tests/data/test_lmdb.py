@@ -79,7 +79,7 @@ def test_a_random_file_is_not_a_store(size_bytes):
 
 def test_somebody_elses_lmdb_file_is_not_a_store():
     _put("x.lmdb", b"key", b"value")
-    with pytest.raises(DataError, match=r"D102.*x\.lmdb.*a key of another size"):
+    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a store of ours; pack it: paceline pack"):
         _ = LMDBStore("x.lmdb").manifest
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError, DataError, PacelineError
 from framework.pack.list import ListInput
 from tests.contract.cases import jpeg
+from tests.faults.forked import paceline
 
 CSV = "image,label\n1.jpg,dog\n2.jpg,cat\n"
 
@@ -88,6 +89,42 @@ def test_a_pattern_finds_the_class_in_the_path():
 
 def test_given_classes_keep_their_numbers():
     assert _all(_input(CSV, classes=["ant", "dog", "cat"])).records["label"].tolist() == [1, 2]
+
+
+def test_integer_labels_are_kept_as_they_are():
+    source = _input("image,label\n1.jpg,10\n2.jpg, 2\n0.jpg,0\n")
+    assert _all(source).records["label"].tolist() == [10, 2, 0]
+    assert source.manifest.classes == [str(number) for number in range(11)]
+
+
+def test_numbers_with_zeros_before_them_are_names():
+    source = _input("image,label\n1.jpg,010\n2.jpg,002\n")
+    assert (_all(source).records["label"].tolist(), source.manifest.classes) == ([1, 0], ["002", "010"])
+
+
+@pytest.mark.parametrize("label", ["-1", "100000", "9" * 30, "9" * 5000])
+def test_an_integer_that_numbers_no_class_is_named_with_its_line(label):
+    with pytest.raises(DataError, match=r"D162.*line 3: the label .* numbers no class"):
+        _ = _input(f"image,label\n1.jpg,0\n2.jpg,{label}\n").manifest
+
+
+def test_given_classes_name_integer_labels():
+    source = _input("image,label\n1.jpg,1\n2.jpg,0\n", classes=["cat", "dog", "emu"])
+    assert (_all(source).records["label"].tolist(), source.manifest.classes) == ([1, 0], ["cat", "dog", "emu"])
+
+
+def test_integers_that_are_given_as_names_are_names():
+    source = _input("image,label\n1.jpg,10\n2.jpg,2\n", classes=["10", "2"])
+    assert _all(source).records["label"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"), [(("10", "2"), "labels: numbers as they are, 0 to 10"), (("dog", "cat"), "labels: 0 = cat, 1 = dog")]
+)
+def test_packing_prints_which_number_stands_for_which_class(labels, line):
+    _input("image,label\n" + "".join(f"{number}.jpg,{label}\n" for number, label in enumerate(labels)))
+    done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
+    assert line in done.err.splitlines(), done.err
 
 
 def test_a_path_may_stand_in_several_rows():

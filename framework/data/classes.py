@@ -1,0 +1,153 @@
+"""Classes of validation data, numbered as the training data numbers them."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.batch import Batch
+from framework.contracts import Manifest, MicroBatch, MicroBatches, Source, notes_of
+from framework.errors import DataError
+from framework.order import Order
+
+LABEL = "label"  # the field whose numbers stand for the classes
+NO_RECORD = -1  # the number of a class that training lacks, and of which there is no record
+MOST_LISTED = 20  # names in a message
+
+
+def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
+    """Return the training data's number of each validation class, or None if labels already agree.
+
+    Classes are matched by name. A store that names no classes is taken as it is, and so are
+    stores whose labels are plain numbers: class "7" is label 7 in both.
+
+    Raises:
+        DataError: D190 if validation has records of a class that training lacks.
+
+    """
+    names, known = list(val.classes), {name: number for number, name in enumerate(train.classes)}
+    if names == list(train.classes) or not names or not known or not _has_labels(val):
+        return None
+    if is_numbered(names) and is_numbered(train.classes):
+        return None
+    counts = list(val.class_counts) or [1] * len(names)
+    present = [name for name, count in zip(names, counts, strict=True) if count]
+    if missing := [name for name in present if name not in known]:
+        what = (
+            f"validation ({val.source}) has {_counted(missing)} "
+            f"that training ({train.source}) lacks; "
+            f"training's classes: {listed(train.classes)}; validation's: {listed(names)}"
+        )
+        fix = "give both the same folders, or pack both with the same input.classes=[...]"
+        raise DataError(190, "data.val", what, fix)
+    numbers = [known.get(name, NO_RECORD) for name in names]
+    agree = all(new in (old, NO_RECORD) for old, new in enumerate(numbers))
+    return None if agree else numbers
+
+
+def is_numbered(classes: Sequence[str]) -> bool:
+    """Whether the names of the classes are their numbers, as those of plain integer labels are."""
+    return all(name == str(number) for number, name in enumerate(classes))
+
+
+def _has_labels(manifest: Manifest) -> bool:
+    field = manifest.fields.get(LABEL)
+    return field is not None and np.dtype(field.dtype).kind in "iu"
+
+
+def _counted(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"the class {names[0]}"
+    return f"{len(names)} classes ({listed(names)})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names in one line, and how many more there are."""
+    more = f", ... ({len(names)} in all)" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
+
+
+def with_agreed_classes(train: Source, val: Source) -> Source:
+    """Return ``val``, with labels numbered as in ``train`` if they are not already.
+
+    Raises:
+        DataError: D190 if validation has records of a class that training lacks.
+
+    """
+    numbers = agree_on_classes(train.manifest, val.manifest)
+    return val if numbers is None else MappedSource(val, numbers, train.manifest.classes)
+
+
+@final
+class MappedSource:
+    """A Source whose labels are renumbered.
+
+    Args:
+        source: gives the batches; everything but their labels stays.
+        numbers: the new number of each of its classes. Labels that are no class's stay.
+        classes: names of the new numbers.
+
+    """
+
+    def __init__(self, source: Source, numbers: Sequence[int], classes: Sequence[str]) -> None:
+        self.source, self.numbers, self.classes = source, list(numbers), list(classes)
+
+    @property
+    def order(self) -> Order:
+        return self.source.order
+
+    @property
+    def manifest(self) -> Manifest:
+        manifest = self.source.manifest
+        if not manifest.class_counts:
+            return replace(manifest, classes=self.classes)
+        counts = [0] * len(self.classes)
+        for number, count in zip(self.numbers, manifest.class_counts, strict=False):
+            if number != NO_RECORD:
+                counts[number] = count
+        return replace(manifest, classes=self.classes, class_counts=counts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which labels change, and which classes have no record."""
+        names = self.source.manifest.classes
+        moved = [
+            f"{name} {old} -> {new}"
+            for old, (name, new) in enumerate(zip(names, self.numbers, strict=True))
+            if new not in (old, NO_RECORD)
+        ]
+        note = "data.val numbers its classes otherwise; its labels are mapped by name: "
+        note += listed(moved)
+        if absent := [name for name in self.classes if name not in set(names)]:
+            note += f"; without a validation record: {listed(absent)}"
+        return note, *notes_of(self.source)
+
+    def batches(self, epoch: int, start: int = 0) -> MicroBatches:
+        with closing(self.source.batches(epoch, start)) as batches:
+            for batch, weight, last in batches:
+                yield MicroBatch(self._mapped(batch), weight, last)
+
+    def sample(self, count: int) -> Batch:
+        return self._mapped(self.source.sample(count))
+
+    def stages(self) -> dict[str, float]:
+        return self.source.stages()
+
+    def close(self) -> None:
+        self.source.close()
+
+    def _mapped(self, batch: Batch) -> Batch:
+        return {**batch, LABEL: self._renumbered(batch[LABEL])}
+
+    def _renumbered(self, labels: Tensor) -> Tensor:
+        """Return other labels, int64 if the new numbers do not fit the old type."""
+        fits = max(self.numbers) <= torch.iinfo(labels.dtype).max
+        table = torch.tensor(self.numbers, device=labels.device)
+        old = labels.long()
+        is_class = (old >= 0) & (old < len(table))
+        new = torch.where(is_class, table[old.clamp(0, len(table) - 1)], old)
+        return new.to(labels.dtype) if fits else new

@@ -1,0 +1,162 @@
+"""The one place that walks a folder: which files are under it, and what becomes of symbolic links.
+
+Only regular files count. Pipes, sockets and devices are never opened. A link is skipped and
+counted, unless it stays under a root that the user names.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+from framework.errors import DataError
+
+
+class Walked(NamedTuple):
+    """What is under a folder.
+
+    Attributes:
+        root: the folder.
+        names: regular files, relative to it, in byte order whatever the file system says; any bytes
+            that a file system has (``surrogateescape``).
+        folders: the folders directly in it, in byte order.
+        links: symbolic links that were skipped.
+        specials: pipes, sockets and devices, which were skipped.
+        follow_links: the root that links had to stay under; None if all were skipped.
+
+    """
+
+    root: str
+    names: list[str]
+    folders: list[str]
+    links: int = 0
+    specials: int = 0
+    follow_links: str | None = None
+
+    def link_note(self, key: str) -> str | None:
+        """Say how many links were skipped, and which ``key`` follows them."""
+        if not self.links:
+            return None
+        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
+        if self.follow_links is None:
+            why = f"; {key}=ROOT follows those that stay under the folder ROOT"
+        else:
+            why = f": no new file or folder under {key} = {self.follow_links}"
+        return f"{self.root}: {count} skipped{why}"
+
+    def nothing(self, what: str, fix: str, key: str) -> DataError:
+        """Return the error for a folder without a wanted file: D191 after skipped links, else D110."""
+        note = self.link_note(key)
+        if note is None:
+            return DataError(110, self.root, what, fix)
+        skipped = note.removeprefix(f"{self.root}: ").split(" skipped")[0]
+        if self.follow_links is None:
+            fix = f"name the folder that the links stay under: {key}=ROOT"
+        else:
+            fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
+        return DataError(191, self.root, f"{what}, and {skipped} skipped", fix)
+
+
+def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = None) -> Walked:
+    """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
+
+    Args:
+        root: a folder; it may be a link itself.
+        suffixes: in lower case; ``("",)`` for all files.
+        follow_links: a folder. Links whose real target stays under it are followed. A folder that
+            links lead to is walked once, so that circles end. None: no link is followed.
+
+    Raises:
+        DataError: D101 for a folder that is not there or cannot be read.
+
+    """
+    if not os.path.isdir(root):
+        fix = "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' "
+        fix += "input.path=FOLDER"
+        raise DataError(101, root or "path = ", "no such folder", fix)
+    if follow_links is not None and not os.path.isdir(follow_links):
+        fix = "give the folder that the links' targets lie under"
+        raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
+    walker = _Walker(root, tuple(suffixes), follow_links)
+    walker.walk()
+    names, folders = (sorted(found, key=os.fsencode) for found in (walker.names, walker.folders))
+    return Walked(root, names, folders, walker.skipped_links, walker.specials, follow_links)
+
+
+@final
+class _Walker:
+    def __init__(self, root: str, suffixes: tuple[str, ...], follow_links: str | None) -> None:
+        self.root, self.suffixes = root, suffixes
+        self.allowed = None if follow_links is None else os.path.realpath(follow_links)
+        self.names: list[str] = []
+        self.folders: list[str] = []
+        self.links: list[str] = []  # that are still to be followed
+        self.skipped_links = self.specials = 0
+        self.visited: set[str] = set()  # real paths of folders
+
+    def walk(self) -> None:
+        """Real folders come first, so that a link to one of them never takes its place."""
+        self._walk_folder("")
+        while self.links:
+            links, self.links = sorted(self.links, key=os.fsencode), []
+            for name in links:
+                self._follow(name)
+
+    def _walk_folder(self, top: str) -> None:
+        pending = [top]
+        while pending:
+            folder = pending.pop()
+            if self.allowed is not None:
+                real = os.path.realpath(os.path.join(self.root, folder))
+                if real in self.visited:  # a link led above a folder that was walked
+                    continue
+                self.visited.add(real)
+            for entry in _entries(os.path.join(self.root, folder)):
+                name = os.path.join(folder, entry.name)
+                if entry.is_symlink():
+                    self.links.append(name) if self.allowed is not None else self._skip()
+                elif entry.is_dir(follow_symlinks=False):
+                    self._note_folder(name)
+                    pending.append(name)
+                elif entry.is_file(follow_symlinks=False):
+                    self._note_file(name)
+                else:
+                    self.specials += 1
+
+    def _follow(self, name: str) -> None:
+        path = os.path.join(self.root, name)
+        try:
+            target = os.path.realpath(path, strict=True)
+            kind = os.stat(target).st_mode
+        except (OSError, ValueError):  # it leads nowhere, or in a circle
+            self._skip()
+            return
+        allowed = self.allowed or ""
+        is_inside = target == allowed or target.startswith(os.path.join(allowed, ""))
+        if is_inside and stat.S_ISREG(kind):
+            self._note_file(name)
+        elif is_inside and stat.S_ISDIR(kind) and target not in self.visited:
+            self._note_folder(name)
+            self._walk_folder(name)
+        else:
+            self._skip()
+
+    def _skip(self) -> None:
+        self.skipped_links += 1
+
+    def _note_file(self, name: str) -> None:
+        if name.lower().endswith(self.suffixes):
+            self.names.append(name)
+
+    def _note_folder(self, name: str) -> None:
+        if os.sep not in name:
+            self.folders.append(name)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        raise DataError(101, folder, what, "give read permission, or remove it") from error
