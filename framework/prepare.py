@@ -13,6 +13,7 @@ from framework.data.store import open_store
 from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
+from framework.stopping import undone
 from framework.targets import Config
 
 PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
@@ -43,12 +44,17 @@ def prepare(config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Cal
 def _left_as_it_was(folder: Path) -> Generator[None]:
     """A folder that was not there is not there either where nothing came into it."""
     was_there = folder.exists()
-    try:
-        yield
-    finally:
+
+    def remove() -> None:
         if not was_there:
             with suppress(OSError):
                 folder.rmdir()
+
+    try:
+        with undone(lambda _: remove()):
+            yield
+    finally:
+        remove()
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGUSR1 (Slurm's word before its time limit): the first asks the run to stop after this step, the second stops it at once."""
+"""SIGINT, SIGTERM, SIGUSR1 (Slurm's warning before its time limit): the first asks a run to stop after this step, the second stops it at once."""
 
 import os
 import signal
@@ -8,10 +8,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED, Terminated
-
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
+from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
+from framework.stopping import NUMBERS, SAME_S, end
 
 
 class StopSignals:
@@ -25,6 +23,7 @@ class StopSignals:
         self._of_rank, self._waiting = of_rank, of_rank
         self._first = 0
         self._at = 0.0
+        self._home = os.getpid()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -37,6 +36,8 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._first and not self._of_rank:
+            return  # one Ctrl-C may come twice, and the second must not change how the run ends
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._of_rank else handler)
 
@@ -52,28 +53,12 @@ class StopSignals:
         return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._first and time.monotonic() - self._at > SAME_S:
-            raise KeyboardInterrupt
+        if os.getpid() != self._home:  # a worker that has no handlers of its own yet: its parent decides
+            return
         if not self._first:
             self._first, self._at = number, time.monotonic()
-
-
-class Interrupts:
-    """Lets SIGTERM and SIGUSR1 unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind. ``first`` is the
-    number of the first signal, also where a library takes the exception for a failure of its own.
-    """
-
-    first = 0
-
-    def take(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for number in NUMBERS:
-                signal.signal(number, self._unwind)
-        return self
-
-    def _unwind(self, number: int, frame: FrameType | None) -> None:
-        self.first = self.first or number
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        elif time.monotonic() - self._at > SAME_S:
+            end(number)
 
 
 def reader_has_gone() -> int:
