@@ -83,10 +83,12 @@ def install() -> None:
 @contextmanager
 def ends_on_signals() -> Generator[None]:
     """Let the signals end this process until the block ends."""
-    if threading.current_thread() is not threading.main_thread():
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    # The console script has installed the handlers for its whole life.
+    for_life = _home == os.getpid() and all(handler is end for handler in before.values())
+    if for_life or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in NUMBERS}
     install()
     try:
         yield
@@ -240,11 +242,14 @@ def end_children() -> None:
     for _ in range(100):  # another thread may start one meanwhile
         living = _living(os.getpid())
         if not living:
-            return
+            break
         for pid in living:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_S)
+    for pid in children_of(os.getpid()):
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # or they stay in the process table where nobody adopts them
 
 
 def _end_politely() -> None:

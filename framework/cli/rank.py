@@ -101,6 +101,7 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Me
             signal_number = launch(num_processes, "framework.cli.start_rank", [path], environment, max_restarts, meeting)
         except DistributedError as error:
             signal_number, failed = 0, str(error)
+    StopSignals(of_rank=False).__enter__()  # a signal that comes twice must not change how the run ends
     said = _read_outcomes(run_dir, mine)
     silent = [rank for rank in range(num_processes) if rank not in said] if meeting is None else []
     if signal_number and silent:  # killed by the launcher before they could stop by themselves

@@ -6,17 +6,21 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.stopping import NUMBERS, SAME_S, end
+from framework.stopping import NUMBERS, SAME_S, end, install, set_all
 
 
 class StopSignals:
     """A context in which signals are noted. The handler only notes: no output, no locks.
 
-    ``of_rank``: not before they are asked for, after the first step: until then a rank may wait for one that is dead, has nothing to save, and
-    ends at once; and none any more afterwards, when it writes how it ended.
+    After the block signals are still noted, and change nothing: the run has ended, and says how.
+    ``end_again`` gives them back their meaning.
+
+    Args:
+        of_rank: Note signals only after they are first asked for, which is after the first step. Until then a rank may
+            wait for one that is dead, has nothing to save, and ends at once. After the block it ignores them.
+
     """
 
     def __init__(self, of_rank: bool) -> None:
@@ -24,7 +28,7 @@ class StopSignals:
         self._first = 0
         self._at = 0.0
         self._home = os.getpid()
-        self._before: dict[int, Any] = {}
+        self._takes = False
 
     def __enter__(self) -> "StopSignals":
         if not self._waiting:
@@ -32,14 +36,15 @@ class StopSignals:
         return self
 
     def _take(self) -> None:
+        global _last  # a process has one set of handlers
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
+            self._takes, _last = True, self
+            for number in NUMBERS:
+                signal.signal(number, self._note)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._first and not self._of_rank:
-            return  # one Ctrl-C may come twice, and the second must not change how the run ends
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self._of_rank else handler)
+        if self._takes and self._of_rank:
+            set_all(signal.SIG_IGN)
 
     def stopped(self) -> bool:
         """Whether the run should stop."""
@@ -47,6 +52,11 @@ class StopSignals:
             self._waiting = False
             self._take()
         return self._first != 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first signal, or 0."""
+        return self._first
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +69,19 @@ class StopSignals:
             self._first, self._at = number, time.monotonic()
         elif time.monotonic() - self._at > SAME_S:
             end(number)
+
+
+_last: StopSignals | None = None
+
+
+def end_again() -> None:
+    """Have signals end the process again after a job of a sweep. One that came since the job's last step ends it now."""
+    global _last
+    last, _last = _last, None
+    if last is not None:
+        install()
+        if last.first:
+            end(last.first)
 
 
 def reader_has_gone() -> int:

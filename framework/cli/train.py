@@ -21,6 +21,7 @@ from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of, told_if_stopped
 from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty, in_use
+from framework.cli.signals import end_again
 from framework.cli.table import print_sweep
 from framework.durable import uninterrupted
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED, CheckpointError, ConfigError, PacelineError
@@ -124,6 +125,8 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
         return error.exit_code
     if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
         raise SweepStopped(code)
+    if is_sweep:
+        end_again()
     return code
 
 

@@ -211,8 +211,8 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)
     told = Told(search, refused)
-    told.begin(wish.budget)
     with undone(lambda _: told.stopped()), reason("stopped{by}: nothing was written"):
+        told.begin(wish.budget)
         final = told.climb(wish.budget)
     _keep(wish, config, path, search, told, final)
     if wish.output:
