@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from framework.errors import ResourceError
 from framework.handlers import handled
+from framework.stopping import NUMBERS, at_end
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk, a quota or a limit says when there is no room
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -32,8 +33,26 @@ def reach(point: str) -> None:
         _reached(point)
 
 
+_folders: set[Path] = set()  # that may hold temporary names if a signal ends this process
+
+
+def tidied(folder: Path) -> None:
+    """Have temporary files in ``folder``, of this process and of those it started, removed if a signal ends it."""
+    at_end(_remove_own_leftovers, key=_remove_own_leftovers)
+    _folders.add(folder.absolute())
+
+
+def _remove_own_leftovers(_: object) -> None:
+    for folder in _folders:
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                if f".tmp.{socket.gethostname()}.{os.getpid()}." in name or _is_left(name):
+                    _remove(folder / name)
+
+
 def temporary_name(path: Path) -> Path:
     """A name beside ``path`` that no other process of any host takes."""
+    tidied(path.parent)
     return path.with_name(f"{path.name}.tmp.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}")
 
 
@@ -137,10 +156,10 @@ def _remove(path: Path) -> bool:
 
 @contextmanager
 def uninterrupted() -> Generator[None, None, None]:
-    """Ctrl-C and SIGTERM wait until the block ends: for calls into libraries that cannot be left by an exception."""
+    """Signals wait until the block ends: for what must be done whole, such as a library's file that is being closed."""
     noted: list[int] = []
     try:
-        with handled((signal.SIGINT, signal.SIGTERM), lambda number, _: noted.append(number)):
+        with handled(NUMBERS, lambda number, _: noted.append(number)):
             yield
     finally:
         if noted:

@@ -70,7 +70,3 @@ EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
 EXIT_PIPE = 141  # nobody reads our output any more
 EXIT_TERMINATED = 143  # SIGTERM where there is no state to save
-
-
-class Terminated(BaseException):  # like KeyboardInterrupt, which it is SIGTERM's counterpart of
-    """SIGTERM, raised so that files and processes are cleaned up on the way out."""

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from framework.errors import PacelineError, ResourceError
+from framework.stopping import undone
 
 PATIENCE_S = 1.0  # the children of a process that was killed hold its lock until the kernel has ended them too
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without
@@ -46,12 +47,17 @@ def locked(
         with suppress(OSError):  # a full disk: the lock holds all the same
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%F %T}\n".encode(), 0)  # noqa: DTZ005
-        yield
+        with undone(lambda _: _remove(path, descriptor)):
+            yield
     finally:
-        with suppress(OSError):  # others share it: the last one removes the file
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        _remove(path, descriptor)
         os.close(descriptor)
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    with suppress(OSError):  # others share it: the last one removes the file
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
 
 
 def _acquire(path: Path, kind: int, busy: Callable[[str], PacelineError | None], patience_s: float) -> int:

@@ -15,6 +15,7 @@ from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
 from framework.pack.marked import MarkedInput, marked
+from framework.stopping import undone
 from framework.targets import MARK_KEYS, Config
 
 PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]  # (input, keys of pack:, writer, path, the writer's name)
@@ -69,12 +70,17 @@ def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
 def _left_as_it_was(folder: Path) -> Generator[None]:
     """A folder that was not there is not there either where nothing came into it."""
     was_there = folder.exists()
-    try:
-        yield
-    finally:
+
+    def remove() -> None:
         if not was_there:
             with suppress(OSError):
                 folder.rmdir()
+
+    try:
+        with undone(lambda _: remove()):
+            yield
+    finally:
+        remove()
 
 
 def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:

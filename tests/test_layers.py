@@ -43,6 +43,7 @@ LAYERS = {
         "targets",
         "settings",
         "span",
+        "stopping",
         "__init__",
     },
 }

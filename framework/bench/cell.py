@@ -9,16 +9,16 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 
 from framework.bench.yardstick import yardstick
 from framework.durable import write_json
-from framework.errors import DistributedError, PacelineError, Terminated
-from framework.measure.host import die_with_parent, num_cores, threads_per_rank
+from framework.errors import DistributedError, PacelineError
+from framework.measure.host import num_cores, threads_per_rank
 from framework.probe import Probe, measured
+from framework.stopping import die_with_parent, install, set_all
 
 Found = dict[str, Any]
 PARTS = {"train": Probe.train, "loader": Probe.loader, "host": Probe.host, "compute": Probe.compute}
@@ -62,14 +62,13 @@ def _launch(path: Path, num_processes: int) -> Found:
     return together(found) if len(found) == num_processes else {"failed": lost or "a rank ended without a word"}
 
 
-def _unwind(number: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
 def main(path: Path) -> int:
     """Measure, and leave what was found beside SPEC. 0: all went well."""
     die_with_parent()
-    signal.signal(signal.SIGTERM, _unwind)  # threads, workers and files are given back
+    if "RANK" in os.environ:
+        set_all(signal.SIG_DFL)
+    else:
+        install()  # workers and files are given back
     spec = json.loads(path.read_text(encoding="utf-8"))
     if spec["allowed"]:
         sys.path.append(os.getcwd())
@@ -90,7 +89,4 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    try:
-        _leave(main(Path(sys.argv[1])))
-    except Terminated:
-        _leave(128 + signal.SIGTERM)
+    _leave(main(Path(sys.argv[1])))

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from framework.bench.grid import Cell, Plan
+from framework.stopping import polite, scratch_folder
 
 END_S = 10  # how long a process may take to give back what it has
 OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -19,7 +19,7 @@ OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_A
 
 def measure_cell(cell: Cell, plan: Plan) -> dict[str, Any]:
     """``windows``, ``spans_s`` and ``yardstick_per_s``; or ``illegal`` or ``failed``: why there are none, in one line."""
-    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
+    with scratch_folder("paceline-bench-") as folder:
         spec, found = Path(folder, "spec.json"), Path(folder, "found.json")
         words = {"config": cell.config, "allowed": cell.allowed, **asdict(plan)}
         spec.write_text(json.dumps(words), encoding="utf-8")
@@ -45,7 +45,8 @@ def _wait(command: list[str], said: Path) -> int:
         ) as process,
     ):
         try:
-            return process.wait()
+            with polite(process.pid):
+                return process.wait()
         finally:
             _end(process)
 

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from framework.cli.precedence import check_data_named
 from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError
+from framework.stopping import Action, undone
 from framework.targets import did_you_mean
 
 Task = Callable[[DictConfig], int]
@@ -79,7 +81,8 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
     register()
     sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
+        with undone(_remover_of_new_folders(arguments)):
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
     except JobFailed as error:
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
@@ -115,12 +118,35 @@ def stamp() -> str:
     return f"{datetime.now():%Y-%m-%d/%H-%M-%S.%f}-{os.getpid()}"  # noqa: DTZ005  # the user's own clock
 
 
+def _remover_of_new_folders(arguments: list[str]) -> Action:
+    """Return an action that removes the directories that Hydra makes for this command, if nothing is in them."""
+    places = [f"outputs/{stamp()}", f"outputs/{stamp()}-sweep"]
+    places += [place.strip("'\"") for key in ("hydra.run.dir", "hydra.sweep.dir") if (place := option(arguments, key))]
+    folders = [folder for place in places for folder in (Path(place), *Path(place).parents)]
+    new = [folder.absolute() for folder in folders if not folder.exists()]
+
+    def remove(_: object) -> None:
+        for folder in new:
+            _discard_multirun(folder)
+            with suppress(OSError):
+                folder.rmdir()
+
+    return remove
+
+
 def _discard_sweep() -> None:
     """Remove the directory Hydra made for a sweep that never was; only its own ``multirun.yaml`` is in it."""
     for sweep_dir in list(Path("outputs").rglob(f"{Path(stamp()).name}-sweep")):
-        if [path.name for path in sweep_dir.glob("*")] == ["multirun.yaml"]:
-            (sweep_dir / "multirun.yaml").unlink()
+        if _discard_multirun(sweep_dir):
             discard_if_empty(sweep_dir)
+
+
+def _discard_multirun(sweep_dir: Path) -> bool:
+    """Remove Hydra's file about a sweep if nothing else is there, and return whether that is so."""
+    if [path.name for path in sweep_dir.glob("*")] != ["multirun.yaml"]:
+        return False
+    (sweep_dir / "multirun.yaml").unlink()
+    return True
 
 
 def _flags_first(arguments: list[str]) -> list[str]:

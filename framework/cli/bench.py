@@ -26,6 +26,7 @@ from framework.cli.bench_table import MeasuringProgress, print_bench, rule_in_wo
 from framework.cli.sweep import Axes, axes_of
 from framework.cli.variant import composed
 from framework.errors import ConfigError, PacelineError, ResourceError
+from framework.stopping import undone
 from framework.targets import did_you_mean
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
@@ -168,12 +169,17 @@ def _bench(own: Own, rest: list[str], grant: Grant) -> int:
     legal = [cell for cell in cells if not cell.illegal]
     plan = Plan(own.what, own.repeats, own.seconds, own.burn_in, legal[0].config["seed"])
     bench = Bench(_header(plan, fixed, cells), [])
-    try:
-        _measure(bench, cells, plan, path)
-    finally:  # also what was measured before Ctrl-C
+
+    def tell() -> None:
         if bench.lines:
             print_bench(collected([bench]), own.what)
             print(f"lines: {path}\na page of them: paceline report {shlex.quote(str(path))}", flush=True)
+
+    try:
+        with undone(lambda _: tell()):
+            _measure(bench, cells, plan, path)
+    finally:
+        tell()
     return _exit_code(bench)
 
 

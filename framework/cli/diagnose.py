@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,8 @@ from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated
+from framework.errors import ConfigError
+from framework.stopping import reason, scratch_folder
 from framework.targets import did_you_mean
 
 SECONDS = 30.0
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     asked = taken_apart(arguments)
-    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:  # where a traceback would go
+    with scratch_folder("paceline-diagnose-") as folder:  # where a traceback would go
         outcome = outcome_of(partial(_attempt, asked, arguments), Path(folder), show_traceback="debug=trace" in arguments)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
@@ -112,12 +112,8 @@ def _seconds(text: str | None) -> float:
 
 
 def _attempt(asked: Asked, arguments: list[str]) -> Outcome:
-    try:
+    with reason("stopped{by}: the diagnosis is not complete"):
         return _diagnose(asked, arguments)
-    except KeyboardInterrupt:
-        return Outcome(EXIT_INTERRUPTED, "stopped: the diagnosis is not complete")
-    except Terminated:
-        return Outcome(EXIT_TERMINATED, "stopped by SIGTERM: the diagnosis is not complete")
 
 
 def _diagnose(asked: Asked, arguments: list[str]) -> Outcome:

@@ -8,8 +8,9 @@ from typing import NoReturn
 
 from framework import __version__
 from framework.cli.arguments import check_words, literal
-from framework.cli.signals import Interrupts, reader_has_gone
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, PacelineError, ResourceError, Terminated
+from framework.cli.signals import reader_has_gone
+from framework.errors import EXIT_INTERRUPTED, ConfigError, PacelineError, ResourceError
+from framework.stopping import ends_on_signals, set_all
 from framework.targets import did_you_mean
 
 COMMANDS = {
@@ -38,6 +39,7 @@ def main() -> None:
 def leave(code: int) -> NoReturn:
     """End the process. A rank leaves without tearing Python down: gloo's threads, when they wake in that, abort one exit in five."""
     if "RANK" not in os.environ:
+        set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
         sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -46,12 +48,14 @@ def leave(code: int) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. An error is one line on standard error."""
-    interrupts = Interrupts().take()
+    with ends_on_signals():
+        return _told(arguments)
+
+
+def _told(arguments: list[str]) -> int:
     try:
         return _printed(arguments)
     except PacelineError as error:
-        if interrupts.first:
-            return _interrupted(interrupts.first)
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:  # Hydra's, when it makes the run directory
@@ -60,10 +64,9 @@ def run(arguments: list[str]) -> int:
         where, fix = str(error.filename), "choose another place: hydra.run.dir=..., or another directory to start in"
         print(ResourceError(101, where, f"cannot write: {error.strerror}", fix), file=sys.stderr)
         return ResourceError.exit_code
-    except KeyboardInterrupt:
-        return _interrupted(signal.SIGINT)
-    except Terminated:
-        return _interrupted(interrupts.first or signal.SIGTERM)
+    except KeyboardInterrupt:  # raised by somebody's code: our handlers raise nothing
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def _printed(arguments: list[str]) -> int:
@@ -73,12 +76,6 @@ def _printed(arguments: list[str]) -> int:
     except BrokenPipeError:
         return reader_has_gone()
     return code
-
-
-def _interrupted(number: int) -> int:
-    terminated = number != signal.SIGINT
-    print(f"stopped by {signal.Signals(number).name}" if terminated else "interrupted", file=sys.stderr)
-    return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -6,8 +6,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from framework.cli.environment import without_values
 from framework.cli.rundir import discard_if_empty
 from framework.cli.table import print_run
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, DistributedError, PacelineError, ResourceError, Terminated
+from framework.errors import EXIT_INTERRUPTED, DistributedError, PacelineError, ResourceError
 from framework.settings import AFTER_STEP, NEXT_FACTS
+from framework.stopping import Stop, reason, undone
 
 FILES = (errno.EMFILE, errno.ENFILE)
 REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM)
@@ -49,7 +50,8 @@ def told(action: Callable[[Path], Outcome]) -> int:
     is said. Returns the exit code.
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
+    with undone(lambda _: discard_if_empty(run_dir)):
+        outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
     discard_if_empty(run_dir)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
@@ -62,10 +64,8 @@ def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: boo
         return action()
     except BrokenPipeError:
         raise  # dealt with where the job was started
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # raised by somebody's code: our handlers raise nothing
         return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
-    except Terminated:
-        return Outcome(EXIT_TERMINATED, f"stopped at once by SIGTERM; {newest_checkpoint(run_dir)}")
     except Exception as error:  # noqa: BLE001  # the last resort
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more, at the next worker's end
@@ -92,6 +92,31 @@ def _step(error: BaseException) -> int | None:
         if note.startswith(AFTER_STEP)
     ]
     return int(notes[0]) if notes else None
+
+
+@contextmanager
+def told_if_stopped(run_dir: Path) -> Generator[None]:
+    """Write ``exit.json`` and say what stands if a signal ends the process inside the block, with no step under way.
+
+    Without torch, which may be in the middle of its import then.
+    """
+
+    def newest() -> Path | None:
+        paths = run_dir.glob("checkpoints/step-*.pt")
+        return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    def words(by: str) -> str:
+        path = newest()
+        return f"stopped at once{by}; {'nothing was saved yet' if path is None else f'{path.name} stands'}"
+
+    def write(stop: Stop) -> None:
+        path = newest()
+        (run_dir / NEXT_FACTS).unlink(missing_ok=True)
+        outcome = Outcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
+        write_json(run_dir / "exit.json", outcome._asdict())
+
+    with reason(words), undone(write):
+        yield
 
 
 def newest_checkpoint(run_dir: Path) -> str:

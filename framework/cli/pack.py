@@ -6,37 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app
 from framework.cli.outcome import Outcome, told
 from framework.cli.paths import SUFFIXES
-from framework.errors import EXIT_INTERRUPTED, EXIT_SKIPPED, EXIT_TERMINATED, ConfigError, Terminated
+from framework.errors import EXIT_SKIPPED, ConfigError
+from framework.stopping import reason
 from framework.targets import check_targets, did_you_mean
 
 KEYS = ("input", "output", "pack", "workers", "advise", "allow_targets")
 GO_ON = "finished jobs are kept; the same command goes on"
 
 
-class SweepStopped(BaseException):
-    """A signal ended a job, and with it the sweep; not an Exception, after which Hydra would go on with the next job."""
-
-
 def main(arguments: list[str]) -> int:
     """The command. Returns the exit code."""
-    try:
-        return run_app("pack", arguments, partial(_job, granted(arguments)))
-    except SweepStopped as stopped:
-        return int(str(stopped))
+    return run_app("pack", arguments, partial(_job, granted(arguments)))
 
 
 def _job(grant: Grant, cfg: DictConfig) -> int:
-    code = told(lambda _: _attempt(cfg, grant))
-    if HydraConfig.get().mode == RunMode.MULTIRUN and code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        raise SweepStopped(code)
-    return code
+    return told(lambda _: _attempt(cfg, grant))
 
 
 def _attempt(cfg: DictConfig, grant: Grant) -> Outcome:
@@ -51,12 +41,8 @@ def _attempt(cfg: DictConfig, grant: Grant) -> Outcome:
         raise ConfigError(101, f"pack = {config['pack']}", "not a value it can have", "give its keys: pack.encode=raw, say")
     if not isinstance(config["advise"], bool):
         raise ConfigError(101, f"advise = {config['advise']}", "not a value it can have", "give true or false")
-    try:
+    with reason(f"stopped{{by}}: {GO_ON}"):
         return _advise(config, allowed) if config["advise"] else _pack(config, allowed)
-    except KeyboardInterrupt:
-        return Outcome(EXIT_INTERRUPTED, f"stopped: {GO_ON}")
-    except Terminated:
-        return Outcome(EXIT_TERMINATED, f"stopped by SIGTERM: {GO_ON}")
 
 
 def check_workers(workers: Any) -> None:

@@ -1,4 +1,4 @@
-"""A run in this process, and ranks in processes of their own. ``python -m framework.cli.rank FILE`` is one rank."""
+"""A run in this process, and ranks in processes of their own, each of which ``start_rank`` starts."""
 
 import json
 import os
@@ -10,12 +10,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from framework.cli.main import leave
 from framework.cli.outcome import Outcome, conclude, newest_checkpoint, outcome_of
 from framework.cli.progress import pack_missing
 from framework.cli.signals import StopSignals
+from framework.data.stage import remove_leftovers
 from framework.durable import write_json
 from framework.errors import (
     EXIT_INTERRUPTED,
@@ -26,10 +27,11 @@ from framework.errors import (
     DistributedError,
     NumericError,
 )
-from framework.measure.host import die_with_parent, num_cores
+from framework.measure.host import num_cores
 from framework.parallel.hosts import Meeting
 from framework.run import run
 from framework.settings import DALI
+from framework.stopping import die_with_parent, exit_code, undone
 from framework.targets import check_targets
 
 Config = dict[str, Any]
@@ -92,16 +94,18 @@ def _launch(config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Me
         meeting.share(json.dumps(shared))
     mine = f"{socket.gethostname()}-{os.getpid()}"
     failed = ""
-    with _in_memory(json.dumps({**shared, "launcher": mine})) as path:
+    tidy = undone(lambda _: (_read_outcomes(run_dir, mine), remove_leftovers()))
+    with tidy, _in_memory(json.dumps({**shared, "launcher": mine})) as path:
         try:
             environment = _environment(num_processes, meeting)
-            signal_number = launch(num_processes, "framework.cli.rank", [path], environment, max_restarts, meeting)
+            signal_number = launch(num_processes, "framework.cli.start_rank", [path], environment, max_restarts, meeting)
         except DistributedError as error:
             signal_number, failed = 0, str(error)
+    StopSignals(of_rank=False).__enter__()  # a signal that comes twice must not change how the run ends
     said = _read_outcomes(run_dir, mine)
     silent = [rank for rank in range(num_processes) if rank not in said] if meeting is None else []
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
-        return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
+        return Outcome(exit_code(signal_number), f"stopped at once; {newest_checkpoint(run_dir)}")
     return _verdict(list(said.values()), silent, failed)
 
 
@@ -172,11 +176,15 @@ def _run_shared(shared: Config, leads: bool) -> Outcome:
     return _run(config, Path(shared["run_dir"]), allowed, StopSignals(of_rank=True))
 
 
-def main(path: str) -> int:
-    """One rank started by ``_launch``. Returns its exit code, which the launcher takes as a reason to start all ranks again: 0 where they were
+def main(path: str) -> NoReturn:
+    """One rank started by ``_launch``."""
+    leave(_rank(path))
+
+
+def _rank(path: str) -> int:
+    """Train; returns the exit code, which the launcher takes as a reason to start all ranks again: 0 where they were
     told to stop, since that is no failure; the file tells.
     """
-    die_with_parent()
     shared = json.loads(Path(path).read_text(encoding="utf-8"))
     run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
     if allowed:
@@ -208,7 +216,3 @@ def _tell_restart(config: Config) -> None:
     number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ["RANK"] == "0" and number != "0":
         _say(f"note: a rank was lost; all start again ({number} of {config['parallel']['max_restarts']}), from the newest state")
-
-
-if __name__ == "__main__":
-    leave(main(sys.argv[1]))

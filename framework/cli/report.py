@@ -11,7 +11,8 @@ from omegaconf import DictConfig
 from framework.cli.app import resolved, run_app
 from framework.cli.arguments import option, plain_words, quoted
 from framework.cli.outcome import Outcome, told
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated, printable
+from framework.errors import ConfigError, printable
+from framework.stopping import reason
 
 
 def main(arguments: list[str]) -> int:
@@ -39,12 +40,8 @@ def _report(cfg: DictConfig, run_dir: Path) -> Outcome:
     if not isinstance(output, str | None) or not isinstance(png, bool):
         raise ConfigError(101, f"page = {output}, png = {png}", "not values they can have", "give a path; true or false")
     place = Path(output) if output else _place(dirs, run_dir)
-    try:
+    with reason("stopped{by}: the report is not whole"):
         say_written(dirs, place, str(config["relative"]), png)
-    except KeyboardInterrupt:
-        return Outcome(EXIT_INTERRUPTED, "stopped: the report is not whole")
-    except Terminated:
-        return Outcome(EXIT_TERMINATED, "stopped by SIGTERM: the report is not whole")
     return Outcome(0, "written")
 
 
@@ -70,6 +67,6 @@ def sweep_report(run_dirs: Sequence[Path]) -> None:
     sweep_dir = Path(os.path.commonpath([run_dir.parent for run_dir in run_dirs]))
     try:
         say_written([str(run_dir) for run_dir in run_dirs], sweep_dir / "report.html")
-    except (Exception, KeyboardInterrupt, Terminated) as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001
         words = printable(" ".join(f"{type(error).__name__} {error}".split())[:300])
         print(f"no report was written ({words}); try: paceline report {sweep_dir}", file=sys.stderr)

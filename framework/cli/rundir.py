@@ -2,7 +2,8 @@
 
 import os
 import sys
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,23 @@ from framework.durable import remove_leftovers, write_json, write_text
 from framework.errors import ConfigError, ResourceError
 from framework.lock import locked
 from framework.settings import FACTS, NEXT_FACTS
+from framework.stopping import undone
 
 PATIENCE_S = 60.0
 
 
-def in_use(run_dir: Path) -> AbstractContextManager[None]:
+@contextmanager
+def in_use(run_dir: Path) -> Generator[None]:
     """One process at a time trains in ``run_dir``: ResourceError R108 names the other. A requeued job waits a minute for the one before it."""
     fix = "wait until it ends, or stop it"
-    return locked(
+    lock = locked(
         run_dir / "run.lock",
         lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
         patience_s=PATIENCE_S,
         needed=False,
     )
+    with undone(lambda _: discard_if_empty(run_dir)), lock:
+        yield
 
 
 def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None) -> None:
@@ -41,6 +46,19 @@ def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: lis
             "holds a run already",
             "choose another, remove it, or add resume=auto: it goes on where a checkpoint was saved, and begins anew where none was",
         ) from error
+    with undone(lambda _: None if resumed else _give_back(run_dir)):
+        _fill(run_dir, cfg, config, overrides, config_dir, resumed)
+
+
+def _give_back(run_dir: Path) -> None:
+    """Remove what ``claim`` has written so far."""
+    for name in (FACTS, "config.yaml", "resolved.json"):
+        (run_dir / name).unlink(missing_ok=True)
+
+
+def _fill(
+    run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None, resumed: bool
+) -> None:
     remove_leftovers(run_dir)
     suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGUSR1 (Slurm's word before its time limit): the first asks the run to stop after this step, the second stops it at once."""
+"""SIGINT, SIGTERM, SIGUSR1 (Slurm's warning before its time limit): the first asks a run to stop after this step, the second stops it at once."""
 
 import os
 import signal
@@ -6,26 +6,29 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any
 
-from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED, Terminated
-
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-SAME_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
+from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
+from framework.stopping import NUMBERS, SAME_S, end, install, set_all
 
 
 class StopSignals:
     """A context in which signals are noted. The handler only notes: no output, no locks.
 
-    ``of_rank``: not before they are asked for, after the first step: until then a rank may wait for one that is dead, has nothing to save, and
-    ends at once; and none any more afterwards, when it writes how it ended.
+    After the block signals are still noted, and change nothing: the run has ended, and says how.
+    ``end_again`` gives them back their meaning.
+
+    Args:
+        of_rank: Note signals only after they are first asked for, which is after the first step. Until then a rank may
+            wait for one that is dead, has nothing to save, and ends at once. After the block it ignores them.
+
     """
 
     def __init__(self, of_rank: bool) -> None:
         self._of_rank, self._waiting = of_rank, of_rank
         self._first = 0
         self._at = 0.0
-        self._before: dict[int, Any] = {}
+        self._home = os.getpid()
+        self._takes = False
 
     def __enter__(self) -> "StopSignals":
         if not self._waiting:
@@ -33,12 +36,15 @@ class StopSignals:
         return self
 
     def _take(self) -> None:
+        global _last  # a process has one set of handlers
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
+            self._takes, _last = True, self
+            for number in NUMBERS:
+                signal.signal(number, self._note)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self._of_rank else handler)
+        if self._takes and self._of_rank:
+            set_all(signal.SIG_IGN)
 
     def stopped(self) -> bool:
         """Whether the run should stop."""
@@ -48,32 +54,34 @@ class StopSignals:
         return self._first != 0
 
     @property
+    def first(self) -> int:
+        """The number of the first signal, or 0."""
+        return self._first
+
+    @property
     def exit_code(self) -> int:
         return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._first and time.monotonic() - self._at > SAME_S:
-            raise KeyboardInterrupt
+        if os.getpid() != self._home:  # a worker that has no handlers of its own yet: its parent decides
+            return
         if not self._first:
             self._first, self._at = number, time.monotonic()
+        elif time.monotonic() - self._at > SAME_S:
+            end(number)
 
 
-class Interrupts:
-    """Lets SIGTERM and SIGUSR1 unwind the program as Ctrl-C does; by default it would leave temporary files and workers behind. ``first`` is the
-    number of the first signal, also where a library takes the exception for a failure of its own.
-    """
+_last: StopSignals | None = None
 
-    first = 0
 
-    def take(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for number in NUMBERS:
-                signal.signal(number, self._unwind)
-        return self
-
-    def _unwind(self, number: int, frame: FrameType | None) -> None:
-        self.first = self.first or number
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+def end_again() -> None:
+    """Have signals end the process again after a job of a sweep. One that came since the job's last step ends it now."""
+    global _last
+    last, _last = _last, None
+    if last is not None:
+        install()
+        if last.first:
+            end(last.first)
 
 
 def reader_has_gone() -> int:

@@ -18,12 +18,14 @@ from framework import settings
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app, stamp
 from framework.cli.arguments import check_words, option, quoted
-from framework.cli.outcome import conclude, outcome_of
+from framework.cli.outcome import conclude, outcome_of, told_if_stopped
 from framework.cli.precedence import with_recipe_said
 from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty, in_use
+from framework.cli.signals import end_again
 from framework.cli.table import print_sweep
-from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, CheckpointError, ConfigError, PacelineError
+from framework.durable import uninterrupted
+from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED, CheckpointError, ConfigError, PacelineError
 from framework.parallel.srun import rank_environment
 from framework.targets import check_targets
 
@@ -124,8 +126,10 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
         discard_if_empty(run_dir)
         print(error, file=sys.stderr)
         return error.exit_code
-    if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
+    if is_sweep and code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
         raise SweepStopped(code)
+    if is_sweep:
+        end_again()
     return code
 
 
@@ -193,12 +197,14 @@ def _follow(meeting: "Meeting", allowed: tuple[str, ...], run_dir: Path) -> int:
 
 
 def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: bool, meeting: "Meeting | None") -> int:
-    from framework.cli.rank import run_here, run_shared  # noqa: PLC0415  # torch is loaded only for a configuration that is sound
+    with told_if_stopped(run_dir):
+        from framework.cli.rank import run_here, run_shared  # noqa: PLC0415  # torch is loaded only for a configuration that is sound
 
-    if "RANK" in os.environ:
-        return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting, is_sweep), run_dir, bool(config["debug"]))
-    return conclude(outcome, run_dir, short=is_sweep)
+        if "RANK" in os.environ:
+            return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
+        outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting, is_sweep), run_dir, bool(config["debug"]))
+    with uninterrupted():
+        return conclude(outcome, run_dir, short=is_sweep)
 
 
 def _check_launch(config: Config) -> None:

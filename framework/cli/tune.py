@@ -20,7 +20,8 @@ from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.tuned import check_name, recipe_text, typed, without_found, write_recipe
 from framework.cli.variant import composed
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, Terminated
+from framework.errors import ConfigError
+from framework.stopping import reason, undone
 from framework.targets import did_you_mean
 
 Config = dict[str, Any]
@@ -210,14 +211,9 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)
     told = Told(search, refused)
-    told.begin(wish.budget)
-    try:
+    with undone(lambda _: told.stopped()), reason("stopped{by}: nothing was written"):
+        told.begin(wish.budget)
         final = told.climb(wish.budget)
-    except (KeyboardInterrupt, Terminated) as stopped:
-        told.stopped()
-        interrupted = isinstance(stopped, KeyboardInterrupt)
-        code = EXIT_INTERRUPTED if interrupted else EXIT_TERMINATED
-        return Outcome(code, f"stopped{'' if interrupted else ' by SIGTERM'}: nothing was written")
     _keep(wish, config, path, search, told, final)
     if wish.output:
         write_json(Path(wish.output), {"command": sys.argv, "machine": _machine(), **told.measured, "recipe": str(path)})
@@ -289,16 +285,17 @@ def _tune_batch_size(wish: Wish, config: Config, allowed: tuple[str, ...]) -> Ou
         print(note)
     with closing(Guarded(config, allowed, wish.memory)) as guarded:
         sizes = Sizes(guarded.attempt, guarded.num_records, config["accumulate"], wish.budget)
-        try:
+
+        def tell() -> None:
+            if sizes.curve.fitting:
+                tell_curve(sizes.curve, wish.words, config, guarded.cuda)
+
+        words = "stopped{by}: this is what was found until then; nothing was written"
+        with undone(lambda _: tell()), reason(words):
             for trial in sizes.run():
                 tell_trial(trial)
                 if not sizes.curve.fitting:
                     raise raised(trial)
-        except (KeyboardInterrupt, Terminated) as stopped:
-            if sizes.curve.fitting:
-                tell_curve(sizes.curve, wish.words, config, guarded.cuda)
-            code = EXIT_INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else EXIT_TERMINATED
-            return Outcome(code, "stopped: this is what was found until then; nothing was written")
         found = tell_curve(sizes.curve, wish.words, config, guarded.cuda)
     if wish.output:
         write_json(Path(wish.output), {"command": sys.argv, "machine": _machine(), **found})

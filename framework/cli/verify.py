@@ -8,7 +8,8 @@ from framework.cli.app import resolved, run_app
 from framework.cli.arguments import plain_words, quoted
 from framework.cli.outcome import Outcome, told
 from framework.cli.pack import check_workers
-from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, DataError, Terminated, printable
+from framework.errors import ConfigError, DataError, printable
+from framework.stopping import reason
 
 
 def main(arguments: list[str]) -> int:
@@ -30,12 +31,8 @@ def _verify(cfg: DictConfig) -> Outcome:
     stores = config["stores"]
     if not isinstance(stores, list) or not stores or not all(isinstance(store, str) for store in stores):
         raise ConfigError(101, f"stores = {stores}", "not a list of stores", "give 'paceline verify STORE [STORE ...]'")
-    try:
+    with reason("stopped{by}: not all was verified"):
         return _verify_all(stores, config["workers"])
-    except KeyboardInterrupt:
-        return Outcome(EXIT_INTERRUPTED, "stopped: not all was verified")
-    except Terminated:
-        return Outcome(EXIT_TERMINATED, "stopped by SIGTERM: not all was verified")
 
 
 def _verify_all(stores: list[str], workers: int | None) -> Outcome:

@@ -16,6 +16,7 @@ from typing import final
 
 from framework.data.identity import identify
 from framework.errors import ResourceError
+from framework.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names are the user's own, and opened without following links
 SPARE = 0.9  # of the memory that is free may be taken
@@ -30,8 +31,14 @@ class Staged:
         key = hashlib.sha256(repr((os.path.realpath(source), *map(identify, files_of(source)))).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
         self.path = str(self._home / os.path.basename(os.path.normpath(source)))
-        while not self._take(source):
-            os.close(self._lock)  # another one's last user removed it meanwhile: once more
+        self._lock = -1
+        self._forget = at_end(lambda _: _remove_unless_used(self._home, self._lock))
+        try:
+            while not self._take(source):
+                os.close(self._lock)  # another one's last user removed it meanwhile: once more
+        except BaseException:
+            self._forget()
+            raise
 
     def _take(self, source: str) -> bool:
         """Share the copy, made here unless another one has made it or is at it. False where it was removed in between."""
@@ -50,6 +57,7 @@ class Staged:
 
     def close(self) -> None:
         """Give the copy back; the last one removes it."""
+        self._forget()
         _remove_unless_used(self._home, self._lock)
 
 

@@ -21,6 +21,7 @@ from framework.data.reader import BatchReader, Request, Timed, Work, plain
 from framework.data.stages import Stages
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.native import crowded, limit_threads
+from framework.stopping import deaf_children, set_all
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
@@ -135,7 +136,7 @@ class Workers:
                 self._loader = self._make_loader()
         self._requests.now = requests
         try:
-            with _Watch(self.timeout_s, self._kill) as watch:
+            with _Watch(self.timeout_s, self._kill, self.start_method) as watch:
                 for result in watch.over(self._loader):
                     if isinstance(result, Failure):
                         raise result.error()
@@ -240,8 +241,9 @@ class _Pool:
 class _Watch:
     """Calls ``late`` from a thread of its own when a result is waited for longer than ``timeout_s``."""
 
-    def __init__(self, timeout_s: float, late: Any) -> None:
+    def __init__(self, timeout_s: float, late: Any, start_method: str | None) -> None:
         self.timeout_s, self.late = timeout_s, late
+        self._start_method = start_method
         self._since = float("inf")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, name="paceline-watch", daemon=True)
@@ -261,7 +263,7 @@ class _Watch:
             self._since = time.monotonic()
             try:
                 if results is None:
-                    with _unwarned():
+                    with _unwarned(), deaf_children(self._start_method):
                         results = iter(loader)  # waits for what an epoch left early still does
                 result = next(results)
             except StopIteration:
@@ -331,7 +333,5 @@ def _same(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a whole group is told to stop: the parent still needs its batches
+    set_all(signal.SIG_IGN)  # a whole group is told to stop: the parent decides, and still needs its batches
     # torch's worker looks every 5 s whether its parent lives; PR_SET_PDEATHSIG would end it with the prefetch thread that forked it

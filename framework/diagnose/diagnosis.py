@@ -1,6 +1,5 @@
 """The diagnosis: facts, the verdicts of all rules, the most promising ones tried, ranked by what they bring."""
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from framework.diagnose.syncs import Sync, find_syncs
 from framework.diagnose.trials import Comparison, alternate, beside
 from framework.diagnose.verdict import Verdict
 from framework.errors import PacelineError
+from framework.stopping import scratch_folder
 
 ABOUT_DATA = {rule.__name__ for rule in (*loading.RULES, *storing.RULES)}
 RULES = (*loading.RULES, *storing.RULES, *computing.RULES)
@@ -134,7 +134,7 @@ def _tried(verdicts: list[Verdict], facts: Facts, compose: Compose, seconds: flo
     """The same, the most promising ones with the gain that a short trial found; the best of those after a longer one."""
     can = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
     found = {verdict.rule: verdict for verdict in verdicts}
-    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
+    with scratch_folder("paceline-diagnose-") as folder:
         settings: dict[str, Setting] = {}
         for verdict in can:
             place = Path(folder) / verdict.rule
@@ -178,7 +178,7 @@ def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagn
     verdict = found.best
     if verdict is None or not verdict.words:
         return found
-    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:
+    with scratch_folder("paceline-diagnose-") as folder:
         after, note = _ready(verdict, found.facts, compose, folder, say)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         comparison = alternate(compose(()), after, PAIRS, APPLY_SHARE * seconds, BURN_SHARE * seconds)

@@ -1,17 +1,13 @@
 """Facts of this machine and process."""
 
-import ctypes
 import math
 import os
 import platform
 import resource
-import signal
 import sys
 from typing import Any
 
 import torch
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def peak_rss_bytes() -> int:
@@ -76,9 +72,3 @@ def _processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor()
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it ends, however it ends. Does nothing but on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -18,7 +18,7 @@ import torch
 from framework.durable import uninterrupted
 from framework.errors import PacelineError, ResourceError
 from framework.heap import keep_freed_memory
-from framework.measure.host import die_with_parent
+from framework.stopping import deaf_children, die_with_parent, set_all
 
 Say = Callable[[Any], None]
 Heard = Callable[[Any, Any], None]  # (task, what it said)
@@ -98,7 +98,10 @@ class Crew:
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs, self._work, os.getpid()))
-        with uninterrupted():  # a process that was started is known
+        with (
+            uninterrupted(),
+            deaf_children(self._context.get_start_method()),
+        ):  # a process that was started is known, and hears nothing before it is ready
             process.start()
             theirs.close()
             return _Worker(process, ours, None)
@@ -128,8 +131,7 @@ class Crew:
 
 def _serve(connection: Connection, work: Work, parent: int) -> None:
     """A worker process: its parent alone decides what Ctrl-C or SIGTERM mean."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    set_all(signal.SIG_IGN)
     keep_freed_memory()
     torch.set_num_threads(1)  # a fork has none of OpenMP's threads, for which it would wait; and we are the parallelism
     die_with_parent()

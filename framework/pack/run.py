@@ -11,7 +11,7 @@ from typing import Any, final
 
 from framework import __version__
 from framework.contracts import Field, Manifest
-from framework.durable import remove_leftovers
+from framework.durable import remove_leftovers, tidied
 from framework.errors import DataError, ResourceError
 from framework.lock import locked
 from framework.measure.host import num_cores
@@ -92,6 +92,8 @@ class _Run:
         """Remove what dead processes left: ours, which were ended, or those of a packer that was killed."""
         for place in (self.path, self.journal.folder, self.journal.files):
             remove_leftovers(place)
+            tidied(place)
+        tidied(self.path.parent)
 
     def pack(self, num_workers: int | None, start_method: str | None) -> Packed:
         """Do what is not done yet of our share, and finish where all is done."""

@@ -2,16 +2,21 @@
 
 import logging
 import os
-import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 from framework.errors import DistributedError
+from framework.handlers import handled
 from framework.parallel.hosts import Meeting
+from framework.stopping import NUMBERS, SAME_S, children_of, command_of, deaf_children, end, expects_signals
 
 SAVE_S = 600  # how long ranks that were told to stop may take to end their step and save
+LOOK_S = 0.1
 JOIN_S = 600  # how long hosts wait for one that was lost
 
 
@@ -38,12 +43,11 @@ def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
 
 @contextmanager
 def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
-    """The ranks' environment, and quiet: our ranks say themselves what went wrong. The engine leaves handlers behind, which are put back."""
+    """The ranks' environment, and quiet: our ranks say themselves what went wrong."""
     for name in list(logging.root.manager.loggerDict):  # each has a level of its own
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     before = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
     os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:
@@ -51,8 +55,100 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+
+
+class _Ranks:
+    """The rank processes of this host, and what they have been told.
+
+    Args:
+        module: The module that each of them runs.
+        num_processes: How many there are.
+
+    """
+
+    def __init__(self, module: str, num_processes: int) -> None:
+        self._module, self._num_processes = module.encode(), num_processes
+        self._told: set[int] = set()
+        self._seen = False
+        self._at_work = False
+
+    def look(self) -> list[int]:
+        """Return those that hear signals, as ranks do after their first step, and note when all do."""
+        living = self._living()
+        ready = [pid for pid in living if expects_signals(pid)]
+        self._seen = self._seen or bool(living)
+        self._at_work = self._at_work or len(ready) >= self._num_processes
+        return ready
+
+    def starting(self) -> bool:
+        """Return whether some have not done their first step."""
+        return not self._at_work and not self.all_gone()
+
+    def tell(self, number: int) -> None:
+        """Send a signal to those that hear it and have not had it. A rank that starts again later is told then."""
+        for pid in set(self.look()) - self._told:
+            self._told.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def all_gone(self) -> bool:
+        """Return whether there were ranks, and none is left."""
+        return self._seen and not self._living()
+
+    def _living(self) -> list[int]:
+        return [pid for pid in children_of(os.getpid()) if self._module in command_of(pid)]
+
+
+class _Engine:
+    """torch's launcher in a thread, while the main thread listens to signals."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._signal, self._at = 0, 0.0
+
+    def run(self, ranks: _Ranks, leave_alone: bool) -> int:
+        """Return the number of the signal that stopped the ranks, or 0. Raise what the engine raises.
+
+        Args:
+            ranks: Who is told to stop. Before all are at work there is nothing to save, and a signal ends this process.
+            leave_alone: Return when the stopped ranks have ended; other hosts' engines are not waited for.
+
+        """
+        thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
+        listens = threading.current_thread() is threading.main_thread()
+        with handled(NUMBERS, self._note):
+            with deaf_children():
+                thread.start()
+            while thread.is_alive():
+                thread.join(LOOK_S)
+                if listens:
+                    self._obey(ranks)
+                if self._signal and leave_alone and ranks.all_gone():
+                    return self._signal
+        if self._error is not None and not self._signal:
+            raise self._error
+        return self._signal
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:  # noqa: BLE001  # raised again by the main thread
+            self._error = error
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self._signal:
+            self._signal, self._at = number, time.monotonic()
+        elif time.monotonic() - self._at > SAME_S:
+            end(number)
+
+    def _obey(self, ranks: _Ranks) -> None:
+        if not self._signal:
+            ranks.look()
+            return
+        ranks.tell(self._signal)
+        if ranks.starting() or time.monotonic() - self._at > SAVE_S:
+            end(self._signal)
 
 
 def launch(
@@ -68,9 +164,11 @@ def launch(
 
     Returns 0, or the number of the signal that ended it; the ranks got that signal too and had time to save.
 
+    The engine runs in a thread of its own: there it takes no signals, whose handler would raise anywhere in it.
+
     A free port and a clean environment each time, so that jobs of a sweep may follow each other.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  # slow to import
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
@@ -81,14 +179,12 @@ def launch(
         max_restarts=max_restarts,
         monitor_interval=0.1,
         **_rendezvous(meeting),
-        **_known({"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "shutdown_timeout": SAVE_S}),
+        **_known({"shutdown_timeout": SAVE_S, "logs_specs": DefaultLogsSpecs(log_dir=os.devnull)}),
     )
+    engine = _Engine(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
     try:
         with _surroundings(environment):
-            elastic_launch(config, sys.executable)("-m", module, *arguments)
-        return 0
-    except SignalException as error:
-        return int(error.sigval)
+            return engine.run(_Ranks(module, num_processes), leave_alone=meeting is not None)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         raise DistributedError(

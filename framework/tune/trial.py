@@ -13,8 +13,9 @@ from typing import Any, TextIO
 import torch
 
 from framework.errors import PacelineError
-from framework.measure.host import die_with_parent, threads_per_rank
+from framework.measure.host import threads_per_rank
 from framework.probe import Probe
+from framework.stopping import die_with_parent, set_all
 from framework.tune.memory import forget_peak, limit_this_process, peak_bytes
 from framework.tune.visit import visit
 
@@ -92,7 +93,7 @@ def _answers() -> TextIO:
 def main() -> None:
     """Answer until standard input ends, or until memory was used up: the next process begins with a clean heap."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides
+    set_all(signal.SIG_IGN)  # the parent decides
     answers = _answers()
     first = json.loads(sys.stdin.readline())
     config, allowed = first["config"], tuple(first["allowed"])

@@ -47,16 +47,17 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process():
     with subprocess.Popen(
         [sys.executable, "-m", "framework", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:
-        while not Path("a.jsonl").exists() or len(Path("a.jsonl").read_text().splitlines()) < 2 or not cells_of(run.pid):
+        while (
+            not Path("a.jsonl").exists() or len(Path("a.jsonl").read_text().splitlines()) < 2 or not (cells := cells_of(run.pid))
+        ):
             assert run.poll() is None
             time.sleep(0.05)
-        (cell,) = cells_of(run.pid)
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=180)
     assert run.returncode == 130
     assert "lines: a.jsonl" in out
     assert err.splitlines()[-1] == "interrupted"
-    assert not os.path.exists(f"/proc/{cell}")
+    assert not any(os.path.exists(f"/proc/{cell}") for cell in cells)
 
 
 def write_bench(path: str, rates: list[float], **changes) -> None:

@@ -5,16 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 
 from framework.cli.outcome import outcome_of
 from tests.cli.command import is_one_error_line, losses, paceline
-from tests.cli.test_train import start
+from tests.cli.test_train import LIMIT_S, start
+from tests.faults.forked import wait_for
 
 EVIL = "open('ran', 'w').close()\nfrom framework.model.digits import DigitsCNN\nclass Net(DigitsCNN): pass\n"
 WAYS = {
@@ -107,29 +105,34 @@ def test_a_signal_stops_a_whole_sweep(data):
         "hydra.sweep.dir=sweep",
     ]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and not list(Path().glob("sweep/*/metrics.jsonl")):
-        time.sleep(0.05)
-    time.sleep(1)
+    wait_for(lambda: process.poll() is not None or list(Path().glob("sweep/*/metrics.jsonl")), "steps", LIMIT_S)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(LIMIT_S) == 130
     assert len([path for path in Path("sweep").iterdir() if path.is_dir()]) == 1
+
+
+SLOW = """
+import time
+from pathlib import Path
+import numpy as np
+
+def records(item):
+    if item == 2999:  # it never ends, so the signal comes while it is packed
+        Path("waits").touch()
+        time.sleep(3600)
+    yield {"x": np.zeros(1000)}
+"""
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
-    (Path("images") / "a").mkdir(parents=True)
-    noise = cv2.imencode(".png", np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8))[1].tobytes()
-    for item in range(400):
-        (Path("images") / "a" / f"{item}.png").write_bytes(noise)
-    words = [sys.executable, "-m", "framework", "pack", "input.path=images", "output.path=store/x.h5", "workers=2"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and not Path("store").exists():
-        time.sleep(0.05)
-    time.sleep(0.5)
+    Path("slow.py").write_text(SLOW)
+    words = ["input=function", "input.function=slow.records", "input.items=3000", "allow_targets=[slow]", "workers=2"]
+    command = [sys.executable, "-m", "framework", "pack", *words, "output.path=store/x.h5"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: process.poll() is not None or Path("waits").exists(), "the last item", LIMIT_S)
     process.send_signal(number)
-    assert process.wait(30) == code
+    assert process.wait(LIMIT_S) == code
     assert set(os.listdir("store")) <= {"x.h5.parts"}  # finished jobs are kept
 
 
@@ -140,7 +143,7 @@ def test_a_killed_worker_is_said_soon_with_every_loader(loader):
         int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in (task / "children").read_text().split()
     ]
     os.kill(children[-1], signal.SIGKILL)
-    code = process.wait(40)
+    code = process.wait(LIMIT_S)
     found = json.loads(Path("run/exit.json").read_text())
     assert found["reason"].startswith("error[R102]"), (
         Path("run/debug.log").read_text() if Path("run/debug.log").exists() else found

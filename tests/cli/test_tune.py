@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -155,11 +154,9 @@ def test_ctrl_c_says_what_was_best_and_writes_nothing():
     command = [sys.executable, "-m", "framework", "tune", *TINY, "budget=100"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert "candidates" in process.stdout.readline()
-        time.sleep(1.0)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    # -SIGINT: CPython ends itself by the signal after an exec() of text that was interrupted, a dataclass being made, say; a shell says 130
-    assert process.returncode in (130, -signal.SIGINT)
+        out, err = process.communicate(timeout=180)
+    assert process.returncode == 130
     assert "stopped" in out
     assert err.strip() == "stopped: nothing was written"
     assert not list(Path().rglob("*.yaml"))

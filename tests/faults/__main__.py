@@ -12,7 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from framework.measure.host import machine
-from tests.faults import cycles, hostile, mutated, options, packing, ranks, reading, spelling, states, topologies, training
+from tests.faults import (
+    cycles,
+    hostile,
+    mutated,
+    options,
+    packing,
+    ranks,
+    reading,
+    spelling,
+    starting,
+    states,
+    topologies,
+    training,
+)
 from tests.faults.lanes import Row, repeat, told
 
 HEAD = "| fault | tried | survived | took | |\n| --- | --- | --- | --- | --- |"
@@ -60,6 +73,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "kills": (partial(of_one_process, "kill -9 in training, gone on with, the same bits", training.killed_at_random), 500),
     "saves": (saves, 140),
     "stops": (partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop), 100),
+    "starts": (starting.rows, 1000),
     "ddp": (ddp, 30),
     "restarts": (restarts, 50),
     "flips": (flips, 5000),

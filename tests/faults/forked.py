@@ -21,6 +21,7 @@ import torch._dynamo  # noqa: F401  # optimizers import it, which takes a second
 
 import framework.run  # noqa: F401  # the commands import it when they are sure that they need it
 from framework.cli.main import run
+from framework.stopping import install
 from tests.cli.command import Done
 from tests.forks import forked
 
@@ -53,7 +54,7 @@ class Command:
         faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # where it hangs, if it does
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        install()  # as the console script does in its first line
         os.write(up, b".")
         while traced and "TracerPid:\t0" in Path("/proc/self/status").read_text():
             time.sleep(0.005)

@@ -172,7 +172,7 @@ def told_to_stop(place: Place, draw: random.Random) -> str:
     with Command(*go_on(place, precision, draw)) as command:
         time.sleep(draw.uniform(0, place.ends[precision][2]))
         os.kill(command.pid, number)
-        done = command.wait(10)
+        done = command.wait()
     path = newest_path(Path(RUN))
     if done.code == 75:
         said = json.loads(Path(RUN, "exit.json").read_text())

@@ -1,0 +1,258 @@
+"""Signals at random moments of start-up: a documented exit code, no traceback, nothing left, and the next run works."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from framework.stopping import NUMBERS
+from tests.cli.command import Done
+from tests.faults.lanes import Row, repeat
+
+# 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
+CODES = {
+    signal.SIGINT: (0, 130),
+    signal.SIGTERM: (0, 75, 143),
+    signal.SIGUSR1: (0, 75, 143),
+}
+LIMIT_S = 120.0
+FOLDER = Path(__file__).parents[2]
+SMALL = ("max_steps=2", "limit=48", "batch_size=16")
+
+
+class Way(NamedTuple):
+    """One command that is signalled while it starts.
+
+    Attributes:
+        name: What the table calls it.
+        words: The command line.
+        folders: What it makes, and nothing else.
+        group: Whether the whole process group gets the signal, as from a terminal.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    folders: tuple[str, ...]
+    group: bool = False
+
+
+TRAIN = ("train", *SMALL, "hydra.run.dir=run")
+PROCESSES = ("workers.num=2", "workers.kind=process", "loader=prefetch")
+DDP = ("parallel=ddp", "parallel.num_processes=2")
+SWEEP = ("train", "-m", "seed=1,2", *SMALL, "hydra.sweep.dir=sweep")
+PACK = ("pack", "input=arrays", "input.path=arrays.npz", "output.path=x.h5", "workers=2")
+WAYS = (
+    Way("train", TRAIN, ("run",)),
+    Way("train, worker processes", (*TRAIN, *PROCESSES), ("run",), group=True),
+    Way("train, two ranks", (*TRAIN, *DDP), ("run",)),
+    Way("train, two ranks, all are signalled", (*TRAIN, *DDP), ("run",), group=True),
+    Way("a sweep", SWEEP, ("sweep",)),
+    Way("pack", PACK, ("x.h5", "x.h5.parts"), group=True),
+)
+
+
+class Started:
+    """``paceline WORDS`` as a user starts it: a new interpreter, the leader of its own process group."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        # ranks and workers are known by this, whatever becomes of their parents
+        self.mark = f"PACELINE_TEST_OF={os.getpid()}-{time.monotonic_ns()}"
+        name, _, value = self.mark.partition("=")
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER), name: value}
+        command = [sys.executable, "-m", "framework", *words]
+        self.process = subprocess.Popen(
+            command, stdout=self.out, stderr=self.err, stdin=subprocess.DEVNULL, env=environment, process_group=0
+        )
+        self.pid = self.process.pid
+
+    def wait_for_handlers(self) -> None:
+        """Wait for Paceline's first line: until then, the interpreter decides what a signal means."""
+        end = time.monotonic() + LIMIT_S
+        while self.process.poll() is None and not catches(self.pid, signal.SIGTERM):
+            assert time.monotonic() < end, "no handlers"
+            time.sleep(0.0005)
+
+    def send(self, number: int, group: bool) -> None:
+        """Send a signal to the process, or to its whole group."""
+        if self.process.poll() is None:
+            (os.killpg if group else os.kill)(self.pid, number)
+
+    def end(self) -> Done:
+        """Wait for its end. A hang is an AssertionError."""
+        try:
+            code = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            for pid in (*self.left(), self.pid):
+                os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+            raise AssertionError("hangs") from None
+        words = []
+        for file in (self.out, self.err):
+            file.seek(0)
+            words.append(file.read().decode(errors="replace"))
+            file.close()
+        return Done(code, *words)
+
+    def left(self) -> list[int]:
+        """Return the processes that still run and that this command has started."""
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and int(pid) != self.pid and self._is_mine(pid)]
+
+    def _is_mine(self, pid: str) -> bool:
+        try:
+            return self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:  # gone, or somebody else's
+            return False
+
+    def settled(self) -> list[int]:
+        """Return those that are left when the kernel has had time to end them."""
+        end = time.monotonic() + 10.0
+        while self.left() and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.left()
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    (mask,) = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def make_place(folder: Path) -> Path:
+    """Return a folder with a packed dataset, to be copied for each attempt, and what is packed."""
+    subprocess.run(
+        [sys.executable, "-c", "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))"],
+        cwd=folder,
+        check=True,
+    )
+    good(Started(("train", *SMALL, f"hydra.run.dir={folder}/first", f"dataset={folder}/digits")))
+    shutil.rmtree(folder / "first")
+    return folder
+
+
+def good(started: Started) -> None:
+    """Wait for the end of a command that must succeed."""
+    done = started.end()
+    assert done.code == 0, f"exit code {done.code}: {done.err[-500:]}"
+
+
+def words_of(way: Way, place: Path) -> list[str]:
+    """Return the command line, with the dataset that is there already."""
+    dataset = [] if way.words[0] == "pack" else [f"dataset={place}/digits"]
+    return [*way.words, *dataset]
+
+
+def is_survived(place: Path, way: Way, took_s: float, go_on: bool, draw: random.Random) -> str:
+    """Signal one start at a random moment and look at what is left.
+
+    Args:
+        place: What ``make_place`` has made.
+        way: The command.
+        took_s: How long it takes to its end.
+        go_on: Whether the same command is run again, to its end.
+        draw: Draws the moment and the signal.
+
+    Returns:
+        What went wrong, or nothing.
+    """
+    number, moment_s = draw.choice(NUMBERS), draw.uniform(0, took_s)
+    return wrong(place, way, number, moment_s, go_on)
+
+
+def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> str:
+    """Return what goes wrong if ``number`` arrives ``moment_s`` after the first line of the command."""
+    before = set(os.listdir(tempfile.gettempdir())), set(os.listdir("/dev/shm"))
+    if way.words[0] == "pack":
+        shutil.copy(place / "arrays.npz", "arrays.npz")
+    started = Started(words_of(way, place))
+    started.wait_for_handlers()
+    time.sleep(moment_s)
+    started.send(number, way.group)
+    done = started.end()
+    where = f"{way.name}, {signal.Signals(number).name} after {moment_s:.3f} s, exit code {done.code}"
+    found = fault_of(done, number) or left_behind(started, done.code, before, place, way)
+    if not found and go_on:
+        again = words_of(way, place)
+        again += ["resume=auto"] if way.words[-1] != "hydra.sweep.dir=sweep" and way.words[0] == "train" else []
+        shutil.rmtree("sweep", ignore_errors=True)
+        second = Started(again)
+        ended = second.end()
+        found = "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
+    return f"{where}: {found}" if found else ""
+
+
+def fault_of(done: Done, number: int) -> str:
+    """Return what is wrong with how a command ended."""
+    if done.code not in CODES[signal.Signals(number)]:
+        return f"not a documented exit code: {done.err[-700:]}"
+    words = done.out + done.err
+    for trace in ("Traceback", "Exception ignored", "Fatal Python error", "terminate called", "Error:"):
+        if trace in words:
+            return f"{trace}: {words[-900:]}"
+    if done.code and not done.err.strip():
+        return "not a word"
+    return ""
+
+
+def left_behind(started: Started, code: int, before: tuple[set[str], set[str]], place: Path, way: Way) -> str:
+    """Return what a command has left: processes, temporary files and locks, in its folder, /tmp and /dev/shm."""
+    if pids := started.settled():
+        return f"processes left: {pids}"
+    files = [str(path) for folder in (Path.cwd(), place) for path in folder.rglob("*")]
+    wrong = [path for path in files if ".tmp." in path or path.endswith((".lock", "run.next.json", ".part"))]
+    wrong += [name for name in os.listdir() if name not in (*way.folders, "arrays.npz", "outputs")]
+    if code:
+        wrong += [str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())]
+    ours = ("paceline", "torchelastic", "pymp", "torch_")
+    for folder, names in zip((tempfile.gettempdir(), "/dev/shm"), before, strict=True):
+        wrong += [f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)]
+    run = Path("run")
+    if run.exists() and not (run / "exit.json").exists():
+        wrong.append(f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}")
+    return f"left behind: {wrong}" if wrong else ""
+
+
+def rows(times: int, seed: int, lanes: int = 1) -> Iterator[Row]:
+    """Return a row for each command: ``times`` signals in all, and after each fifth the same command again.
+
+    One lane: two starts at once would take each other's time, and each other's temporary files for their own.
+    """
+    each = -(-times // len(WAYS))
+    with tempfile.TemporaryDirectory() as folder:
+        place = make_place(Path(folder))
+        for way in WAYS:
+            took_s = duration_s(place, way)
+            for go_on, share in ((False, each - each // 5), (True, each // 5)):
+                name = f"a signal while it starts, {'then again' if go_on else 'once'}: {way.name}"
+                attempt = partial(is_survived, place, way, took_s, go_on)
+                if share:
+                    yield repeat(name, attempt, share, seed, lanes, f"in {took_s:.1f} s")
+
+
+def duration_s(place: Path, way: Way) -> float:
+    """Return how long the command takes from its first line to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = os.getcwd()
+        os.chdir(folder)
+        try:
+            if way.words[0] == "pack":
+                shutil.copy(place / "arrays.npz", "arrays.npz")
+            started = Started(words_of(way, place))
+            started.wait_for_handlers()
+            start = time.monotonic()
+            good(started)
+            return time.monotonic() - start
+        finally:
+            os.chdir(home)
