@@ -2,13 +2,13 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
+from framework.cli.app import stamp
 from framework.cli.arguments import option
 from framework.cli.outcome import Outcome, outcome_of
 from framework.cli.paths import CONF
@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     asked = taken_apart(arguments)
-    with tempfile.TemporaryDirectory(prefix="paceline-diagnose-") as folder:  # where a traceback would go
-        outcome = outcome_of(partial(_attempt, asked, arguments), Path(folder), show_traceback="debug=trace" in arguments)
+    no_folder = Path("outputs", stamp())  # nothing is kept: debug=trace shows a traceback
+    outcome = outcome_of(partial(_attempt, asked, arguments), no_folder, show_traceback="debug=trace" in arguments)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
