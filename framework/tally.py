@@ -75,14 +75,16 @@ def check_outcome(outcome: Any) -> None:
     if not isinstance(outcome, Outcome):
         fix = "return framework.contracts.Outcome(loss, sums, count)"
         raise ConfigError(220, "the objective's result", f"a {type(outcome).__name__}, not an Outcome", fix)
-    if not isinstance(outcome.loss, Tensor) or outcome.loss.dim():
+    loss: Any = outcome.loss
+    sums: Any = outcome.sums
+    if not isinstance(loss, Tensor) or loss.dim():
         fix = "return the mean over the records"
-        raise ConfigError(220, "Outcome.loss", f"{_form(outcome.loss)}, not a tensor without dimensions", fix)
-    if not isinstance(outcome.sums, dict):
-        raise ConfigError(220, "Outcome.sums", f"{_form(outcome.sums)}, not a dict", "return tensors by name")
-    for name, value in outcome.sums.items():
+        raise ConfigError(220, "Outcome.loss", f"{_form(loss)}, not a tensor without dimensions", fix)
+    if not isinstance(sums, dict):
+        raise ConfigError(220, "Outcome.sums", f"{_form(sums)}, not a dict", "return tensors by name")
+    for name, value in sums.items():
         if not isinstance(value, Tensor):
-            outcome.sums[name] = _as_tensor(name, value)
+            sums[name] = _as_tensor(name, value)
         elif value.dim() and value.shape != (outcome.count,) and value.numel() != 1:
             raise _no_sum(name, value)
 
