@@ -16,7 +16,7 @@ from framework.agreement import check_agreement, code_digest
 from framework.augment.fused import Fused
 from framework.auto import PARTS, is_wanted, resolve, wrong_channels
 from framework.average import Average
-from framework.batch import Batch, move, use
+from framework.batch import Batch, described, move, taken, tensors, use
 from framework.build import build, last_line
 from framework.checkpoint import CheckpointFolder
 from framework.contracts import (
@@ -37,7 +37,7 @@ from framework.contracts import (
 )
 from framework.data.classes import with_agreed_classes
 from framework.data.label_map import colored
-from framework.errors import CheckpointError, ConfigError, ResourceError
+from framework.errors import CheckpointError, ConfigError, ResourceError, words_of
 from framework.generators import kept_generators, seed_generators
 from framework.graph import CudaRecorder, fused, refusal
 from framework.heap import keep_freed_memory
@@ -48,11 +48,13 @@ from framework.order import Order, device_key, keyed_draws
 from framework.parallel.settle import settle
 from framework.resume import Learned, check_form, check_same, learned, validation_data
 from framework.scaling import Scaling, scaling_of, without_scaling
-from framework.tally import Plan
+from framework.tally import Plan, check_outcome
 from framework.targets import Config, targets
 from framework.trainer import Trainer
 from framework.transform.none import NoTransform
+from framework.user_code import raise_if_user_error
 
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 NUM_SAMPLES = 8  # records tried on the model before the first step, and shown as images
 
 
@@ -283,7 +285,7 @@ class Assembly:
         self._try_training(sample)
         batch = move(self._augmented(sample), self.parallel.home)
         try:
-            check_fit(model, objective, batch, self.config)
+            check_fit(model, objective, batch, self.config, self.allowed)
         except ConfigError as error:
             why = last_line(error.__cause__ or error)
             raise wrong_channels(self.config, self.train_source, why) or error from error.__cause__
@@ -296,12 +298,16 @@ class Assembly:
         """``sample`` over and over, as long as what this rank has of a micro-batch."""
         cuts = self.train_source.order.virtual_ranks or self.parallel.world_size * self.config["accumulate"]
         share = max(1, self.train_source.order.batch_size // cuts)
-        return {name: values[torch.arange(share) % len(values)] for name, values in sample.items()}
+        return taken(sample, torch.arange(share) % len(sample["index"]))
 
     def _augmented(self, sample: Batch) -> Batch:
         """As in evaluation. ConfigError C118 where the augmentation does not fit."""
         with self._fitting(sample):
             return self._finish(training=False)(move(sample, self.device), 0)
+
+    def augmenter(self) -> Callable[[Batch, int], Batch]:
+        """Return what augments a training batch, on the device, of an epoch."""
+        return self._finish(training=True)
 
     def _try_training(self, sample: Batch) -> None:
         """The augmentation as in training, once and on the host, so that what does not fit is said before the first step. ConfigError C118."""
@@ -314,7 +320,10 @@ class Assembly:
     def _fitting(self, sample: Batch) -> Generator[None]:
         try:
             yield
-        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        except Exception as error:
+            raise_if_user_error(error, self.allowed, described(sample), "mend it, or set the augment's keys to what the data is")
+            if not isinstance(error, MISFITS):
+                raise
             raise _misfit_of("augment", self.config["augment"], sample, error) from error
 
     def _checkpoints(self, run_dir: Path, say: Callable[[str], None]) -> CheckpointFolder:
@@ -437,21 +446,30 @@ def _compile(model: nn.Module, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Config) -> None:
-    """Run the model on a few records, as in evaluation, so that a shape that does not fit is said before the first step."""
+def check_fit(model: nn.Module, objective: Objective, batch: Batch, config: Config, packages: Sequence[str] = ()) -> None:
+    """Run the model on a few records, as in evaluation, so that a shape that does not fit is said before the first step.
+
+    Raises:
+        ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
+        UserCodeError: U100 for an exception in the user's own code.
+
+    """
     model.eval()
     try:
-        objective(model, batch)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        outcome = objective(model, batch)
+    except Exception as error:
+        raise_if_user_error(error, packages, described(batch), "mend it, or set the model's keys to what the data is")
+        if not isinstance(error, MISFITS):
+            raise
         raise _misfit_of("model", config["model"], batch, error) from error
+    check_outcome(outcome)
     model.train()
 
 
 def _misfit_of(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
-    fields = ", ".join(f"{field} {tuple(t.shape[1:])}" for field, t in batch.items() if field != "index")
-    why = f"there is no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {last_line(error)}"
-    what = f"does not fit the data's {fields} ({why})"
+    why = f"there is no {words_of(error)}" if isinstance(error, KeyError) else f"{type(error).__name__}: {last_line(error)}"
+    what = f"does not fit the data's {described(batch)} ({why})"
     fix = "set the model's keys (in_channels, num_classes, ...) or the objective's input and target to what the data is"
-    if "Byte" in why and any(tensor.dtype == torch.uint8 for tensor in batch.values()):
+    if "Byte" in why and any(tensor.dtype == torch.uint8 for tensor in tensors(batch).values()):
         fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
     return ConfigError(118, f"{name} = {block['_target_']}", what, fix if name == "model" else "set its keys to what the data is")

@@ -13,8 +13,9 @@ from typing import Any, get_args
 import torch
 from hydra.utils import instantiate
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, words_of
 from framework.targets import Config, check_name, is_allowed, targets
+from framework.user_code import raise_if_user_error
 
 
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
@@ -31,22 +32,29 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
         return deferred.func(*deferred.args, **arguments)  # not deferred(): that checks Hydra's policy at each call, 80 us
     except torch.OutOfMemoryError:
         raise
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(113, f"{where} = {block['_target_']}", last_line(error), "correct its arguments") from error
     except Exception as error:
+        raise_if_user_error(error, allowed, fix=f"mend it, or correct the arguments of {where}")
+        if isinstance(error, TypeError | ValueError | RuntimeError):
+            raise _refused(where, block, error) from error
         if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-            raise ConfigError(
-                113, f"{where} = {block['_target_']}", last_line(error.__cause__ or error), "correct its arguments"
-            ) from error
+            raise _refused(where, block, error.__cause__ or error) from error
         raise
+
+
+def _refused(where: str, block: Config, error: BaseException) -> ConfigError:
+    return ConfigError(113, f"{where} = {block['_target_']}", last_line(error), "correct its arguments")
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     """What the name stands for must live where the name says: ``framework.cli.os.system`` does not."""
     try:
         found = _resolve(target)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(105, f"{where}._target_ = {target}", f"cannot be found ({error})", "correct the name") from error
+    except Exception as error:
+        raise_if_user_error(error, allowed, fix=f"mend it: {where}._target_ = {target} cannot be loaded")
+        if isinstance(error, ImportError | AttributeError):
+            what = f"cannot be found ({words_of(error)})"
+            raise ConfigError(105, f"{where}._target_ = {target}", what, "correct the name") from error
+        raise
     home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
     if not callable(found) or not is_allowed(home, allowed):
         raise ConfigError(
@@ -97,4 +105,4 @@ def _misfit(annotation: Any, value: Any) -> str | None:
 
 def last_line(error: BaseException) -> str:
     """What ``error`` says, on one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return words_of(error) or type(error).__name__

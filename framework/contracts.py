@@ -501,7 +501,7 @@ class Precision(Protocol):
 @dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond at every step
 class Outcome:
     """What an objective found: ``loss`` (mean over ``count`` records, 0-d), ``sums`` (tensors whose elements add up over the records:
-    0-d, or a value per record, which saves summing at every step).
+    0-d, or a value per record, which saves summing at every step). A tensor of another form is refused: ConfigError C220.
     """
 
     loss: Tensor

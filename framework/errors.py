@@ -65,6 +65,32 @@ class DistributedError(PacelineError):
     letter, exit_code = "P", 7
 
 
+class UserCodeError(PacelineError):
+    """The user's own code raised an exception: ``framework.user_code``. Exit code 9."""
+
+    letter, exit_code = "U", 9
+
+
+class UserRecordError(UserCodeError, DataError):
+    """The user's own code raised an exception for one record, which packing may skip as it skips bad data."""
+
+
+def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[PacelineError]]:
+    """Return every kind of error by the name of its class."""
+    kinds = {kind.__name__: kind}
+    for narrower in kind.__subclasses__():
+        kinds.update(error_kinds(narrower))
+    return kinds
+
+
+def words_of(error: BaseException, most: int = 300) -> str:
+    """Return what an exception says, on one line of at most ``most`` characters, also if its own ``__str__`` fails."""
+    try:
+        return " ".join(str(error).split())[:most]
+    except Exception:  # noqa: BLE001  # a user's exception may do anything
+        return "no words"
+
+
 EXIT_SKIPPED = 8  # packed, but for bad items that pack.on_error=skip left out
 EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT

@@ -7,13 +7,14 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from framework.batch import Batch
+from framework.batch import Batch, tensors
 from framework.contracts import Outcome
-from framework.errors import ResourceError
+from framework.errors import ResourceError, words_of
 from framework.passes import Passes
 from framework.settings import DALI
 from framework.signature import static_signature
 from framework.stepper import Stepper
+from framework.tally import check_outcome
 
 WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
 
@@ -76,7 +77,7 @@ class CudaRecorder:
             torch.rand(1, device=self._device).cpu()
             torch.cuda.set_rng_state(generator, self._device)  # the step is done again, kernel by kernel, and draws the same
         except RuntimeError as error:
-            what = f"the step cannot be captured, and the device is of no use after it ({' '.join(str(error).split())[:200]})"
+            what = f"the step cannot be captured, and the device is of no use after it ({words_of(error)[:200]})"
             raise ResourceError(111, "cuda_graph = true", what, "leave it out") from error
 
 
@@ -118,6 +119,9 @@ class GraphedPasses:
 
     def _fits(self, batch: Batch) -> bool:
         """Whether it is shaped as what is captured; until something is, as the newest: an epoch that is gone on with may begin with its last."""
+        if len(tensors(batch)) < len(batch):
+            self._tell("the batch has values that are no tensors")
+            return False
         if batch.keys() == self._inputs.keys() and all(_alike(batch[name], one) for name, one in self._inputs.items()):
             return True
         if self._replay is None:
@@ -128,15 +132,19 @@ class GraphedPasses:
         try:
             self._replay = self.recorder.capture(self._step)
         except RuntimeError as error:
-            self._failed = True
             self.stepper.optimizer.zero_grad(set_to_none=True)
-            what = " ".join(str(error).split())[:200]
-            self.say(f"note: cuda_graph=true: the step cannot be captured ({what}); it runs kernel by kernel")
+            what = words_of(error)[:200]
+            self._tell(what)
         return not self._failed
+
+    def _tell(self, what: str) -> None:
+        self._failed = True
+        self.say(f"note: cuda_graph=true: the step cannot be captured ({what}); it runs kernel by kernel")
 
     def _step(self) -> None:
         """What is captured."""
         found = self._unmarked(self._inputs, 1.0, True)
+        check_outcome(found)
         self.stepper.update()
         self._found = Outcome(found.loss.detach(), {name: one.detach() for name, one in found.sums.items()}, found.count)
 

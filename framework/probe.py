@@ -15,14 +15,17 @@ from typing import Any, final
 import torch
 
 from framework.assemble import Assembly
-from framework.batch import Batch
+from framework.batch import Batch, taken
 from framework.contracts import Loader, LoaderStats, MicroBatch, MicroBatches
-from framework.data.workers import AHEAD
+from framework.data.source import StoreSource
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.stream import StreamLoader
 from framework.measure.spread import spread_share
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
+QUEUED = (PrefetchLoader, StreamLoader)  # by type: a user's loader may use the same names for something else
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,9 @@ class Probe:
 
     def compute(self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None) -> Rate:
         """Training steps on one batch for ever: what is left when no step waits for data. ``num_records``: on so many of it only."""
-        batch = {name: tensor[:num_records] for name, tensor in self.batch().items()}
+        batch = self.batch()
+        if num_records is not None:
+            batch = taken(batch, torch.arange(min(num_records, len(batch["index"]))))
         return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
 
     def batch(self) -> Batch:
@@ -191,13 +196,14 @@ class Probe:
     @property
     def ahead(self) -> int:
         """Batches that may lie ready before a step: what the source and the loader read ahead."""
-        workers = getattr(self.assembly.train_source, "workers", None)
-        of_source = 0 if workers is None or not workers.num else AHEAD * (workers.num if workers.kind == "process" else 1)
-        return of_source + int(getattr(self.assembly.train, "depth", 0))
+        source, loader = self.assembly.train_source, self.assembly.train
+        of_source = source.num_ahead if isinstance(source, StoreSource) else 0
+        return of_source + (loader.depth if isinstance(loader, QUEUED) else 0)
 
     def ready(self) -> int:
         """Batches that lie ready in the loader."""
-        return getattr(self.assembly.train, "num_ready", 0)
+        loader = self.assembly.train
+        return loader.num_ready if isinstance(loader, QUEUED) else 0
 
     def close(self) -> None:
         self.assembly.close()

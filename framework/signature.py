@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from framework.user_code import raise_if_user_error
+
 
 class Signature(NamedTuple):
     """Names of the parameters; ``open`` where any keyword is taken."""
@@ -45,7 +47,11 @@ def _module_path(parts: tuple[str, ...]) -> Path | None:
 
 @cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except SyntaxError as error:
+        raise_if_user_error(error)
+        raise
 
 
 def _find(path: Path, names: list[str]) -> Signature | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts import Outcome
+from framework.errors import ConfigError
 
 SHOWN = 5  # records named of a batch that went wrong
 
@@ -69,6 +70,42 @@ class Columns(NamedTuple):
     sums: dict[str, Tensor]
 
 
+def check_outcome(outcome: Any) -> None:
+    """Check that an objective returned what can be added up. Numbers in ``sums`` become tensors. ConfigError C220."""
+    if not isinstance(outcome, Outcome):
+        fix = "return framework.contracts.Outcome(loss, sums, count)"
+        raise ConfigError(220, "the objective's result", f"a {type(outcome).__name__}, not an Outcome", fix)
+    loss: Any = outcome.loss
+    sums: Any = outcome.sums
+    if not isinstance(loss, Tensor) or loss.dim():
+        fix = "return the mean over the records"
+        raise ConfigError(220, "Outcome.loss", f"{_form(loss)}, not a tensor without dimensions", fix)
+    if not isinstance(sums, dict):
+        raise ConfigError(220, "Outcome.sums", f"{_form(sums)}, not a dict", "return tensors by name")
+    for name, value in sums.items():
+        if not isinstance(value, Tensor):
+            sums[name] = _as_tensor(name, value)
+        elif value.dim() and value.shape != (outcome.count,) and value.numel() != 1:
+            raise _no_sum(name, value)
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    if not isinstance(value, int | float):
+        raise _no_sum(name, value)
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _no_sum(name: str, value: Any) -> ConfigError:
+    what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
+    fix = "return a tensor without dimensions; of a matrix, such as a confusion, an entry per element"
+    return ConfigError(220, f"Outcome.sums['{name}']", what, fix)
+
+
+def _form(value: Any) -> str:
+    """Return what a value is, for messages. Never raises."""
+    return f"has the shape {list(value.shape)}" if isinstance(value, Tensor) else f"is a {type(value).__name__}"
+
+
 def _nothing(outcome: Outcome) -> Outcome:
     sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
     return Outcome(torch.zeros_like(outcome.loss), sums, 0)
@@ -84,7 +121,11 @@ class Tally:
         self.carried = 0.0  # records in it, over all ranks
 
     def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
-        """Keep a pass, without its graph; as nothing where its records do not count (fillers)."""
+        """Keep a pass, without its graph; as nothing where its records do not count (fillers). ConfigError C220."""
+        check_outcome(outcome)
+        if self._passes and outcome.sums.keys() != self._passes[0].outcome.sums.keys():
+            had, has = (", ".join(sums) or "nothing" for sums in (self._passes[0].outcome.sums, outcome.sums))
+            raise ConfigError(220, "Outcome.sums", f"has {has}, and had {had} one pass before", "return the same keys every time")
         outcome.loss = outcome.loss.detach()
         self._passes.append(Pass(outcome if counts else _nothing(outcome), step, index))
 

@@ -4,7 +4,7 @@ import threading
 import pytest
 import torch
 
-from framework.batch import empty, move, pin, use
+from framework.batch import described, empty, move, pin, taken, tensors, use
 from tests.data.fuzz import in_a_process
 
 BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
@@ -20,6 +20,29 @@ def test_moving_gives_a_dictionary_of_its_own():
     moved = move(BATCH, torch.device("cpu"))
     moved["new"] = moved.pop("image")
     assert set(BATCH) == {"index", "image"}
+
+
+MIXED = {**BATCH, "name": ["a", "b", "c"], "origin": "here"}
+
+
+def test_what_is_no_tensor_is_carried_along_without_moving():
+    for same in (move(MIXED, torch.device("meta")), pin({"name": MIXED["name"], "origin": "here"})):
+        assert same["name"] is MIXED["name"]
+        assert same["origin"] == "here"
+    assert list(tensors(MIXED)) == ["index", "image"]
+
+
+def test_records_are_taken_from_tensors_and_lists():
+    found = taken(MIXED, torch.tensor([2, 0]))
+    assert (found["index"].tolist(), found["name"], found["origin"]) == ([2, 0], ["c", "a"], "here")
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [(MIXED, "image (1, 2, 2), name list of 3, origin str"), (None, "a NoneType"), ({3: torch.ones(2)}, "")],
+)
+def test_anything_can_be_described(batch, words):
+    assert described(batch) == words
 
 
 def test_moving_takes_every_tensor_to_the_device():

@@ -105,6 +105,22 @@ def test_captured_steps_learn_what_others_learn(kind):
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
 
 
+class Named(FakeLoader):
+    """Whose batches have names, too."""
+
+    def epoch(self, epoch, start=0):
+        for micro in super().epoch(epoch, start):
+            yield micro._replace(batch={**micro.batch, "name": ["a name"] * len(micro.batch["y"])})
+
+
+def test_steps_of_batches_with_strings_are_not_captured_and_this_is_said_once():
+    said, recorder, data = [], Again(), make_data(18, torch.float32)
+    assert trained(recorder, said=said, train=Named(data, 4))[0] == trained(None)[0]
+    assert recorder.captures == 0
+    assert len(said) == 1
+    assert "values that are no tensors" in said[0]
+
+
 def test_a_step_that_cannot_be_captured_is_run_as_it_is_and_said_once():
     said = []
     assert trained(Refuses(), said=said)[0] == trained(None)[0]

@@ -40,6 +40,7 @@ LAYERS = {
         "passes",
         "stepper",
         "signature",
+        "user_code",
         "targets",
         "settings",
         "span",

@@ -112,7 +112,15 @@ def test_recipes_are_short():
 
 def test_every_error_number_is_documented_and_every_documented_one_is_used():
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    letters = {"Config": "C", "Data": "D", "Checkpoint": "K", "Resource": "R", "Numeric": "N", "Distributed": "P"}
-    found = re.findall(rf"({'|'.join(letters)})Error\(\s*(\d{{3}})", code)
-    used = {f"{letters[kind]}{number}" for kind, number in found} | {"D108"}  # a worker's, whose kind travels by name
+    letters = {
+        "Config": "C",
+        "Data": "D",
+        "Checkpoint": "K",
+        "Resource": "R",
+        "Numeric": "N",
+        "Distributed": "P",
+        "UserCode": "U",
+    }
+    found = re.findall(rf"\b({'|'.join(letters)})Error\(\s*(\d{{3}})", code)
+    used = {f"{letters[kind]}{number}" for kind, number in found} | {"U100"}  # made of the class that is asked for
     assert used == set(re.findall(r"^\| ([A-Z]\d{3}) \|", (PACKAGE.parent / "docs" / "errors.md").read_text(), re.MULTILINE))

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.contracts import Outcome
-from framework.tally import Tally
+from framework.errors import ConfigError
+from framework.tally import Tally, check_outcome
 
 
 def outcome(values, counts=True):
@@ -138,3 +139,18 @@ def test_a_million_small_losses_keep_their_digits():
 def test_half_precision_counts_are_exact():
     outcomes = [(Outcome(torch.tensor(1.0), {"total": torch.tensor(2000.0, dtype=torch.bfloat16)}, 1), True)] * 3
     assert means(outcomes, one_rank)[0]["total"] == 2000.0
+
+
+def test_a_pass_with_other_sums_than_the_one_before_is_refused():
+    tally, (first, _) = Tally(), outcome([1.0])
+    tally.add(first, True, 1, None)
+    with pytest.raises(ConfigError, match=r"C220.*has hits, late, and had hits one pass before"):
+        tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(3), "1", None])
+def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
+    (found, _) = outcome([1.0, 2.0])
+    found.sums["x"] = value
+    with pytest.raises(ConfigError, match=r"C220.*Outcome\.sums\['x'\]"):
+        check_outcome(found)

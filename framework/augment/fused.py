@@ -13,7 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.batch import Batch
+from framework.batch import Batch, tensors
+from framework.errors import words_of
 
 Finish = Callable[[Batch, Tensor], Batch]  # (batch, the epoch's key) -> the batch, augmented
 AS_OPERATORS_DO = {
@@ -44,6 +45,9 @@ class Fused:
     def __call__(self, batch: Batch, key: Tensor) -> Batch:
         if self._fused is None:
             return self._plain(batch, key)
+        if len(tensors(batch)) < len(batch):  # the compiler would compile anew for every other string
+            self._end("is not possible with values that are no tensors")
+            return self._plain(batch, key)
         kind = tuple((name, tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in batch.items())
         if kind not in self._seen:
             self._seen.add(kind)
@@ -72,7 +76,7 @@ class Fused:
 
 
 def _failure(error: Exception) -> str:
-    what = " ".join(str(error).partition("Set TORCHDYNAMO_VERBOSE")[0].split())[:300]
+    what = words_of(error).partition("Set TORCHDYNAMO_VERBOSE")[0]
     return f"is not possible ({type(error).__name__}: {what})"
 
 

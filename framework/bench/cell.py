@@ -15,10 +15,11 @@ import torch
 
 from framework.bench.yardstick import yardstick
 from framework.durable import write_json
-from framework.errors import DistributedError, PacelineError
+from framework.errors import DistributedError, PacelineError, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.probe import Probe, measured
 from framework.stopping import die_with_parent, install, set_all
+from framework.user_code import user_error
 
 Found = dict[str, Any]
 PARTS = {"train": Probe.train, "loader": Probe.loader, "host": Probe.host, "compute": Probe.compute}
@@ -34,7 +35,10 @@ def measure(spec: Found) -> Found:
         return {"illegal": str(error)}
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything, and out of memory has many names
         traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        fault = user_error(error, spec["allowed"])
+        if fault is not None:
+            return {"illegal": str(fault)}
+        return {"failed": f"{type(error).__name__}: {words_of(error)}"}
     return {"windows": rate.windows, "spans_s": rate.spans_s, "yardstick_per_s": speed}
 
 

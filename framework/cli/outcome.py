@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,22 @@ from framework.cli.environment import without_values
 from framework.cli.rundir import discard_if_empty
 from framework.cli.table import print_run
 from framework.durable import write_json
-from framework.errors import EXIT_INTERRUPTED, DistributedError, PacelineError, ResourceError
+from framework.errors import (
+    EXIT_INTERRUPTED,
+    DistributedError,
+    PacelineError,
+    ResourceError,
+    UserCodeError,
+    words_of,
+)
 from framework.settings import AFTER_STEP, NEXT_FACTS
 from framework.stopping import Stop, reason, undone
+from framework.user_code import user_error
 
+ALL = 1 << 20  # characters
 FILES = (errno.EMFILE, errno.ENFILE)
-REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
 PEER_WORDS = (
     "gloo",
     "Application timeout caused pair closure",
@@ -58,28 +68,36 @@ def told(action: Callable[[Path], Outcome]) -> int:
     return outcome.code
 
 
-def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: bool) -> Outcome:
-    """Do it. Errors become their line; an unexpected one also leaves its traceback in ``run_dir/debug.log``."""
+def outcome_of(action: Callable[[], Outcome], run_dir: Path, show_traceback: bool, packages: Sequence[str] = ()) -> Outcome:
+    """Do it. Errors become their line; one of the user's code, or an unexpected one, leaves its traceback in ``run_dir/debug.log``.
+
+    ``packages``: prefixes of the user's module names, for code of theirs that is installed.
+    """
     try:
         return action()
     except BrokenPipeError:
         raise  # dealt with where the job was started
     except KeyboardInterrupt:  # raised by somebody's code: our handlers raise nothing
         return Outcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
-    except Exception as error:  # noqa: BLE001  # the last resort
+    except (Exception, SystemExit) as error:  # the last resort
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more, at the next worker's end
-        known = _known(error)
+        known = _known(error, packages)
+        if known is None and isinstance(error, SystemExit):
+            raise
         if show_traceback:
             traceback.print_exc()
         step = _step(error)
-        if known is not None:
+        if known is not None and not isinstance(known, UserCodeError):
             return Outcome(known.exit_code, without_values(str(known), run_dir), step)
         log = run_dir / "debug.log"
-        words = " ".join(without_values(str(error), run_dir).split())[:300]
         with suppress(OSError):  # the directory may be what is gone
             log.write_text(without_values("".join(traceback.format_exception(error)), run_dir), encoding="utf-8")
-        reason = f"error[X100]: {type(error).__name__}: {words}; {f'the traceback is in {log}' if log.exists() else 'debug=trace shows more'}"
+        hint = f"the traceback is in {log}" if log.exists() else "debug=trace shows more"
+        if known is not None:
+            return Outcome(known.exit_code, f"{without_values(str(known), run_dir)}; {hint}", step)
+        words = without_values(words_of(error), run_dir)
+        reason = f"error[X100]: {type(error).__name__}: {words}; {hint}"
         return Outcome(1, reason, step)
 
 
@@ -89,7 +107,7 @@ def _step(error: BaseException) -> int | None:
         note.removeprefix(AFTER_STEP)
         for one in _chain(error)
         for note in getattr(one, "__notes__", ())
-        if note.startswith(AFTER_STEP)
+        if isinstance(note, str) and note.startswith(AFTER_STEP)
     ]
     return int(notes[0]) if notes else None
 
@@ -154,32 +172,47 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _known(error: Exception) -> PacelineError | None:
+def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
     """What a user can mend."""
     chain = list(_chain(error))
-    if any(
-        getattr(one, "errno", 0) in FILES or os.strerror(errno.EMFILE) in str(one) for one in chain
-    ):  # whatever was made of it
-        return ResourceError(109, "ulimit -n", "too many open files", "raise it, or use fewer workers, or workers.kind=thread")
-    if any("can't start new thread" in str(one) for one in chain):
-        return ResourceError(110, "threads", "the system starts no more of them", "use fewer workers, or raise 'ulimit -u'")
+    if limit := _limit(chain):
+        return limit
     if isinstance(error, PacelineError):
         return error
-    words = " ".join(str(error).split())[:200]
-    if isinstance(error, OSError) and error.errno in REFUSED:
-        where, what = str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno)}"
-        return ResourceError(101, where, what, "free space or choose another place")
+    words = words_of(error)[:200]
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return _refused(error)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(104, "memory", words or "used up", "lower batch_size, or raise accumulate")
-    return _lost(error, chain, words)
+    # before what is the user's: torch's handlers raise in whatever line is being run
+    found = _lost(error, chain, words) or user_error(error, packages)
+    if found is None and isinstance(error, OSError) and error.errno in REFUSED:
+        return _refused(error)
+    return found
 
 
-def _lost(error: Exception, chain: list[BaseException], words: str) -> PacelineError | None:
+def _limit(chain: list[BaseException]) -> ResourceError | None:
+    """A limit of the system, whatever was made of it."""
+    if any((isinstance(one, OSError) and one.errno in FILES) or os.strerror(errno.EMFILE) in words_of(one, ALL) for one in chain):
+        return ResourceError(109, "ulimit -n", "too many open files", "raise it, or use fewer workers, or workers.kind=thread")
+    if any("can't start new thread" in words_of(one, ALL) for one in chain):
+        return ResourceError(110, "threads", "the system starts no more of them", "use fewer workers, or raise 'ulimit -u'")
+    return None
+
+
+def _refused(error: OSError) -> ResourceError:
+    where, what = str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno or 0)}"
+    return ResourceError(101, where, what, "free space or choose another place")
+
+
+def _lost(error: BaseException, chain: list[BaseException], words: str) -> PacelineError | None:
     """A worker, or another rank."""
-    lost = next((str(one) for one in chain if isinstance(one, RuntimeError) and "DataLoader worker" in str(one)), None)
+    lost = next(
+        (words_of(one, ALL) for one in chain if isinstance(one, RuntimeError) and "DataLoader worker" in words_of(one, ALL)), None
+    )
     if lost is not None:  # torch's SIGCHLD handler raises wherever we are, also where another error is made of it
         fix = "look at memory and /dev/shm, and whether the store was changed, or set workers.kind=thread"
-        return ResourceError(102, "workers", f"a worker process was lost ({' '.join(lost.split())[:200]})", fix)
-    if isinstance(error, RuntimeError) and any(word in str(error) for word in PEER_WORDS):
+        return ResourceError(102, "workers", f"a worker process was lost ({lost[:200]})", fix)
+    if isinstance(error, RuntimeError) and any(word in words_of(error, ALL) for word in PEER_WORDS):
         return DistributedError(103, "a rank", words, "another rank ended or hangs; its own line says why")
     return None

@@ -26,6 +26,7 @@ from framework.errors import (
     DataError,
     DistributedError,
     NumericError,
+    UserCodeError,
 )
 from framework.measure.host import num_cores
 from framework.parallel.hosts import Meeting
@@ -36,7 +37,7 @@ from framework.targets import check_targets
 
 Config = dict[str, Any]
 # what a rank would only end with again
-LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointError, NumericError))
+LASTING = tuple(kind.exit_code for kind in (ConfigError, DataError, CheckpointError, NumericError, UserCodeError))
 
 
 def run_here(
@@ -58,7 +59,7 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     shared = json.loads(meeting.share(None))
     config, run_dir = shared["config"], Path(shared["run_dir"])
     check_targets(config, allowed)
-    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting), run_dir, bool(config["debug"]))
+    outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting), run_dir, bool(config["debug"]), allowed)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
@@ -158,7 +159,8 @@ def run_shared(mine: Config | None) -> int:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
     shared = mine or json.loads(share_text(None))
     run_dir = Path(shared["run_dir"])
-    outcome = outcome_of(partial(_run_shared, shared, mine is not None), run_dir, bool(shared["config"]["debug"]))
+    action, show_traceback = partial(_run_shared, shared, mine is not None), bool(shared["config"]["debug"])
+    outcome = outcome_of(action, run_dir, show_traceback, shared["allowed"])
     if mine is not None:
         return conclude(outcome, run_dir, short=False)
     if outcome.code:
@@ -195,7 +197,8 @@ def _rank(path: str) -> int:
     said.unlink(missing_ok=True)
     _tell_restart(config)
     signals = StopSignals(of_rank=True)
-    outcome = outcome_of(partial(_run, _restartable(config, run_dir), run_dir, allowed, signals), run_dir, bool(config["debug"]))
+    action = partial(_run, _restartable(config, run_dir), run_dir, allowed, signals)
+    outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
     write_json(said, outcome._asdict())
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         return outcome.code

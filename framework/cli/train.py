@@ -202,7 +202,8 @@ def _attempt(config: Config, run_dir: Path, allowed: tuple[str, ...], is_sweep: 
 
         if "RANK" in os.environ:
             return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-        outcome = outcome_of(partial(run_here, config, run_dir, allowed, meeting, is_sweep), run_dir, bool(config["debug"]))
+        action = partial(run_here, config, run_dir, allowed, meeting, is_sweep)
+        outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
     with uninterrupted():
         return conclude(outcome, run_dir, short=is_sweep)
 

@@ -18,8 +18,9 @@ from framework.data.label_map import decode_labels
 from framework.data.scale import scale_into
 from framework.data.stages import Stopwatch
 from framework.data.window import window_pixels
-from framework.errors import DataError, PacelineError
+from framework.errors import DataError, PacelineError, UserRecordError, words_of
 from framework.order import ON_HOST, draws, record_seeds
+from framework.user_code import user_error
 
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 
@@ -296,11 +297,12 @@ class BatchReader:
             return {name: _chw(np.asarray(image)) for name, image in found.items()}
         except PacelineError:
             raise
-        except Exception as error:
-            what = f"the transform failed on it ({plain(error)})"
-            raise DataError(
-                120, self.store.name(index), what, "mend the function, or see it with debug=trace workers.num=0"
-            ) from error
+        except (Exception, SystemExit) as error:
+            record, fix = self.store.name(index), "mend the function, or see it with debug=trace workers.num=0"
+            fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
+            if fault is not None:
+                raise fault from error
+            raise DataError(120, record, f"the transform failed on it ({plain(error)})", fix) from error
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
@@ -318,8 +320,4 @@ def _chw(image: np.ndarray) -> Tensor:
 
 def plain(error: BaseException) -> str:
     """An exception's kind and words in at most 300 characters, also where its own ``__str__`` fails."""
-    try:
-        words = " ".join(str(error).split())[:300]
-    except Exception:  # noqa: BLE001  # a user's exception may do anything
-        words = "no words"
-    return f"{type(error).__name__}: {words}"
+    return f"{type(error).__name__}: {words_of(error)}"

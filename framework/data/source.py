@@ -7,7 +7,7 @@ from typing import final
 from framework.batch import Batch
 from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore, SourceContext, notes_of
 from framework.data.reader import BatchReader, Request
-from framework.data.workers import Workers
+from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError
 from framework.heap import keep_freed_memory
 from framework.order import Order, spread
@@ -51,6 +51,13 @@ class StoreSource:
             close = getattr(batches, "close", None)  # a plain map has nothing to close
             if close is not None:
                 close()
+
+    @property
+    def num_ahead(self) -> int:
+        """Batches that workers may hold ready."""
+        if not self.workers.num:
+            return 0
+        return AHEAD * (self.workers.num if self.workers.kind == "process" else 1)
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -16,12 +17,13 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from framework.batch import Batch
+from framework.batch import Batch, tensors
 from framework.data.reader import BatchReader, Request, Timed, Work, plain
 from framework.data.stages import Stages
-from framework.errors import ConfigError, DataError, PacelineError, ResourceError
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.native import crowded, limit_threads
 from framework.stopping import deaf_children, set_all
+from framework.user_code import user_error
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
 LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
@@ -284,10 +286,13 @@ class Failure(NamedTuple):
 
     words: tuple[int, str, str, str]
     kind: str
+    trace: str = ""
 
     def error(self) -> PacelineError:
-        kinds = {kind.__name__: kind for kind in PacelineError.__subclasses__()}
-        return kinds[self.kind](*self.words)
+        error = error_kinds()[self.kind](*self.words)
+        if self.trace:
+            error.add_note(self.trace)
+        return error
 
 
 class _Requests:
@@ -302,7 +307,7 @@ class _Requests:
 def _share(batch: Batch) -> None:
     """Move a batch into shared memory here, where an error can be told: in the thread that sends it, it would be lost, and the batch with it."""
     try:
-        for tensor in batch.values():
+        for tensor in tensors(batch).values():
             tensor.share_memory_()
     except (RuntimeError, OSError) as error:
         fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
@@ -322,10 +327,11 @@ class _Reads(Dataset[Any]):
             _share(found.batch)
             return found
         except PacelineError as error:
-            return Failure(error.args, type(error).__name__)
-        except Exception as error:  # noqa: BLE001  # anything a user's code may raise
+            return Failure(error.args, type(error).__name__, "".join(traceback.format_exception(error)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # anything a user's code may raise
             where, fix = f"records {request.indices[:4].tolist()}...", "try workers.num=0 to see it in place"
-            return Failure((108, where, plain(error), fix), DataError.__name__)
+            told = user_error(error, about=where, fix=fix) or DataError(108, where, plain(error), fix)
+            return Failure(told.args, type(told).__name__, "".join(traceback.format_exception(error)))
 
 
 def _same(batch: Any) -> Any:

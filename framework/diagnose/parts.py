@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from framework.batch import Batch, pin
+from framework.batch import Batch, pin, tensors
 from framework.contracts import RecordStore
 from framework.data.decode import image_size
 from framework.data.folder import FolderStore
@@ -24,6 +24,7 @@ from framework.data.lmdb import LMDBStore
 from framework.data.page_cache import cached_share
 from framework.data.reader import BatchReader, Request
 from framework.data.shards import ShardedStore
+from framework.data.source import StoreSource
 from framework.diagnose.disk import disk_kind
 from framework.diagnose.facts import Facts, Machine, Rates, Settings, Storage
 from framework.measure.host import num_cores
@@ -57,9 +58,9 @@ def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> Fact
     probe = setting.probe()
     try:
         source = probe.assembly.train_source
-        store, reader = getattr(source, "store", None), getattr(source, "read", None)
+        store, reader = (source.store, source.read) if isinstance(source, StoreSource) else (None, None)
         storage = None if store is None else storage_of(store, probe.config)  # first: reading would warm the cache
-        alone = _alone(setting, probe, store, reader if isinstance(reader, BatchReader) else None, seconds, say)
+        alone = _alone(setting, probe, store, reader, seconds, say)
         together = _together(probe, seconds, say)
         compute, whole = together["compute"], together["whole"]
         rates = Rates(
@@ -229,7 +230,7 @@ def _copy_rate(probe: Probe) -> float | None:
     device = probe.assembly.device
     if device.type != "cuda":
         return None
-    host: Batch = pin({name: tensor.cpu() for name, tensor in next(probe.assembly.train_source.batches(0)).batch.items()})
+    host: Batch = pin({name: one.cpu() for name, one in tensors(next(probe.assembly.train_source.batches(0)).batch).items()})
     for _ in range(3):
         _copied(host, device)
     times_s = sorted(_copied(host, device) for _ in range(10))
@@ -266,10 +267,10 @@ def settings_of(probe: Probe) -> Settings:
     """What was chosen, with the number of workers that came of it."""
     config, source = probe.config, probe.assembly.train_source
     transform = probe.assembly.build("transform")
-    workers = getattr(source, "workers", None)
+    typed_workers = config["workers"]["num"] or 0
     return Settings(
         len(next(iter(source.order.shares(0))).indices),
-        int(getattr(workers, "num", config["workers"]["num"] or 0)),
+        source.workers.num if isinstance(source, StoreSource) else typed_workers,
         config["workers"]["kind"],
         _module(config["loader"]),
         _module(config["precision"]),

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import framework
+from framework.batch import move
 from framework.probe import Probe
 
 OURS = str(Path(framework.__file__).parent) + os.sep
@@ -61,11 +62,10 @@ def _step_of(probe: Probe) -> Callable[[], None]:
     batches = assembly.train_source.batches(0)
     host = next(batches).batch
     batches.close()
-    context = getattr(assembly.train, "context", None)
+    augment = assembly.augmenter()
 
     def step() -> None:
-        batch = {name: tensor.to(assembly.device) for name, tensor in host.items()}
-        batch = batch if context is None else context.augment(batch, 0)
+        batch = augment(move(host, assembly.device), 0)
         with trainer.precision.autocast():
             outcome = trainer.objective(trainer.model, batch)
         trainer.precision.backward(outcome.loss)

@@ -13,7 +13,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from framework.batch import Batch, move, pin, use
+from framework.batch import Batch, move, pin, tensors, use
 from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
 from framework.loader.queue import Ahead, Occupancy
 from framework.native import beside
@@ -92,7 +92,7 @@ class StreamLoader:
     def _arrive(self, copy: _Copy) -> None:
         current = torch.cuda.current_stream(self.context.device)
         current.wait_event(copy.done)
-        for tensor in copy.device.batch.values():
+        for tensor in tensors(copy.device.batch).values():
             tensor.record_stream(current)
 
     def _host(self, epoch: int, start: int) -> MicroBatches:

@@ -24,6 +24,8 @@ class Classify:
         correct = logits.argmax(1) == (
             target.argmax(1) if target.is_floating_point() else target
         )  # integers: no graph grows here
+        if correct.dim() > 1:  # label maps: of each record, the share of its pixels
+            correct = correct.float().flatten(1).mean(1)
         return Outcome(loss, {"accuracy": correct}, len(target))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:

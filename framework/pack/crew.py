@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, final
 import torch
 
 from framework.durable import uninterrupted
-from framework.errors import PacelineError, ResourceError
+from framework.errors import PacelineError, ResourceError, words_of
 from framework.heap import keep_freed_memory
 from framework.stopping import deaf_children, die_with_parent, set_all
+from framework.user_code import user_error
 
 Say = Callable[[Any], None]
 Heard = Callable[[Any, Any], None]  # (task, what it said)
@@ -153,5 +154,8 @@ def _attempt(work: Work, task: Any, connection: Connection) -> tuple[str, Any]:
         return "error", error
     except MemoryError:
         return "error", ResourceError(152, "workers", "a packing process had no memory left", "use fewer workers")
-    except Exception as error:  # noqa: BLE001  # told to the parent, which ends
-        return "failed", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # told to the parent, which ends
+        fault = user_error(error)
+        if fault is not None:
+            return "error", fault
+        return "failed", f"{type(error).__name__}: {words_of(error)}\n{traceback.format_exc()}"

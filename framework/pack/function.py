@@ -8,10 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from framework.contracts import Chunk, Manifest
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, UserRecordError, words_of
 from framework.pack.files import find_files, named_files
 from framework.pack.label import check_classes
 from framework.pack.value import Row, chunk_of, first_fields
+from framework.user_code import user_error
 
 MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
 
@@ -64,16 +65,20 @@ class FunctionInput:
         return chunk_of(rows, keys, self.manifest.fields, keys.__getitem__)
 
     def _rows(self, index: int) -> list[Row]:
-        """DataError D168 for whatever the function raises, D167 for what is no record."""
+        """DataError D168, or U100 with the user's line, for whatever the function raises; D167 for what is no record."""
         try:
             found = self.call(self.items[index][1])
             rows = [found] if isinstance(found, dict) else list(found)
             return [{str(field): _value(value) for field, value in row.items()} for row in rows]
         except DataError:
             raise
-        except Exception as error:
-            what = f"{self.function} raised {type(error).__name__}: {error}"
-            raise DataError(168, self.name(index), what, "mend the function, or remove the item") from error
+        except (Exception, SystemExit) as error:
+            fix, packages = "mend the function, or remove the item", (f"{self.function.partition('.')[0]}.",)
+            fault = user_error(error, packages, self.name(index), fix, UserRecordError)
+            if fault is not None:
+                raise fault from error
+            what = f"{self.function} raised {type(error).__name__}: {words_of(error)}"
+            raise DataError(168, self.name(index), what, fix) from error
 
     def name(self, index: int) -> str:
         return str(self.items[index][1])

@@ -292,7 +292,7 @@ def _told(work: Work, item: int, error: DataError) -> Bad:
     """``error`` as a line of the list of bad items, or raised where none may be skipped."""
     if not work.skip:
         raise error
-    return Bad(item, work.source.name(item), f"D{error.args[0]}", " ".join(str(error.args[2]).split()))
+    return Bad(item, work.source.name(item), f"{error.letter}{error.args[0]}", " ".join(str(error.args[2]).split()))
 
 
 def _checked(work: Work, start: int, stop: int) -> Chunk:

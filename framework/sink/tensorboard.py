@@ -7,7 +7,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from framework.batch import Batch
+from framework.batch import Batch, tensors
 from framework.contracts import Report, RunContext
 
 
@@ -62,5 +62,10 @@ def _times(report: Report) -> dict[str, float]:
 
 def _images(sample: Batch, count: int) -> dict[str, Tensor]:
     """The fields of a batch that are images: uint8 [B, 1 or 3, H, W]."""
-    fields = {name: t[:count] for name, t in sample.items() if t.dtype == torch.uint8 and t.dim() == 4 and t.shape[1] in (1, 3)}
-    return fields if count else {}
+    if not count:
+        return {}
+    return {name: one[:count] for name, one in tensors(sample).items() if _is_image(one)}
+
+
+def _is_image(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.uint8 and tensor.dim() == 4 and tensor.shape[1] in (1, 3)

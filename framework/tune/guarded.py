@@ -13,7 +13,7 @@ from itertools import count
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
-from framework.errors import PacelineError, ResourceError
+from framework.errors import PacelineError, ResourceError, error_kinds
 from framework.tune.memory import available_bytes, spare_bytes
 from framework.tune.sizes import Trial
 
@@ -133,7 +133,7 @@ def _error(answer: dict[str, Any], where: str) -> PacelineError:
     """The error that a process answered with."""
     if "error" in answer:
         kind, words = answer["error"]
-        return {found.__name__: found for found in PacelineError.__subclasses__()}[kind](*words)
+        return error_kinds()[kind](*words)
     return ResourceError(104, where, answer["why"], "free memory, or choose a smaller model")
 
 

@@ -12,12 +12,13 @@ from typing import Any, TextIO
 
 import torch
 
-from framework.errors import PacelineError
+from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
 from framework.probe import Probe
 from framework.stopping import die_with_parent, set_all
 from framework.tune.memory import forget_peak, limit_this_process, peak_bytes
 from framework.tune.visit import visit
+from framework.user_code import user_error
 
 Config = dict[str, Any]
 BURN_IN_S = 0.15
@@ -40,7 +41,7 @@ def sized(config: Config, batch_size: int) -> Config:
 
 def is_memory(error: BaseException) -> bool:
     """Whether an error is that of memory used up, on either device, here or in a worker."""
-    text = f"{type(error).__name__} {error}"
+    text = f"{type(error).__name__} {words_of(error)}"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in MEMORY_WORDS)
 
 
@@ -68,7 +69,8 @@ def attempt(config: Config, allowed: tuple[str, ...], request: dict[str, Any], c
     except PacelineError as error:
         return {"why": str(error), "memory": is_memory(error), "error": [type(error).__name__, list(error.args)]}
     except Exception as error:  # noqa: BLE001  # whatever a model says to a batch too large for it
-        return {"why": " ".join(f"{type(error).__name__}: {error}".split())[:200], "memory": is_memory(error)}
+        why = str(user_error(error, allowed) or f"{type(error).__name__}: {words_of(error)}")
+        return {"why": why[:300], "memory": is_memory(error)}
     return {"rates": [found.rate], "step_s": found.step_s, "peak_bytes": _peak(cuda)}
 
 

@@ -19,7 +19,7 @@ from framework.data.lmdb import lmdb_source
 from framework.data.reader import Request, Timed, Work
 from framework.data.source import StoreSource
 from framework.data.workers import AHEAD, Workers
-from framework.errors import ConfigError, DataError, PacelineError, ResourceError  # noqa: F401  # for SCRIPT
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError, UserCodeError  # noqa: F401  # for SCRIPT
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
@@ -144,7 +144,8 @@ def test_a_closed_iterator_leaves_no_old_result_to_the_next(make, num, kind):
 
 
 def test_any_error_in_a_process_comes_back_in_words_that_name_the_records(make):
-    with pytest.raises(DataError, match=r"D108.*records \[3\].*LookupError: a user's mistake"):
+    words = r"U100.*test_workers\.py:\d+: in _stumble: LookupError: a user's mistake \(records \[3\]"
+    with pytest.raises(UserCodeError, match=words):
         list(make(_stumble, 2, "process").map(_requests(9)))
 
 
@@ -337,7 +338,8 @@ def test_whatever_a_function_raises_is_one_line_that_names_the_record(fault, num
     loader = _loader(loader, _source(FAULTS[fault], num_workers=num, worker_kind=kind))
     batches = loader.epoch(0)
     assert next(batches).batch["index"].tolist() == [0, 1, 2, 3]
-    with pytest.raises(DataError, match=r"^error\[D120\]: x\.h5: record 5 \(record-5\): the transform failed on it") as caught:
+    words = rf"^error\[U100\]: .*test_workers\.py:\d+: in _{fault}: .*\(x\.h5: record 5 \(record-5\)\)"
+    with pytest.raises(DataError, match=words) as caught:
         next(batches)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from framework.errors import DataError, ResourceError
+from framework.errors import DataError, ResourceError, UserCodeError
 from framework.pack.crew import Crew
 
 
@@ -66,7 +66,8 @@ def test_our_errors_come_as_they_are(num_workers):
 
 
 def test_an_error_that_cannot_be_pickled_comes_as_text():
-    with pytest.raises(RuntimeError, match=r"Local: words\n.*Traceback"), Crew(work, 1, lambda *_: None) as crew:
+    words = r"U100.*test_crew\.py:\d+: in work: Local: words"
+    with pytest.raises(UserCodeError, match=words), Crew(work, 1, lambda *_: None) as crew:
         results(crew, [("odd", "words")])
 
 

@@ -89,8 +89,8 @@ def test_arguments_can_be_given():
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        ("raise", r"D168.*raise: mine\.odd raised ZeroDivisionError: integer division"),
-        ("late", r"D168.*late: mine\.odd raised ZeroDivisionError"),
+        ("raise", r"U100.*test_function\.py:\d+: in odd\..*: ZeroDivisionError: integer division.* \(raise\)"),
+        ("late", r"U100.*in odd\..*: ZeroDivisionError: .*\(late\)"),
         ("none", r"D168.*none: mine\.odd raised TypeError"),
         ("number", r"D168.*number"),
         ("text", r"D167.*text: x: is <U5"),
