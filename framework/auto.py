@@ -104,11 +104,11 @@ class _Data:
         return next((name for name in ("image", *images) if name in self.fields), None)
 
     def channels(self, name: str | None) -> int | None:
-        return None if name not in self.fields else _num_channels(self.fields[name])
+        return None if name is None or name not in self.fields else _num_channels(self.fields[name])
 
     def statistics(self, name: str | None) -> ChannelStatistics | None:
         """Return what was measured while packing, or measure now: older stores and folders of images have none."""
-        if name not in self.fields or num_channels(self.fields[name]) is None:
+        if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
             return None
         stored = self.source.manifest.statistics
         if name in stored:

@@ -26,7 +26,7 @@ DIGITS = 6  # significant; the same for every layout and order of the values
 class _Share(NamedTuple):
     """One record's share of a channel: number of values, their mean, and the sum of squared distances from it."""
 
-    count: int
+    num_values: int
     mean: float
     squares: float
 
@@ -157,11 +157,11 @@ def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStati
     if not records:
         return None
     for shares in zip(*records, strict=True):
-        count = sum(share.count for share in shares)
+        count = sum(share.num_values for share in shares)
         if not count or not all(math.isfinite(share.squares) for share in shares):
             return None
-        mean = math.fsum(share.count * share.mean for share in shares) / count
-        between = math.fsum(share.count * (share.mean - mean) ** 2 for share in shares)
+        mean = math.fsum(share.num_values * share.mean for share in shares) / count
+        between = math.fsum(share.num_values * (share.mean - mean) ** 2 for share in shares)
         variance = (math.fsum(share.squares for share in shares) + between) / count
         means.append(_rounded(mean / white))
         deviations.append(_rounded(math.sqrt(variance) / white))

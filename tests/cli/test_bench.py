@@ -13,6 +13,7 @@ import pytest
 from framework.cli.bench import main, taken, two_sides
 from framework.cli.sweep import axes_of
 from framework.errors import ConfigError
+from framework.stopping import children_of, command_of
 from tests.cli.command import is_one_error_line, paceline
 
 SHORT = ("repeats=1", "seconds=0.1", "burn_in=0")
@@ -37,8 +38,7 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
 
 def cells_of(pid: int) -> list[int]:
     """Children of a process that are measurements."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if b"framework.bench.cell" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children_of(pid) if b"framework.bench.cell" in command_of(child)]
 
 
 @pytest.mark.slow

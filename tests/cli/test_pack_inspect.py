@@ -1,11 +1,13 @@
 """``paceline pack`` and ``paceline inspect`` as their users meet them."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework import durable
 from framework.data.store import open_store
 from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_records, write_store
@@ -134,19 +137,28 @@ def many_images(count=600):
     return ["input.path=many", "pack.encode=raw", "pack.size=[32,32]"]
 
 
+def stop_after_first_job(number: int) -> None:
+    """To be run in the packing process: it gets a signal when a first job is finished and another one is at work."""
+    packer = os.getpid()
+
+    def reached(point: str) -> None:
+        if point != "publish.written" or not list(Path().glob("x.h5.parts/0*.json")):
+            return
+        os.kill(packer, number)
+        if os.getpid() != packer:  # a worker, whose job must not end before the packer does
+            time.sleep(3600)
+
+    durable._reached = reached
+
+
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, workers):
     words = [*many_images(1500), f"workers={workers}"]
-    command = [sys.executable, "-m", "framework", "pack", *words]
-    packer = subprocess.Popen([*command, "output.path=x.h5"], stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while not list(Path().glob("x.h5.parts/0*.json")) and time.monotonic() < end:
-        time.sleep(0.005)
-    packer.send_signal(name)
-    said = packer.communicate(timeout=30)[1]
-    assert packer.returncode == (130 if name == signal.SIGINT else 143), said
-    assert said.strip().endswith("finished jobs are kept; the same command goes on")
+    stop = partial(stop_after_first_job, name)
+    stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
+    assert stopped.code == (130 if name == signal.SIGINT else 143), stopped.err
+    assert stopped.err.strip().endswith("finished jobs are kept; the same command goes on")
     assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == ["x.h5.parts"]
     done = paceline("pack", *words, "output.path=x.h5")
     assert "items had been finished before" in done.err

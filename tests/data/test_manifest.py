@@ -52,13 +52,13 @@ def test_a_store_of_schema_2_is_still_read_and_its_kinds_are_derived():
 def test_a_kind_that_cannot_be_is_damage(kind):
     field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": kind}
     with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
-        from_json("x.h5", _changed(fields={"x": field}))
+        from_json("x.h5", _changed(fields={"x": field}, statistics={}))
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "int64"}, {"shape": [3, 4, 4]}, {"shape": []}])
 def test_a_label_map_is_of_bytes_and_has_one_channel(changes):
     field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": "labels"}
-    assert from_json("x.h5", _changed(fields={"x": field})).label_maps == ("x",)
+    assert from_json("x.h5", _changed(fields={"x": field}, statistics={})).label_maps == ("x",)
     with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
         from_json("x.h5", _changed(fields={"x": {**field, **changes}}))
 
@@ -133,7 +133,7 @@ def test_a_schema_that_is_no_number_is_damage(schema):
 )
 def test_a_field_that_cannot_be_is_damage(field):
     with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
-        from_json("x.h5", _changed(fields={"x": field}))
+        from_json("x.h5", _changed(fields={"x": field}, statistics={}))
 
 
 SHARD = {"name": "0.h5", "num_records": 5, "size_bytes": 9, "sha256": "", "digest": ""}

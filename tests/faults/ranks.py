@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from framework.durable import is_alive
+from framework.stopping import children_of, command_of
 from tests.faults.forked import Command, paceline, wait_for
 from tests.faults.training import Place, difference, end_of, go_on, good, torn, words
 
@@ -30,15 +31,7 @@ def importable() -> None:
 
 def ranks_of(pid: int) -> list[int]:
     """The children of ``pid`` that are ranks."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        return [
-            int(child)
-            for child in children.read_text().split()
-            if b"framework.cli.rank" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-    except OSError:
-        return []
+    return [child for child in children_of(pid) if b"framework.cli.start_rank" in command_of(child)]
 
 
 def one_killed(place: Place, draw: random.Random) -> str:

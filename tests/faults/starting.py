@@ -59,16 +59,38 @@ WAYS = (
 )
 
 
-class Started:
-    """``paceline WORDS`` as a user starts it: a new interpreter, the leader of its own process group."""
+AT_IMPORT = """
+import signal, sys
 
-    def __init__(self, words: Sequence[str]) -> None:
+class Finder:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {module!r}:
+            sys.meta_path.remove(Finder)
+            signal.raise_signal({number})
+
+sys.meta_path.insert(0, Finder)
+from framework.__main__ import main
+main()
+"""
+
+
+class Started:
+    """``paceline WORDS`` as a user starts it: a new interpreter, the leader of its own process group.
+
+    Args:
+        words: The command line.
+        program: Python code instead of ``-m framework``.
+    """
+
+    def __init__(self, words: Sequence[str], program: str | None = None) -> None:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         # ranks and workers are known by this, whatever becomes of their parents
         self.mark = f"PACELINE_TEST_OF={os.getpid()}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), name: value}
-        command = [sys.executable, "-m", "framework", *words]
+        start = ["-m", "framework"] if program is None else ["-c", program]
+        command = [sys.executable, *start, *words]
         self.process = subprocess.Popen(
             command, stdout=self.out, stderr=self.err, stdin=subprocess.DEVNULL, env=environment, process_group=0
         )
@@ -191,6 +213,16 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
         ended = second.end()
         found = "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
     return f"{where}: {found}" if found else ""
+
+
+def wrong_at_import(place: Path, way: Way, number: int, module: str) -> str:
+    """Return what goes wrong if a signal arrives just as ``module`` is imported."""
+    before = set(os.listdir(tempfile.gettempdir())), set(os.listdir("/dev/shm"))
+    started = Started(words_of(way, place), AT_IMPORT.format(module=module, number=int(number)))
+    done = started.end()
+    if not done.code:
+        return f"{module} is not imported"
+    return fault_of(done, number) or left_behind(started, done.code, before, place, way)
 
 
 def fault_of(done: Done, number: int) -> str:

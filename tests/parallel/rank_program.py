@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import random
+import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
 from framework.parallel.ranks import environment_rank, share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
+from framework.stopping import set_all
 from tests.contract.parallel_facts import facts_of
 
 CPU = torch.device("cpu")
@@ -191,6 +193,13 @@ def fail(folder):
         time.sleep(0.01)
     if RANK == 1:
         sys.exit(7)
+    time.sleep(600)
+
+
+def wait(folder):
+    """Both are up, and wait for each other as ranks do before their first step."""
+    set_all(signal.SIG_DFL)
+    (folder / f"pid.{RANK}").write_text(str(os.getpid()))
     time.sleep(600)
 
 
@@ -401,6 +410,7 @@ def main(program, folder):
         "batch_norm": batch_norm,
         "fail": fail,
         "stumble": stumble,
+        "wait": wait,
         "disagree": disagree,
         "sharded": sharded,
         "options": options,

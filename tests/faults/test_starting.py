@@ -1,0 +1,47 @@
+"""A signal at any moment of start-up: a documented exit code, no traceback, nothing left, and the next run works.
+
+``python -m tests.faults --only starts`` draws a thousand moments.
+"""
+
+import signal
+
+import pytest
+
+from tests.faults import starting
+
+TRAIN, WORKERS, RANKS, ALL_RANKS, SWEEP, PACK = starting.WAYS
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return starting.make_place(tmp_path_factory.mktemp("place"))
+
+
+IMPORTS = [
+    ("framework.cli.main", signal.SIGINT, TRAIN),
+    ("hydra", signal.SIGTERM, TRAIN),
+    ("omegaconf", signal.SIGINT, SWEEP),
+    ("numpy", signal.SIGTERM, TRAIN),
+    ("torch._dynamo", signal.SIGUSR1, TRAIN),
+    ("framework.run", signal.SIGINT, TRAIN),
+    ("framework.cli.rank", signal.SIGTERM, SWEEP),
+    ("torch.distributed.elastic.multiprocessing.api", signal.SIGINT, RANKS),
+]
+
+
+@pytest.mark.parametrize(("module", "number", "way"), IMPORTS, ids=[module for module, _, _ in IMPORTS])
+def test_a_signal_in_an_import(place, module, number, way):
+    assert starting.wrong_at_import(place, way, number, module) == ""
+
+
+MOMENTS = [
+    (0.0, signal.SIGINT, TRAIN),
+    (0.5, signal.SIGTERM, PACK),
+    (2.5, signal.SIGINT, WORKERS),
+    (4.0, signal.SIGTERM, ALL_RANKS),
+]
+
+
+@pytest.mark.parametrize(("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS])
+def test_a_signal_after_some_time_and_the_same_command_again(place, moment_s, number, way):
+    assert starting.wrong(place, way, number, moment_s, go_on=True) == ""
