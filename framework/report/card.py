@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from framework.measure.claim import claim
 from framework.report.compare import Relative, alike
 from framework.report.run import Run
 from framework.report.units import measured, plain, rate, seconds, share
@@ -50,9 +51,9 @@ def _of_many(runs: Sequence[Run], names: Sequence[str], compared: Relative) -> I
     if len(whole) > 1:
         fast, slow = (choose(whole, key=lambda n: runs[n].records_per_s or 0.0) for choose in (max, min))
         ratio = (runs[fast].records_per_s or 0.0) / (runs[slow].records_per_s or 1.0)
-        yield Card(
-            "Fastest", names[fast], f"{rate(runs[fast].records_per_s)} records/s, {ratio:.2f} times the slowest, {names[slow]}"
-        )
+        title, words = _claim(runs, whole)
+        speed = f"{rate(runs[fast].records_per_s)} records/s, {ratio:.2f} times the slowest, {names[slow]}"
+        yield Card(title, names[fast], f"{speed}{words}")
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         yield Card(
@@ -61,6 +62,19 @@ def _of_many(runs: Sequence[Run], names: Sequence[str], compared: Relative) -> I
             f"of a step in the median run; {share(min(waits))} to {share(max(waits))}",
         )
     yield from _learned(runs, names)
+
+
+def _claim(runs: Sequence[Run], numbers: Sequence[int]) -> tuple[str, str]:
+    """Return what the choice with the highest rate may be called, and why. Runs that differ in their seed alone are repeats."""
+    samples: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for number in numbers:
+        run = runs[number]
+        key = tuple(sorted((name, value) for name, value in run.choices.items() if name != "seed"))
+        samples.setdefault(key, []).extend(run.rounds.values() or [run.records_per_s or 0.0])
+    if len(samples) < 2:
+        return "Highest rate", ""
+    found = claim(list(samples.values()))
+    return "Fastest" if found.proved else "Highest rate", f" ({found.words})"
 
 
 def _learned(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Card]:
