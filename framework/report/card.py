@@ -77,7 +77,7 @@ def _claim(runs: Sequence[Run], numbers: Sequence[int]) -> tuple[str, Sequence[i
     if len(choices) < 2:
         return "Highest rate", numbers, ""
     members = list(choices.values())
-    found = claim([[rate for number in each for rate in _rates(runs[number])] for each in members])
+    found = claim([[value for number in each for value in _rates(runs[number])] for each in members])
     return "Fastest" if found.proved else "Highest rate", members[found.highest], f" ({found.words})"
 
 
