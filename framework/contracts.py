@@ -314,6 +314,7 @@ class Source(Protocol):
     """Records as host batches (DALI on a GPU: device batches), in the order of ``order.shares``. Owns decoding and workers.
 
     Every batch carries ``index``: int64 [B], the records' numbers in the store. Image fields are uint8 [B, C, H, W].
+    A batch may also hold values that are no tensors, such as a list of B strings: they reach the augmentation and the objective as they are.
     """
 
     @property

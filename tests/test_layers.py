@@ -59,7 +59,7 @@ HOMES = {
     "hydra": {"build.py", "cli"},
     "omegaconf": {"cli"},
     "sklearn": {"pack/digits.py"},
-    "scipy": {"bench/compare.py"},
+    "scipy": {"measure/claim.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"pack/tfrecord.py"},
     "crc32c": {"pack/tfrecord.py"},

@@ -13,15 +13,12 @@ computation, and a machine that was faster or slower by it is said.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
-from math import comb
 from statistics import median
 from typing import Any
 
-from scipy.stats import mannwhitneyu
-
 from framework.bench.grid import Choice
 from framework.bench.lines import Bench, Measured
+from framework.measure.claim import LEVEL, least_p, u_test
 
 FASTER, SLOWER, NOISE = "faster", "slower", "within the noise"
 UNDECIDED, BROKEN, MENDED = "too few repeats", "runs no more", "runs now"
@@ -34,7 +31,7 @@ class Rule:
     """``threshold``: the least share by which medians must differ; ``level``: how often chance alone may pass the test."""
 
     threshold: float = 0.03
-    level: float = 0.01
+    level: float = LEVEL
 
 
 @dataclass(frozen=True)
@@ -56,22 +53,6 @@ class Verdict:
     @property
     def regressed(self) -> bool:
         return self.word in (SLOWER, BROKEN)
-
-
-def least_p(num_before: int, num_after: int) -> float:
-    """What the test says where all repeats of one side are faster than all of the other: less it cannot say."""
-    return min(1.0, 2 / comb(num_before + num_after, num_before))
-
-
-def repeats_needed(level: float) -> int:
-    """The fewest repeats on each side that can reach ``level``."""
-    return next(number for number in count(1) if least_p(number, number) <= level)
-
-
-def u_test(old: Sequence[float], new: Sequence[float]) -> float:
-    """How often chance alone would make the ranks of two samples differ at least as much, either way."""
-    ties = len({*old, *new}) < len(old) + len(new)  # of a file with itself; measured rates have none
-    return float(mannwhitneyu(old, new, method="asymptotic" if ties else "exact").pvalue)
 
 
 def judged(before: Sequence[Measured], after: Sequence[Measured], rule: Rule) -> list[Verdict]:

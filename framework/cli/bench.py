@@ -273,7 +273,8 @@ def _exit_code(bench: Bench) -> int:
 
 def _compare(own: Own, rest: list[str]) -> int:
     """Prints verdicts. 1: something is slower, or runs no more."""
-    from framework.bench.compare import UNDECIDED, Rule, blind, judged, notes, repeats_needed  # noqa: PLC0415  # scipy is slow to import
+    from framework.bench.compare import UNDECIDED, Rule, blind, judged, notes  # noqa: PLC0415
+    from framework.measure.claim import repeats_needed  # noqa: PLC0415
 
     rule = Rule(own.threshold, own.level)
     before, after = (_side(pattern) for pattern in two_sides(own.compare or "", rest))

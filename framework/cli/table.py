@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from framework.measure.claim import claim
 from framework.settings import PROFILE
 from framework.span import IDLE
 
@@ -96,13 +97,15 @@ def print_sweep(run_dirs: list[Path]) -> None:
     chosen = [_overrides(run_dir) for run_dir in run_dirs]
     keys = [key for key in dict.fromkeys(key for job in chosen for key in job) if len({job.get(key) for job in chosen}) > 1]
     table = Table("job", *keys, title="sweep", title_justify="left")
-    for name in ("records/s", "waiting", "validation"):
+    for name in ("records/s", "other programs", "waiting", "validation"):
         table.add_column(name, justify="right")
     for number, (run_dir, job) in enumerate(zip(run_dirs, chosen, strict=True)):
         table.add_row(str(number), *[job.get(key, "") for key in keys], *_figures(run_dir))
     console = Console(highlight=False)
     console.width = max(console.width, 110)  # without a terminal rich assumes 80 columns, and folds every row
     console.print(table)
+    if words := _fastest(run_dirs, [{key: job[key] for key in keys if key in job} for job in chosen]):
+        console.print(words, soft_wrap=True)
     console.print(f"sweep directory: {run_dirs[0].parent}", soft_wrap=True)
 
 
@@ -111,14 +114,31 @@ def _overrides(run_dir: Path) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _figures(run_dir: Path) -> tuple[str, str, str]:
+def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
+    """Which choice was the fastest, and how that was tested. Jobs that differ in their seed alone are repeats of one choice."""
+    samples: dict[str, list[float]] = {}
+    for run_dir, job in zip(run_dirs, chosen, strict=True):
+        summary = _read(run_dir / "summary.json")
+        if summary is not None and summary["status"] == "finished":
+            name = " ".join(f"{key}={value}" for key, value in job.items() if key != "seed")
+            samples.setdefault(name, []).append(summary["records_per_s"])
+    if len(samples) < 2:
+        return ""
+    found = claim(list(samples.values()))
+    title = "fastest" if found.proved else "highest rate"
+    return f"{title}: {list(samples)[found.highest]} ({found.words})"
+
+
+def _figures(run_dir: Path) -> tuple[str, str, str, str]:
     summary = _read(run_dir / "summary.json")
     if summary is None:
-        return "", "", str((_read(run_dir / "exit.json") or {}).get("reason", "failed"))
+        return "", "", "", str((_read(run_dir / "exit.json") or {}).get("reason", "failed"))
     spans = summary.get("spans") or {}
     waiting = spans.get(IDLE) or spans.get("wait")
     share = "" if waiting is None else f"{100 * waiting['share']:.0f} %"
-    return f"{summary['records_per_s']:,.0f}", share, _metrics(summary)
+    others = summary.get("usage", {}).get("others_cpu_cores")
+    beside = "" if others is None else f"{others:.1f} cores"
+    return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)
 
 
 def _metrics(summary: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from framework.measure.claim import claim
 from framework.report.compare import Relative, alike
 from framework.report.run import Run
 from framework.report.units import measured, plain, rate, seconds, share
@@ -48,11 +49,12 @@ def _of_many(runs: Sequence[Run], names: Sequence[str], compared: Relative) -> I
     )
     whole = [number for number, run in enumerate(runs) if run.is_whole and run.records_per_s]
     if len(whole) > 1:
-        fast, slow = (choose(whole, key=lambda n: runs[n].records_per_s or 0.0) for choose in (max, min))
+        title, members, words = _claim(runs, whole)
+        fast = max(members, key=lambda n: runs[n].records_per_s or 0.0)
+        slow = min(whole, key=lambda n: runs[n].records_per_s or 0.0)
         ratio = (runs[fast].records_per_s or 0.0) / (runs[slow].records_per_s or 1.0)
-        yield Card(
-            "Fastest", names[fast], f"{rate(runs[fast].records_per_s)} records/s, {ratio:.2f} times the slowest, {names[slow]}"
-        )
+        speed = f"{rate(runs[fast].records_per_s)} records/s, {ratio:.2f} times the slowest, {names[slow]}"
+        yield Card(title, names[fast], f"{speed}{words}")
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         yield Card(
@@ -61,6 +63,27 @@ def _of_many(runs: Sequence[Run], names: Sequence[str], compared: Relative) -> I
             f"of a step in the median run; {share(min(waits))} to {share(max(waits))}",
         )
     yield from _learned(runs, names)
+
+
+def _claim(runs: Sequence[Run], numbers: Sequence[int]) -> tuple[str, Sequence[int], str]:
+    """Return what the choice with the highest rate may be called, the numbers of its runs, and the test.
+
+    Runs that differ in their seed alone are repeats of one choice.
+    """
+    choices: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number in numbers:
+        key = tuple(sorted((name, value) for name, value in runs[number].choices.items() if name != "seed"))
+        choices.setdefault(key, []).append(number)
+    if len(choices) < 2:
+        return "Highest rate", numbers, ""
+    members = list(choices.values())
+    found = claim([[value for number in each for value in _rates(runs[number])] for each in members])
+    return "Fastest" if found.proved else "Highest rate", members[found.highest], f" ({found.words})"
+
+
+def _rates(run: Run) -> Sequence[float]:
+    """Records per second in each process: the rounds of a bench, or the one of a run."""
+    return list(run.rounds.values()) or [run.records_per_s or 0.0]
 
 
 def _learned(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Card]:

@@ -48,6 +48,7 @@ def runs_table(runs: Sequence[Run], names: Sequence[str], compared: Relative) ->
             lambda _, run: _number(run.records_per_s, rate, *([] if run.spread is None else [f"± {share(run.spread)}"])),
         ),
         (to, "", lambda number, _: _number(compared.times[number], times)),
+        ("other programs", "cores", _of_resources("usage.others_cpu_cores")),
         ("waiting", "", lambda _, run: _number(run.wait_share, share)),
         ("step", "mean", lambda _, run: _number(run.step_s, seconds)),
         *[(f"val {name}", "", _of_val(name)) for name in metrics],

@@ -14,12 +14,10 @@ from framework.bench.compare import (
     Rule,
     blind,
     judged,
-    least_p,
     notes,
-    repeats_needed,
-    u_test,
 )
 from framework.bench.lines import Bench, Measured
+from framework.measure.claim import least_p, repeats_needed, u_test
 
 DEFAULT = Rule()
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]

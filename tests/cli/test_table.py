@@ -97,3 +97,44 @@ def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
     print_sweep([tmp_path / str(number) for number in range(3)])
     out = capsys.readouterr().out
     assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]
+
+
+def sweep(folder, rates):
+    """Jobs of a sweep over loaders and seeds: loader -> records per second, a job each."""
+    jobs = [(loader, seed, rate) for loader, found in rates.items() for seed, rate in enumerate(found)]
+    for number, (loader, seed, rate) in enumerate(jobs):
+        (folder / str(number)).mkdir()
+        summary = {**SUMMARY, "records_per_s": rate, "usage": {"others_cpu_cores": 0.25 + number}}
+        (folder / str(number) / "summary.json").write_text(json.dumps(summary))
+        words = [f"loader={loader}", f"seed={seed}", "epochs=1"]
+        (folder / str(number) / "run.json").write_text(json.dumps({"overrides": words}))
+    return [folder / str(number) for number in range(len(jobs))]
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ({"plain": [1.0], "stream": [2.0]}, "highest rate: loader=stream (not tested: that takes 5 processes of each)"),
+        ({"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]}, "fastest: loader=stream (Mann-Whitney U, p"),
+        (
+            {"plain": [1.0, 3.0, 5.0, 7.0, 9.0], "stream": [2.0, 4.0, 6.0, 8.0, 10.0]},
+            "highest rate: loader=stream (no difference",
+        ),
+    ],
+)
+def test_a_sweep_calls_fastest_only_what_the_test_finds(tmp_path, capsys, rates, words):
+    print_sweep(sweep(tmp_path, rates))
+    assert words in capsys.readouterr().out
+
+
+def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys):
+    print_sweep(sweep(tmp_path, {"plain": [1.0], "stream": [2.0]}))
+    out = capsys.readouterr().out
+    assert "other programs" in out
+    assert "0.2 cores" in out
+    assert "1.2 cores" in out
+
+
+def test_repeats_alone_are_not_compared(tmp_path, capsys):
+    print_sweep(sweep(tmp_path, {"plain": [1.0, 2.0]}))
+    assert "rate" not in capsys.readouterr().out

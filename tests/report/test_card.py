@@ -21,9 +21,27 @@ def test_a_run_is_told_by_its_own_figures(tmp_path):
 def test_runs_are_told_by_what_sets_them_apart(tmp_path):
     found = of([make_run(tmp_path / "slow", slow=2.0), make_run(tmp_path / "fast"), make_run(tmp_path / "bad", code=1)])
     assert found["Runs"].detail == "2 finished, 1 failed"
-    assert found["Fastest"].value == "fast"
-    assert "2.00 times the slowest" in found["Fastest"].detail
+    assert "Fastest" not in found
+    assert found["Highest rate"].value == "fast"
+    assert "2.00 times the slowest" in found["Highest rate"].detail
     assert found["Learned"].value == "the same"
+
+
+def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
+    def paths(name, slow):
+        words = [(f"loader={name}", f"seed={seed}") for seed in range(5)]
+        return [make_run(tmp_path / "".join(one), one, slow=slow + seed / 100) for seed, one in enumerate(words)]
+
+    found = of([*paths("plain", 2.0), *paths("stream", 1.0)])
+    assert "Mann-Whitney U, p <= 0.01 against every other" in found["Fastest"].detail
+    again = of([*paths("prefetch", 2.0), *paths("other", 2.001)])
+    assert "Fastest" not in again
+    assert "no difference found: Mann-Whitney U" in again["Highest rate"].detail
+
+
+def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):
+    found = of([make_run(tmp_path / name, (f"loader={name}",), slow=slow) for name, slow in (("plain", 2.0), ("stream", 1.0))])
+    assert "not tested: that takes 5 processes of each" in found["Highest rate"].detail
 
 
 def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
