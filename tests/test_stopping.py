@@ -56,11 +56,10 @@ MOMENTS = {
             def find_spec(name, *_):
                 if name == "numpy._core._multiarray_umath":
                     strike()
+        import numpy
+        del sys.modules["numpy._core._multiarray_umath"]  # cv2 imports it in C++
         sys.meta_path.insert(0, Finder)
-        try:
-            import numpy
-        except ImportError as error:
-            raise RuntimeError("numpy is not installed well") from error
+        import cv2
     """,
     "a library's own failure": """
         try:
