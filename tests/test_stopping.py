@@ -115,6 +115,23 @@ def test_what_was_printed_is_not_lost():
     assert run("print('before')\nstrike()").stdout == "before\n"
 
 
+def test_a_command_that_is_printing_can_print_what_stands():
+    done = run("""
+        from rich.console import Console
+        from framework.stopping import printed, undone
+
+        class Striking:
+            def __rich_console__(self, console, options):
+                strike()
+                yield "never"
+
+        with undone(printed(lambda: Console().print("what stands"))):
+            print("before")
+            Console().print(Striking())
+    """)
+    assert (done.returncode, done.stdout) == (143, "before\nwhat stands\n")
+
+
 def test_the_processes_that_it_started_end_and_those_that_they_started():
     done = run("""
         command = "import subprocess; subprocess.Popen(['sleep', '600']); print('up', flush=True); input()"
