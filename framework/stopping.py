@@ -13,8 +13,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
@@ -136,6 +137,19 @@ def reason(words: str | Callable[[str], str]) -> Generator[None]:
 
 def _filled(words: str, by: str) -> str:
     return words.replace("{by}", by)
+
+
+def printed(tell: Callable[[], object]) -> Action:
+    """Return an action that prints what ``tell`` prints, though the interrupted code may be printing, too."""
+
+    def action(_: Stop) -> None:
+        with redirect_stdout(StringIO()) as text:
+            tell()
+        with suppress(Exception):
+            sys.stdout.flush()
+        os.write(1, text.getvalue().encode(errors="backslashreplace"))
+
+    return action
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from framework.cli.bench_table import MeasuringProgress, print_bench, rule_in_wo
 from framework.cli.sweep import Axes, axes_of
 from framework.cli.variant import composed
 from framework.errors import ConfigError, PacelineError, ResourceError
-from framework.stopping import undone
+from framework.stopping import printed, undone
 from framework.targets import did_you_mean
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
@@ -176,7 +176,7 @@ def _bench(own: Own, rest: list[str], grant: Grant) -> int:
             print(f"lines: {path}\na page of them: paceline report {shlex.quote(str(path))}", flush=True)
 
     try:
-        with undone(lambda _: tell()):
+        with undone(printed(tell)):
             _measure(bench, cells, plan, path)
     finally:
         tell()

@@ -57,14 +57,14 @@ class Told:
         return found
 
     def stopped(self) -> None:
-        """The best so far, where there is one."""
+        """Print the best so far, if there is one. The console may be in the middle of something else."""
         best = self.search.climb.best_so_far() if self.search.climb else None
         if best is None:
-            self._say("stopped before anything could be compared")
+            print("stopped before anything could be compared")
             return
         candidate, ratio = best
         words = "" if candidate == self.default else f", {_percent(ratio)}: {' '.join(candidate.words)}"
-        self._say(f"stopped; the fastest so far, not proved: {self._name(candidate)}{words}")
+        print(f"stopped; the fastest so far, not proved: {self._name(candidate)}{words}")
 
     def _busy(self) -> AbstractContextManager[Any]:
         return self.errors.status("measuring") if self.errors.is_terminal else nullcontext()

@@ -6,9 +6,10 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
+from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.stopping import NUMBERS, SAME_S, end, install, set_all
+from framework.stopping import NUMBERS, SAME_S, end, set_all
 
 
 class StopSignals:
@@ -28,7 +29,7 @@ class StopSignals:
         self._first = 0
         self._at = 0.0
         self._home = os.getpid()
-        self._takes = False
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if not self._waiting:
@@ -36,14 +37,13 @@ class StopSignals:
         return self
 
     def _take(self) -> None:
-        global _last  # a process has one set of handlers
+        global _last  # noqa: PLW0603  # a process has one set of handlers
         if threading.current_thread() is threading.main_thread():
-            self._takes, _last = True, self
-            for number in NUMBERS:
-                signal.signal(number, self._note)
+            _last = self
+            self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._takes and self._of_rank:
+        if self._before and self._of_rank:
             set_all(signal.SIG_IGN)
 
     def stopped(self) -> bool:
@@ -53,10 +53,12 @@ class StopSignals:
             self._take()
         return self._first != 0
 
-    @property
-    def first(self) -> int:
-        """The number of the first signal, or 0."""
-        return self._first
+    def put_back(self) -> None:
+        """Put the handlers from before the block back. A signal that has come gets its answer from them."""
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if self._first:
+            signal.raise_signal(self._first)
 
     @property
     def exit_code(self) -> int:
@@ -79,9 +81,7 @@ def end_again() -> None:
     global _last
     last, _last = _last, None
     if last is not None:
-        install()
-        if last.first:
-            end(last.first)
+        last.put_back()
 
 
 def reader_has_gone() -> int:

@@ -21,7 +21,7 @@ from framework.cli.tuned import check_name, recipe_text, typed, without_found, w
 from framework.cli.variant import composed
 from framework.durable import write_json
 from framework.errors import ConfigError
-from framework.stopping import reason, undone
+from framework.stopping import printed, reason, undone
 from framework.targets import did_you_mean
 
 Config = dict[str, Any]
@@ -211,7 +211,7 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     present = _loader_name(config, loaders)
     search = Search(config, allowed, loaders, present)
     told = Told(search, refused)
-    with undone(lambda _: told.stopped()), reason("stopped{by}: nothing was written"):
+    with undone(printed(told.stopped)), reason("stopped{by}: nothing was written"):
         told.begin(wish.budget)
         final = told.climb(wish.budget)
     _keep(wish, config, path, search, told, final)
@@ -291,7 +291,7 @@ def _tune_batch_size(wish: Wish, config: Config, allowed: tuple[str, ...]) -> Ou
                 tell_curve(sizes.curve, wish.words, config, guarded.cuda)
 
         words = "stopped{by}: this is what was found until then; nothing was written"
-        with undone(lambda _: tell()), reason(words):
+        with undone(printed(tell)), reason(words):
             for trial in sizes.run():
                 tell_trial(trial)
                 if not sizes.curve.fitting:

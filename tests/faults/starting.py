@@ -247,20 +247,26 @@ def left_behind(started: Started, code: int, before: tuple[set[str], set[str]], 
     wrong += [name for name in os.listdir() if name not in (*way.folders, "arrays.npz", "outputs")]
     if code:
         wrong += [str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())]
-    ours = ("paceline", "torchelastic", "pymp", "torch_")
-    for folder, names in zip((tempfile.gettempdir(), "/dev/shm"), before, strict=True):
-        wrong += [f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)]
+    if wrong_shared := shared_files(before):
+        time.sleep(2.0)  # another lane's go by themselves
+        wrong += sorted(wrong_shared & shared_files(before))
     run = Path("run")
     if run.exists() and not (run / "exit.json").exists():
         wrong.append(f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}")
     return f"left behind: {wrong}" if wrong else ""
 
 
-def rows(times: int, seed: int, lanes: int = 1) -> Iterator[Row]:
-    """Return a row for each command: ``times`` signals in all, and after each fifth the same command again.
+def shared_files(before: tuple[set[str], set[str]]) -> set[str]:
+    """Return temporary files of ours, elsewhere than in the folder of the attempt, that were not there ``before``."""
+    ours = ("paceline", "torchelastic", "pymp", "torch_")
+    found: set[str] = set()
+    for folder, names in zip((tempfile.gettempdir(), "/dev/shm"), before, strict=True):
+        found |= {f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)}
+    return found
 
-    One lane: two starts at once would take each other's time, and each other's temporary files for their own.
-    """
+
+def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:
+    """Return two rows for each command: ``times`` signals in all, and after each fifth the same command again."""
     each = -(-times // len(WAYS))
     with tempfile.TemporaryDirectory() as folder:
         place = make_place(Path(folder))

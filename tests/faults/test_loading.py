@@ -53,7 +53,7 @@ def stopped_ranks(dataset, victim, number):
     with Command(*train(dataset, *ranks.DDP, "epochs=3000", "report_every=1"), before=ranks.importable) as command:
         wait_for(lambda: Path(RUN, "metrics.jsonl").exists() and Path(RUN, "metrics.jsonl").stat().st_size > 3000, "steps")
         os.kill([command.pid, *ranks.ranks_of(command.pid)][victim], number)
-        code = command.wait(30).code
+        code = command.wait().code
     return code, json.loads(Path(RUN, "exit.json").read_text())
 
 
@@ -85,7 +85,7 @@ def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to
     with Command(*common, *ways[0], f"hydra.run.dir={RUN}", before=ranks.importable) as command:
         wait_for(lambda: len(losses(Path(RUN))) > 4, "steps")
         os.kill(command.pid, signal.SIGTERM)
-        assert command.wait().code == 75
+        assert command.wait().code in (0, 75)  # 0: on a busy machine it has finished meanwhile
     training.good(paceline("train", f"resume={RUN}", "parallel=none", *ways[1], before=ranks.importable))
     assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)
 
@@ -93,7 +93,8 @@ def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to
 def losses(run_dir):
     """As they were reported, step by step."""
     path = run_dir / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    whole = path.read_text().split("\n")[:-1] if path.exists() else []  # the last line may be being written
+    lines = [json.loads(line) for line in whole]
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 

@@ -198,7 +198,6 @@ def fail(folder):
 
 def wait(folder):
     """Both are up, and wait for each other as ranks do before their first step."""
-    set_all(signal.SIG_DFL)
     (folder / f"pid.{RANK}").write_text(str(os.getpid()))
     time.sleep(600)
 
@@ -421,5 +420,6 @@ def main(program, folder):
 
 
 if __name__ == "__main__":
+    set_all(signal.SIG_DFL)  # the launcher starts ranks with signals held back
     main(*sys.argv[1:])
     leave(0)
