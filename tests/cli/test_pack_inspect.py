@@ -58,7 +58,7 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     done = paceline("inspect", "d.h5", "grid=grid.png")
     assert done.code == 0
-    for words in ("1,437 records", "schema 2", "field image: raw uint8 1x8x8, 64 bytes a record", "class 3: 3  135 records"):
+    for words in ("1,437 records", "schema 3", "field image: raw uint8 1x8x8, 64 bytes a record", "class 3: 3  135 records"):
         assert words in done.out
     grid = cv2.imread("grid.png")
     assert grid.shape == (576, 576, 3)  # 36 tiles of 96 pixels
