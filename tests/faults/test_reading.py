@@ -17,6 +17,7 @@ import torch
 from framework.contracts import Field
 from framework.data.hdf5 import HDF5Store
 from framework.data.lmdb import LMDBStore
+from framework.data.manifest import SCHEMA
 from framework.data.store import open_store
 from framework.errors import DataError
 from tests.conftest import edited_manifest, make_records, write_store
@@ -103,12 +104,12 @@ def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
     digits(path)
     if path == "x.h5":
         with h5py.File(path, "r+") as file:
-            file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=4)
+            file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=SCHEMA + 1)
     else:
         data = Path(path).read_bytes()
-        Path(path).write_bytes(data.replace(b'"schema": 3', b'"schema": 4'))
+        Path(path).write_bytes(data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1)))
     for words in commands(path):
-        assert is_one_line(paceline(*words), "D104", 3, path, "schema 4")
+        assert is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
 
 
 @pytest.mark.parametrize(
