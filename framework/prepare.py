@@ -15,6 +15,7 @@ from framework.errors import ConfigError, PacelineError
 from framework.lock import locked
 from framework.pack.jobs import MakeWriter
 from framework.pack.marked import MarkedInput, marked
+from framework.signature import static_signature
 from framework.stopping import undone
 from framework.targets import MARK_KEYS, Config
 
@@ -85,8 +86,11 @@ def _left_as_it_was(folder: Path) -> Generator[None]:
 
 def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
     """Return the input that ``block`` describes, with its label maps marked. ``options``: the keys of ``pack:``."""
-    plain = {key: value for key, value in block.items() if key not in MARK_KEYS}
-    return marked(build(where, plain, allowed), block, options.get("max_pixels"))
+    signature = static_signature(str(block.get("_target_")))
+    own = signature.names if signature is not None else ()  # MNIST's input has a file called labels
+    marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
+    plain = {key: value for key, value in block.items() if key not in marks}
+    return marked(build(where, plain, allowed), marks, options.get("max_pixels"))
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:

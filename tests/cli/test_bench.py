@@ -28,7 +28,7 @@ def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
     assert header["machine"]["num_cores"] >= 1
     assert header["cells"][0] == {"data": "hdf5", "model.in_channels": "1"}
     reasons = [line["illegal"][:11] for line in lines if "illegal" in line]
-    assert reasons == ["error[C104]", "error[C104]", "error[C118]"]
+    assert reasons == ["error[C104]", "error[C104]", "error[C155]"]
     assert [(line["cell"], len(line["windows"])) for line in lines if "windows" in line] == [(header["cells"][0], 8)]
     assert os.path.exists("outputs/data/digits/train.h5")
     assert "1.00x" in done.out

@@ -129,7 +129,7 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
     if kind.startswith("dali"):
         return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
-    make = {"hdf5": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}[kind.partition("_")[0]]
+    make = {"hdf5": hdf5_source, "shards": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}[kind.partition("_")[0]]
     return make(write_case(kind, count)[0], context=context)
 
 
