@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -212,9 +213,15 @@ def _complete_resolved(run_dir: Path, assembly: Assembly) -> None:
     newest = max(paths, key=lambda path: (len(path.name), path.name))
     config = json.loads(newest.read_text(encoding="utf-8"))
     for name, value in assembly.from_data.items():
-        *parents, key = name.split(".")
-        block = config
-        for parent in parents:
-            block = block[int(parent)] if isinstance(block, list) else block[parent]
-        block[key] = value
+        with suppress(KeyError, ValueError):  # a key with a dot in it stays ``auto`` here
+            _put(config, name, value)
     write_json(newest, config)
+
+
+def _put(config: Config, name: str, value: Any) -> None:
+    """Set the value at a dotted name."""
+    *parents, key = name.split(".")
+    block: Any = config
+    for parent in parents:
+        block = block[int(parent)] if isinstance(block, list) else block[parent]
+    block[key] = value

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from framework.model.digits import DigitsCNN
 from framework.pack.packing import Packing
 from framework.pack.run import pack
 from framework.prepare import prepare
-from framework.run import choices, facts, run
+from framework.run import _complete_resolved, choices, facts, run
 from framework.span import SPANS
 from tests.fakes import Reads
 
@@ -349,3 +350,10 @@ def test_choices_are_the_names_of_modules():
     blocks = {name: {"_target_": f"framework.{name}.chosen.Part"} for name in ("loader", "parallel", "precision")}
     config = {"data": {"source": {"_target_": "framework.data.mine.source"}}, **blocks}
     assert choices(config) == {"data": "mine", "loader": "chosen", "parallel": "chosen", "precision": "chosen"}
+
+
+def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(tmp_path):
+    (tmp_path / "resolved.json").write_text(json.dumps({"model": {"a.b": {"num_classes": "auto"}, "in_channels": "auto"}}))
+    taken = SimpleNamespace(from_data={"model.a.b.num_classes": 7, "model.in_channels": 3})
+    _complete_resolved(tmp_path, taken)
+    assert read(tmp_path / "resolved.json")["model"] == {"a.b": {"num_classes": "auto"}, "in_channels": 3}
