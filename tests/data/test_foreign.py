@@ -1,16 +1,22 @@
+import contextlib
 import os
 import re
 import shlex
+from pathlib import Path
 
 import h5py
 import lmdb
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from framework.data.foreign import ForeignLMDB, Pattern, field_name, free_name
 from framework.data.store import open_store
-from framework.errors import DataError
+from framework.errors import DataError, PacelineError
+from framework.pack.arrays import ArraysInput
+from framework.pack.lmdb import LMDBInput
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
 
@@ -141,3 +147,21 @@ def test_names_of_fields_and_files_are_free():
     assert free_name("a/x.h5") == "a/x.packed.h5"
     open("x.packed.h5", "w").close()
     assert free_name("x.h5") == "x.packed1.h5"
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["x.h5", "x.lmdb"]), st.lists(st.tuples(st.floats(0, 0.9999), st.integers(0, 255)), min_size=1, max_size=30)
+)
+def test_a_damaged_file_is_read_or_one_error(name, flips):
+    path = write_hdf5("good.h5") if name == "x.h5" else scene_text()
+    data = bytearray(Path(path).read_bytes())
+    Path(path).unlink()
+    for place, value in flips:
+        data[int(place * min(len(data), 20_000))] = value
+    Path(name).write_bytes(data)
+    with contextlib.suppress(PacelineError):  # any other exception fails
+        _ = open_store(name).manifest
+    with contextlib.suppress(PacelineError):
+        source = ArraysInput(name, None) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
+        source.read(0, source.manifest.num_records)
