@@ -34,7 +34,7 @@ def splits(tmp_path, writer=HDF5):
 def packed(config):
     """What ``prepare`` asks to pack: (split, path)."""
     asked = []
-    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.split, path)), print)
+    prepare(config, (), lambda source, options, make_writer, path, _: asked.append((source.source.split, path)), print)
     return asked
 
 
