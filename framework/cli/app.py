@@ -127,6 +127,9 @@ def _remover_of_new_folders(arguments: list[str]) -> Action:
 
     def remove(_: object) -> None:
         for folder in new:
+            for job in folder.glob("*/"):  # of a sweep that has not begun it
+                with suppress(OSError):
+                    job.rmdir()
             _discard_multirun(folder)
             with suppress(OSError):
                 folder.rmdir()
