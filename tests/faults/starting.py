@@ -25,7 +25,7 @@ CODES = {
 }
 LIMIT_S = 120.0
 FOLDER = Path(__file__).parents[2]
-SMALL = ("max_steps=2", "limit=48", "batch_size=16")
+SMALL = ("recipes=digits", "max_steps=2", "limit=48", "batch_size=16")
 
 
 class Way(NamedTuple):
