@@ -94,13 +94,14 @@ def test_a_foreign_file_is_named():
 def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
     np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
     assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
-    check(paceline("train", "data.train=wide.h5"), 2, "C118", "(3, 8, 8)", "DigitsCNN")
+    check(paceline("train", "data.train=wide.h5", "model.in_channels=1"), 2, "C155", "'image' with 3 channels")
 
 
 def test_a_missing_field_is_said_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
-    check(paceline("train", "data.train=odd.h5", "augment=none"), 2, "C118", "picture (1, 8, 8) (there is no 'image')")
+    typed = ("model.in_channels=1", "model.num_classes=2")
+    check(paceline("train", "data.train=odd.h5", "augment=none", *typed), 2, "C118", "picture (1, 8, 8) (there is no 'image')")
 
 
 def test_dali_that_is_not_installed_is_said(tmp_path):

@@ -100,7 +100,7 @@ def test_the_least_value_is_said():
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "sink"])
 def test_a_group_without_a_choice_is_named(group):
-    with pytest.raises(ConfigError, match=rf"C101.*{group} = None"):
+    with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
         check({**CONFIG, group: None})
 
 

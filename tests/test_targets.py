@@ -5,7 +5,7 @@ import pytest
 from framework.build import build
 from framework.cli.paths import CONF
 from framework.errors import ConfigError
-from framework.targets import as_prefixes, check_name, check_targets, did_you_mean, is_allowed, leave_out_leftovers, targets
+from framework.targets import as_prefixes, check_name, check_targets, did_you_mean, is_allowed, targets
 
 LOADER = {"_target_": "framework.loader.prefetch.PrefetchLoader", "depth": 4, "pin_memory": False}
 
@@ -17,26 +17,6 @@ def test_blocks_are_found_in_dictionaries_and_lists_with_their_places():
 
 def test_a_right_configuration_passes():
     check_targets({"loader": LOADER, "optim": {"_target_": "torch.optim.SGD", "lr": 0.1}, "seed": 1}, ())
-
-
-LEFT = {"_target_": LOADER["_target_"], "depth": 2, "copies": 3}
-
-
-@pytest.mark.parametrize(
-    ("words", "left_out"),
-    [
-        (["loader=prefetch"], ["loader.copies"]),
-        (["recipes=x", "loader.depth=9"], []),  # the recipe's own choice
-        (["loader=prefetch", "+loader.copies=3"], []),  # typed: C106
-        (["optim=sgd"], []),
-    ],
-)
-def test_what_a_recipe_set_for_another_choice_is_left_out(words, left_out):
-    config = {"loader": dict(LEFT), "optim": {"_target_": "torch.optim.SGD", "lr": 0.1, "scaling": "none"}, "seed": 1}
-    assert leave_out_leftovers(config, words) == left_out
-    assert ("copies" in config["loader"]) == (not left_out)
-    assert config["loader"]["depth"] == 2
-    assert "scaling" in config["optim"]
 
 
 def test_a_mistyped_argument_is_answered_with_the_nearest():

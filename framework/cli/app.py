@@ -24,7 +24,6 @@ from framework.cli.explain import explain
 from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
 from framework.cli.paths import CONF, ROOT
-from framework.cli.precedence import check_data_named
 from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.errors import ConfigError, PacelineError
@@ -191,7 +190,6 @@ def slug(text: str) -> str:
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
     count_references_anew()
-    check_data_named(config)
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:

@@ -47,6 +47,8 @@ class Composition:
         self.command = command
         self.choices = {_place(o.key_or_group, o.package): str(o.input_line) for o in typed if o.key_or_group in groups}
         self.keys = {o.key_or_group for o in typed}
+        # null names no data: data.val=null only turns validation off
+        self.data_keys = sorted(o.key_or_group for o in typed if _names_data(o.key_or_group) and o.value() is not None)
         self.is_sweep = any(o.is_sweep_override() for o in typed)
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
         self.dropped: list[Drop] = []
@@ -57,7 +59,7 @@ class Composition:
         """The typed key that keeps the default recipe out; None if the recipe applies."""
         if self.command != TRAIN or "recipes" in self.keys:
             return None
-        return next((key for key in sorted(self.keys) if _names_data(key)), None)
+        return self.data_keys[0] if self.data_keys else None
 
     @property
     def without_validation(self) -> bool:
@@ -67,7 +69,7 @@ class Composition:
 
 
 _composition = Composition(None, (), ())
-_told: set[str] = set()
+_told: set[tuple[int, str]] = set()
 
 
 def _names_data(key: str) -> bool:
@@ -114,7 +116,7 @@ def typed_for_train(words: Sequence[str]) -> "Composition":
 
 def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
     """``words``, with the default recipe among them if they use it and ``later`` names data, which alone would keep it out."""
-    if not any(_names_data(word.lstrip("+~").partition("=")[0]) for word in later):
+    if not typed_for_train(later).data_keys:
         return list(words)
     before = typed_for_train(words)
     if "recipes" in before.keys or before.without_recipe is not None:
@@ -140,8 +142,8 @@ def is_without_validation() -> bool:
 def tell(lines: Sequence[str]) -> None:
     """Print notes on standard error, each once per process."""
     for note in lines:
-        if note not in _told:
-            _told.add(note)
+        if (os.getpid(), note) not in _told:
+            _told.add((os.getpid(), note))
             print(f"note: {note}", file=sys.stderr)
 
 

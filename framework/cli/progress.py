@@ -19,7 +19,6 @@ from framework.data.classes import is_numbered, listed
 from framework.data.hdf5 import HDF5Writer
 from framework.errors import ConfigError, printable
 from framework.pack.jobs import MakeWriter
-from framework.pack.marked import MarkedInput
 from framework.pack.packing import Packed, Packing, Progress
 from framework.pack.prepare import Preparation
 from framework.pack.run import pack
@@ -98,12 +97,10 @@ def _pack_one(source: RecordInput, changed: Mapping[str, Any], make_writer: Make
 
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
-    for line in packing.source.notes if isinstance(packing.source, MarkedInput) else ():
-        print(f"note: {line}", file=sys.stderr)
+    for note in notes_of(packing.source):
+        print(f"note: {printable(note)}", file=sys.stderr)
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
-    for note in notes_of(packing.source):
-        console.print(f"note: {printable(note)}", soft_wrap=True, markup=False)
     if packed.manifest is not None and packed.manifest.classes:
         console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
     console.print(_summary(packing, packed), soft_wrap=True, markup=False)

@@ -19,7 +19,7 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.app import resolved, run_app, stamp
 from framework.cli.arguments import check_words, option, quoted
 from framework.cli.outcome import conclude, outcome_of, told_if_stopped
-from framework.cli.precedence import with_recipe_said
+from framework.cli.precedence import check_data_named, with_recipe_said
 from framework.cli.report import sweep_report
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.signals import end_again
@@ -113,6 +113,7 @@ def _job(typed: Typed, cfg: DictConfig) -> int:
         allowed = allowed_targets(config, typed.grant)
         settings.check(config)
         check_targets(config, allowed)
+        check_data_named(cfg)
         _check_launch(config)
         is_sweep = hydra.mode == RunMode.MULTIRUN
         meeting = _meeting(config, is_sweep)

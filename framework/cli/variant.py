@@ -13,6 +13,7 @@ from framework.cli.app import register, resolved
 from framework.cli.arguments import quoted
 from framework.cli.explain import explain
 from framework.cli.paths import CONF
+from framework.cli.precedence import check_data_named
 from framework.errors import PacelineError
 from framework.targets import check_targets
 
@@ -31,7 +32,8 @@ def composed(overrides: Sequence[str], grant: Grant, config_dir: str | None = No
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3", job_name="train"):
-            config = resolved(compose("train", words))
+            composition = compose("train", words)
+            config = resolved(composition)
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
@@ -39,4 +41,5 @@ def composed(overrides: Sequence[str], grant: Grant, config_dir: str | None = No
     allowed = allowed_targets(config, grant)
     settings.check(config)
     check_targets(config, allowed)
+    check_data_named(composition)
     return config, allowed

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from framework.contracts import IGNORE, Chunk, Field, Manifest, RecordInput, Records
+from framework.contracts import IGNORE, Chunk, Field, Manifest, RecordInput, Records, notes_of
 from framework.data.decode import MAX_PIXELS, encode_png, image_size
 from framework.data.image import BadImage
 from framework.data.label_map import BadLabels, decode_labels, labels_header
@@ -90,8 +90,8 @@ class MarkedInput:
         return bool(files) and all(_is_palette(data) or _has_few_values(data) for data in files)
 
     @cached_property
-    def notes(self) -> list[str]:
-        """What the user should know: which fields were guessed, and values that mean something else than they seem to."""
+    def notes(self) -> tuple[str, ...]:
+        """What the input says, which fields were guessed, and values that mean something else than they seem to."""
         lines: list[str] = []
         if self.given is None and self._guessed:
             names = ",".join(self._guessed)
@@ -105,7 +105,7 @@ class MarkedInput:
                 for name in self.labels
                 if self._sampled_values(name) == BINARY
             ]
-        return lines
+        return (*notes_of(self.source), *lines)
 
     def _sampled_values(self, name: str) -> set[int]:
         found: set[int] = set()

@@ -18,7 +18,7 @@ def chosen(command, *words, config_dir=None):
     [
         (("pack", "input=list"), "    header: true          # whether the first line names the columns;"),
         (("train", "model=resnet18"), "    stem: large"),
-        (("train", "optim=adam"), "    scaling: none              # of lr with the batch size"),
+        (("train", "optim=adam"), "    betas: [0.9, 0.999]"),
     ],
 )
 def test_the_keys_of_a_choice_are_shown_with_their_comments(words, line):

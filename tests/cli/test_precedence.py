@@ -87,7 +87,7 @@ def test_typed_training_data_is_trained_on_alone():
     assert not Path("outputs/data").exists()  # nothing was packed
 
 
-@pytest.mark.parametrize("word", ["dataset=packed", "source=somewhere", "data.val=val.h5", "prepare=null"])
+@pytest.mark.parametrize("word", ["dataset=packed", "source=somewhere", "data.val=val.h5"])
 def test_the_default_recipe_needs_that_nothing_about_data_is_typed(word):
     done = paceline("train", word, *SHORT)
     assert f"no recipe is used, because {word.split('=')[0]} is typed" in done.err
@@ -145,6 +145,12 @@ def test_what_is_printed_is_what_runs(seed, tmp_path):
     ran = yaml.safe_load(Path("run/config.yaml").read_text()) if Path("run/config.yaml").exists() else None
     assert done.code in (0, 2), done.err
     assert ran == printed if done.code == 0 else ran in (printed, None)
+
+
+def test_null_names_no_data():
+    config, said = job("data.val=null", "prepare=null")
+    assert config["dataset"] == "outputs/data/digits"
+    assert "no recipe is used" not in said
 
 
 def test_words_that_use_the_default_recipe_say_so_beside_words_that_name_data():

@@ -117,7 +117,7 @@ def test_another_choice_than_the_recipe_s_leaves_out_what_was_for_that(tmp_path)
     )
     done = paceline("train", "--config-dir", ".", "recipes=mine", "augment=normalize", "hydra.run.dir=run")
     assert done.code == 0, done.err
-    assert "note: left out: augment.padding: " in done.err
+    assert "dropped augment.padding=1, because of augment=normalize" in done.err
     assert "padding" not in (tmp_path / "run" / "config.yaml").read_text()
     assert paceline("train", "resume=run", "max_steps=4").code == 0
 

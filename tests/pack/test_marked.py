@@ -59,7 +59,7 @@ def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_told(mask)
 @pytest.mark.parametrize("mask", [jpeg(3), encode_png(NOISE[None]), encode_png(pixels(0).transpose(2, 0, 1)), b"no image"])
 def test_a_picture_is_not_taken_for_a_label_map(mask):
     source = MarkedInput(_pair(encode_png(label_map(0)), mask), None, None)
-    assert (source.labels, source.notes) == ((), [])
+    assert (source.labels, source.notes) == ((), ())
 
 
 def test_the_only_image_is_not_guessed():
@@ -71,15 +71,15 @@ def test_the_only_image_is_not_guessed():
 def test_what_the_user_says_holds():
     source = _pair(png(label_map(0)[0]))
     assert MarkedInput(source, [], None).labels == ()
-    assert MarkedInput(source, [], None).notes == []
+    assert MarkedInput(source, [], None).notes == ()
     given = MarkedInput(_pair(encode_png(NOISE[None])), ["mask"], None)
-    assert (given.labels, given.notes) == (("mask",), [])
+    assert (given.labels, given.notes) == (("mask",), ())
 
 
 def test_a_mask_of_0_and_255_is_told_that_255_is_no_class():
     mask = encode_png(np.where(label_map(0) > 0, 255, 0).astype(np.uint8))
     assert "input.values={0: 0, 255: 1}" in MarkedInput(_pair(mask), ["mask"], None).notes[0]
-    assert MarkedInput(_pair(mask), ["mask"], {0: 0, 255: 1}).notes == []
+    assert MarkedInput(_pair(mask), ["mask"], {0: 0, 255: 1}).notes == ()
 
 
 @pytest.mark.parametrize("encode", [png, lambda values: encode_png(values[None])])
