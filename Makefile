@@ -11,7 +11,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## make .venv and install everything, pinned by constraints.txt
 
-$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/native/*.c)
+$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/system/native/*.c)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,dali,dev,kornia,tfrecord,turbo]'

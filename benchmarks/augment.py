@@ -23,9 +23,9 @@ from torch.nn.functional import pad
 from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
-from framework.heap import keep_freed_memory
-from framework.native import find
 from framework.order import draws
+from framework.system.malloc import keep_freed_memory
+from framework.system.native import find
 
 PADDING, MEAN, STD = 4, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
 SCALE = torch.tensor([1 / (255 * s) for s in STD]).view(-1, 1, 1)
@@ -51,9 +51,17 @@ def places(image: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
 def plain_gather(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
     """One ``gather`` of the padded batch, channels together, then normalized."""
     rows, columns = places(image, numbers)
-    flat = (rows.unsqueeze(2) * (image.shape[3] + 2 * PADDING) + columns.unsqueeze(1)).flatten(1).unsqueeze(1)
+    flat = (
+        (rows.unsqueeze(2) * (image.shape[3] + 2 * PADDING) + columns.unsqueeze(1))
+        .flatten(1)
+        .unsqueeze(1)
+    )
     padded = pad(image, (PADDING,) * 4).flatten(2)
-    return padded.gather(2, flat.expand(-1, image.shape[1], -1)).view(image.shape).to(torch.float32) * SCALE + SHIFT
+    return (
+        padded.gather(2, flat.expand(-1, image.shape[1], -1)).view(image.shape).to(torch.float32)
+        * SCALE
+        + SHIFT
+    )
 
 
 def plain_index(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
@@ -61,7 +69,10 @@ def plain_index(image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
     rows, columns = places(image, numbers)
     padded = pad(image, (PADDING,) * 4).permute(0, 2, 3, 1).contiguous()
     found = padded[torch.arange(len(image)).view(-1, 1, 1), rows.unsqueeze(2), columns.unsqueeze(1)]
-    return found.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) * SCALE + SHIFT
+    return (
+        found.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) * SCALE
+        + SHIFT
+    )
 
 
 class Padded:
@@ -74,8 +85,13 @@ class Padded:
     def __call__(self, image: Tensor, index: Tensor, numbers: Tensor) -> Tensor:
         rows, columns = places(image, numbers)
         first = (index.unsqueeze(1) * 3 + torch.arange(3)) * self.side
-        found = self.rows.index_select(0, (first.unsqueeze(2) + rows.unsqueeze(1)).flatten()).view(len(index), 3, -1, self.side)
-        return found.gather(3, columns[:, None, None, :].expand(-1, 3, rows.shape[1], -1)) * SCALE + SHIFT
+        found = self.rows.index_select(0, (first.unsqueeze(2) + rows.unsqueeze(1)).flatten()).view(
+            len(index), 3, -1, self.side
+        )
+        return (
+            found.gather(3, columns[:, None, None, :].expand(-1, 3, rows.shape[1], -1)) * SCALE
+            + SHIFT
+        )
 
 
 CONTESTANTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -124,8 +140,14 @@ def colors(image: Tensor) -> dict[str, Callable[[], Tensor]]:
     from albumentations import ColorJitter as OfAlbumentations
     from kornia.augmentation import ColorJitter as OfKornia
 
-    numbers, ours, kornia = draws(torch.arange(len(image)), 0, 0, 4), ColorJitter("image", *JITTER), OfKornia(*JITTER, p=1.0)
-    each = OfAlbumentations(*((1 - x, 1 + x) for x in JITTER[:3]), hue=(-JITTER[3], JITTER[3]), p=1.0)
+    numbers, ours, kornia = (
+        draws(torch.arange(len(image)), 0, 0, 4),
+        ColorJitter("image", *JITTER),
+        OfKornia(*JITTER, p=1.0),
+    )
+    each = OfAlbumentations(
+        *((1 - x, 1 + x) for x in JITTER[:3]), hue=(-JITTER[3], JITTER[3]), p=1.0
+    )
     rows = image.permute(0, 2, 3, 1).contiguous().numpy()
 
     def mine() -> Tensor:
@@ -135,7 +157,9 @@ def colors(image: Tensor) -> dict[str, Callable[[], Tensor]]:
         "color_jitter": mine,
         "color_jitter, by torch's operators": lambda: by_operators(mine),
         "Kornia": lambda: kornia(image.float().mul_(1 / 255)),
-        "Albumentations": lambda: torch.stack([torch.from_numpy(each(image=row)["image"]) for row in rows]),
+        "Albumentations": lambda: torch.stack(
+            [torch.from_numpy(each(image=row)["image"]) for row in rows]
+        ),
     }
 
 
@@ -156,7 +180,9 @@ def measure_colors(side: int, batch_size: int, rounds: int) -> dict[str, list[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (("records", 40000), ("batch", 256), ("rounds", 5), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--color", type=int, metavar="SIDE")
@@ -169,12 +195,19 @@ def main() -> None:
         seconds = measure(arguments.records, arguments.batch, arguments.rounds)
     peers = [name for name in seconds if not name.startswith(("crop_flip", "color_jitter"))]
     best = min(peers, key=lambda name: statistics.median(seconds[name]))
-    print(f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |")
+    print(
+        f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |"
+    )
     for name, times in seconds.items():
         low, middle, high = statistics.quantiles(times, n=4)
-        ratios = statistics.quantiles([peer / mine for peer, mine in zip(seconds[best], times, strict=True)], n=4)
+        ratios = statistics.quantiles(
+            [peer / mine for peer, mine in zip(seconds[best], times, strict=True)], n=4
+        )
         rates = [arguments.batch / s / 1000 for s in (middle, high, low)]
-        rate, ratio = "{:.3g} k ({:.3g}, {:.3g})".format(*rates), "**{1:.2f}** ({0:.2f}, {2:.2f})".format(*ratios)
+        rate, ratio = (
+            "{:.3g} k ({:.3g}, {:.3g})".format(*rates),
+            "**{1:.2f}** ({0:.2f}, {2:.2f})".format(*ratios),
+        )
         print(f"| {name} | {rate} | {ratio} |")
 
 

@@ -16,14 +16,26 @@ from pathlib import Path
 
 import torch
 
-from framework.checkpoint import read_state, save_state
+from framework.train.checkpoint import read_state, save_state
 
-SHAPES = [(512, 512, 3, 3), (512, 256, 3, 3), (256, 256, 3, 3), (128, 128, 3, 3), (64, 64, 3, 3), (512,), (64,)]
+SHAPES = [
+    (512, 512, 3, 3),
+    (512, 256, 3, 3),
+    (256, 256, 3, 3),
+    (128, 128, 3, 3),
+    (64, 64, 3, 3),
+    (512,),
+    (64,),
+]
 
 
 def make_state(megabytes: float) -> dict[str, dict[str, torch.Tensor]]:
     """About so much of tensors, in three groups."""
-    draw, state, left = torch.Generator().manual_seed(0), {"model": {}, "average": {}, "optimizer": {}}, megabytes * 1e6
+    draw, state, left = (
+        torch.Generator().manual_seed(0),
+        {"model": {}, "average": {}, "optimizer": {}},
+        megabytes * 1e6,
+    )
     while left > 0:
         for shape in SHAPES:
             for group in state.values():
@@ -48,7 +60,9 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def compared(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[float, list[float]]:
+def compared(
+    first: Callable[[], object], second: Callable[[], object], rounds: int
+) -> tuple[float, list[float]]:
     """(median seconds of the first, quartiles of second / first), each pair in turn, the order changing."""
     firsts, ratios = [], []
     for number in range(rounds + 2):
@@ -70,7 +84,9 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 45, 200])
     parser.add_argument("--folder")
     options = parser.parse_args()
-    print("| state | saved plainly | ours over it (quartiles) | read plainly | ours over it |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| state | saved plainly | ours over it (quartiles) | read plainly | ours over it |\n| --- | --- | --- | --- | --- |"
+    )
     for megabytes in options.megabytes:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             print(row(megabytes, Path(folder), options.rounds), flush=True)
@@ -79,8 +95,12 @@ def main() -> None:
 def row(megabytes: float, folder: Path, rounds: int) -> str:
     """A line of the table."""
     state, plain, ours = make_state(megabytes), folder / "plain.pt", folder / "ours.pt"
-    save_s, save = compared(lambda: plain_save(plain, state), lambda: save_state(ours, state, 1, 1), rounds)
-    read_s, read = compared(lambda: torch.load(plain, weights_only=True), lambda: read_state(ours), rounds)
+    save_s, save = compared(
+        lambda: plain_save(plain, state), lambda: save_state(ours, state, 1, 1), rounds
+    )
+    read_s, read = compared(
+        lambda: torch.load(plain, weights_only=True), lambda: read_state(ours), rounds
+    )
     told = [f"{middle:.3f} ({low:.3f}, {high:.3f})" for low, middle, high in (save, read)]
     return f"| {megabytes:g} MB | {1e3 * save_s:.1f} ms | {told[0]} | {1e3 * read_s:.1f} ms | {told[1]} |"
 

@@ -21,10 +21,10 @@ import torch
 from overhead import make_trainer
 from torch import nn
 
-from framework.contracts import Clock
+from framework.contracts.loader import Clock
+from framework.contracts.span import IDLE, Span
 from framework.measure.clock import HostClock, NoClock, make_clock
-from framework.span import IDLE, Span
-from framework.trainer import Trainer
+from framework.train.trainer import Trainer
 
 BATCH, SIDE = 64, 16
 STEPS = {"cpu": 50, "cuda": 200}  # of a round: short, so that both meet the same noise
@@ -61,7 +61,12 @@ class SynchronizedClock:
 def perceptron(width: int) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+        nn.Flatten(),
+        nn.Linear(SIDE * SIDE, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 10),
     )
 
 
@@ -74,7 +79,9 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def trainer_of(model: nn.Module, batch: dict[str, torch.Tensor], clock: Clock, device: torch.device) -> Trainer:
+def trainer_of(
+    model: nn.Module, batch: dict[str, torch.Tensor], clock: Clock, device: torch.device
+) -> Trainer:
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return make_trainer(model, optimizer, batch, STEPS[device.type], clock, device)
@@ -93,7 +100,10 @@ def timed(iterator: Iterator[dict[str, Span]], device: torch.device) -> tuple[fl
     """Microseconds a step, by the wall and by this thread's CPU time, which other programs on the machine lengthen less."""
     wall_s, cpu_s = time.perf_counter(), time.thread_time()
     next(iterator)
-    return tuple(1e6 * seconds / STEPS[device.type] for seconds in (time.perf_counter() - wall_s, time.thread_time() - cpu_s))
+    return tuple(
+        1e6 * seconds / STEPS[device.type]
+        for seconds in (time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+    )
 
 
 def spread(values: list[float]) -> str:
@@ -120,9 +130,13 @@ def cost(device: torch.device, num_rounds: int, width: int) -> None:
         times = {name: round_with(name) for name in order}
         pairs.append((times["off"], times["on"]))
     for place, name in enumerate(("wall", "CPU")):
-        off_us, on_us = (statistics.median(pair[which][place] for pair in pairs) for which in (0, 1))
+        off_us, on_us = (
+            statistics.median(pair[which][place] for pair in pairs) for which in (0, 1)
+        )
         relative = [100 * (pair[1][place] - pair[0][place]) / pair[0][place] for pair in pairs]
-        print(f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, difference {spread(relative)} %")
+        print(
+            f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, difference {spread(relative)} %"
+        )
     marks_us = bare_cost_us(make_clock(device), device)
     print(f"marks alone        {marks_us:.2f} us a step, {marks_us / 10:.2f} % of a millisecond")
 
@@ -145,7 +159,11 @@ def bare_cost_us(clock: Clock, device: torch.device) -> float:
 
 def agreement(device: torch.device, num_rounds: int, width: int) -> None:
     cuda = device.type == "cuda"
-    shape, model = ((256, 3, 32, 32), convolutions) if cuda else ((BATCH, 1, SIDE, SIDE), lambda: perceptron(width))
+    shape, model = (
+        ((256, 3, 32, 32), convolutions)
+        if cuda
+        else ((BATCH, 1, SIDE, SIDE), lambda: perceptron(width))
+    )
     batch = {"image": torch.rand(shape), "label": torch.randint(10, shape[:1])}
     batch = {name: values.pin_memory() if cuda else values for name, values in batch.items()}
     ours = rounds(trainer_of(model(), batch, make_clock(device), device), device)
@@ -155,7 +173,9 @@ def agreement(device: torch.device, num_rounds: int, width: int) -> None:
     ratios: dict[str, list[float]] = {}
     for _ in range(num_rounds):
         found, truth = next(ours), next(synchronized)
-        told = {name: found[IDLE] if name == "wait" and IDLE in found else found[name] for name in truth}
+        told = {
+            name: found[IDLE] if name == "wait" and IDLE in found else found[name] for name in truth
+        }
         step_s = sum(span.p50_s for span in truth.values())
         for name, span in truth.items():
             if span.p50_s >= 0.02 * step_s:

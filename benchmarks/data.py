@@ -53,7 +53,9 @@ def contestants() -> Iterator[Contestant]:
 
 def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
     def row(role: str, name: str, module: str, function: str, make: str = "") -> Contestant:
-        return Contestant(workload, role, filter_, name, f"peers.{module}.{function}", make and f"peers.{make}")
+        return Contestant(
+            workload, role, filter_, name, f"peers.{module}.{function}", make and f"peers.{make}"
+        )
 
     yield row("bound", "a thread per core, no framework", "bounds", "jpeg")
     if filter_ == "antialiased":
@@ -65,11 +67,19 @@ def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
     yield row("ours", "paceline lmdb", "ours", "lmdb", "ours.make_stores")
     yield row("ours", "paceline folder", "ours", "folder")
     if filter_ == "antialiased":
-        yield row("ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores")
+        yield row(
+            "ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores"
+        )
     yield row("peer", "DataLoader + simplejpeg", "torch_loader", "simplejpeg")
-    yield row("peer", "prefetch_generator + DataLoader + simplejpeg", "torch_loader", "prefetch_generator")
-    yield row("peer", "textbook HDF5 + simplejpeg", "textbook", "hdf5_jpeg", "textbook.make_hdf5_jpeg")
-    yield row("peer", "textbook LMDB + simplejpeg", "textbook", "lmdb_jpeg", "textbook.make_lmdb_jpeg")
+    yield row(
+        "peer", "prefetch_generator + DataLoader + simplejpeg", "torch_loader", "prefetch_generator"
+    )
+    yield row(
+        "peer", "textbook HDF5 + simplejpeg", "textbook", "hdf5_jpeg", "textbook.make_hdf5_jpeg"
+    )
+    yield row(
+        "peer", "textbook LMDB + simplejpeg", "textbook", "lmdb_jpeg", "textbook.make_lmdb_jpeg"
+    )
     yield row("peer", "DALI CPU", "dali", "jpeg")
     yield row("peer", "litdata + simplejpeg", "litdata", "jpeg", "litdata.make_jpeg")
     yield row("peer", "webdataset + simplejpeg", "webdataset", "jpeg", "webdataset.make_jpeg")
@@ -78,7 +88,9 @@ def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
 
 def raw_images(filter_: str) -> Iterator[Contestant]:
     def row(role: str, name: str, module: str, function: str, make: str = "") -> Contestant:
-        return Contestant("C", role, filter_, name, f"peers.{module}.{function}", make and f"peers.{make}")
+        return Contestant(
+            "C", role, filter_, name, f"peers.{module}.{function}", make and f"peers.{make}"
+        )
 
     yield row("bound", "a thread per core, no framework", "bounds", "raw")
     yield row("ours", "paceline hdf5", "ours", "hdf5", "ours.make_stores")
@@ -88,23 +100,49 @@ def raw_images(filter_: str) -> Iterator[Contestant]:
         yield row("peer", "ffcv raw, 256 x 256", "ffcv", "images", "ffcv.make_raw")
         yield row("peer", "ffcv raw, longer side 400", "ffcv", "images_400", "ffcv.make_raw_400")
     yield row("peer", "textbook HDF5", "textbook", "hdf5", "textbook.make_hdf5")
-    yield row("peer", "textbook HDF5, auto-chunked", "textbook", "hdf5_chunked", "textbook.make_hdf5_chunked")
+    yield row(
+        "peer",
+        "textbook HDF5, auto-chunked",
+        "textbook",
+        "hdf5_chunked",
+        "textbook.make_hdf5_chunked",
+    )
     yield row("peer", "textbook LMDB", "textbook", "lmdb_raw", "textbook.make_lmdb_raw")
     yield row("peer", "DALI CPU (numpy reader)", "dali", "raw", "dali.make_raw")
 
 
 def small_images() -> Iterator[Contestant]:
-    def row(workload: str, role: str, name: str, module: str, function: str, make: str = "") -> Contestant:
-        return Contestant(workload, role, "-", name, f"peers.{module}.{function}", make and f"peers.{make}")
+    def row(
+        workload: str, role: str, name: str, module: str, function: str, make: str = ""
+    ) -> Contestant:
+        return Contestant(
+            workload, role, "-", name, f"peers.{module}.{function}", make and f"peers.{make}"
+        )
 
     yield row("D", "bound", "memcpy", "bounds", "memcpy")
     yield row("D", "ours", "paceline hdf5", "ours", "hdf5", "ours.make_stores")
     yield row("D", "ours", "paceline lmdb", "ours", "lmdb", "ours.make_stores")
-    yield row("D", "ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores")
+    yield row(
+        "D", "ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores"
+    )
     yield row("D", "peer", "ffcv raw", "ffcv", "small", "ffcv.make_small")
-    yield row("D", "peer", "HDF5 loaded whole, by batch", "in_memory", "hdf5_whole", "textbook.make_hdf5_plain")
+    yield row(
+        "D",
+        "peer",
+        "HDF5 loaded whole, by batch",
+        "in_memory",
+        "hdf5_whole",
+        "textbook.make_hdf5_plain",
+    )
     yield row("D", "peer", "TensorDataset, batch sampler", "in_memory", "tensor_dataset")
-    yield row("D", "peer", "h5py, sorted read by batch", "in_memory", "hdf5_sorted", "textbook.make_hdf5_plain")
+    yield row(
+        "D",
+        "peer",
+        "h5py, sorted read by batch",
+        "in_memory",
+        "hdf5_sorted",
+        "textbook.make_hdf5_plain",
+    )
     yield row("D", "peer", "textbook HDF5", "textbook", "hdf5_plain", "textbook.make_hdf5_plain")
     yield row("D", "peer", "textbook LMDB", "textbook", "lmdb_plain", "textbook.make_lmdb_plain")
     yield row("D", "peer", "litdata", "litdata", "small", "litdata.make_small")
@@ -131,7 +169,9 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         share = QUICK_SHARE if options.quick else 1
-        self.counts = dict.fromkeys("ABC", options.images_count // share) | {"D": options.small_count // share}
+        self.counts = dict.fromkeys("ABC", options.images_count // share) | {
+            "D": options.small_count // share
+        }
         self.log = Path(options.work, "log.txt").absolute()
 
     def folder(self, data: str) -> str:
@@ -139,7 +179,11 @@ class Bench:
 
     def work(self, contestant: Contestant) -> Work:
         data = DATA_OF[contestant.workload]
-        size = BATCH_SIZE[contestant.workload], self.options.workers, contestant.filter == "antialiased"
+        size = (
+            BATCH_SIZE[contestant.workload],
+            self.options.workers,
+            contestant.filter == "antialiased",
+        )
         return Work(contestant.workload, self.folder(data), self.counts[data], *size)
 
     def make_data(self, wanted: set[str]) -> dict[str, str]:
@@ -151,11 +195,21 @@ class Bench:
             if needed is None:
                 absent[workload] = f"no {option} given"
         if wanted - set(absent) & set("ABCP"):
-            self._once("A", images, lambda folder: made.make_full_size(images, folder, self.counts["A"]))
+            self._once(
+                "A", images, lambda folder: made.make_full_size(images, folder, self.counts["A"])
+            )
         if wanted - set(absent) & set("BC"):
-            self._once("B", images, lambda folder: made.make_prepared(self.folder("A"), folder, self.options.workers))
+            self._once(
+                "B",
+                images,
+                lambda folder: made.make_prepared(self.folder("A"), folder, self.options.workers),
+            )
         if "C" in wanted and "C" not in absent:
-            self._once("C", images, lambda folder: made.make_raw(self.folder("B"), self.folder("A"), folder))
+            self._once(
+                "C",
+                images,
+                lambda folder: made.make_raw(self.folder("B"), self.folder("A"), folder),
+            )
         if wanted - set(absent) & set("DE"):
             self._once("D", small, lambda folder: made.make_small(small, folder, self.counts["D"]))
         return absent
@@ -189,39 +243,66 @@ class Bench:
                 failed[work.folder, row.make] = told["failed"]
             else:
                 stamp.touch()
-        return {row: failed[key] for row in rows if (key := (self.work(row).folder, row.make)) in failed}
+        return {
+            row: failed[key] for row in rows if (key := (self.work(row).folder, row.make)) in failed
+        }
 
-    def rounds(self, rows: list[Contestant], failed: dict[Contestant, str]) -> Iterator[dict[str, Any]]:
+    def rounds(
+        self, rows: list[Contestant], failed: dict[Contestant, str]
+    ) -> Iterator[dict[str, Any]]:
         """A result of every contestant in every round. One that failed is not tried again."""
         for number in range(self.options.rounds):
             for row in rows:
                 if row in failed:
                     continue
-                result = measure.run(row.enter, self.work(row), self.options.laps, self.log, self.options.timeout)
+                result = measure.run(
+                    row.enter, self.work(row), self.options.laps, self.log, self.options.timeout
+                )
                 if "failed" in result:
                     failed[row] = result["failed"]
                 said = result.get("failed") or f"{max(result['rates']):,.0f}/s"
-                print(f"round {number + 1}: {row.workload} {row.filter} {row.name}: {said}", file=sys.stderr, flush=True)
+                print(
+                    f"round {number + 1}: {row.workload} {row.filter} {row.name}: {said}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 yield {**row._asdict(), "round": number, **result}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", help="folder or tar of full-size JPEGs")
     parser.add_argument("--cifar", help="folder or tar of 32 x 32 images")
-    parser.add_argument("--work", default="outputs/bench", help="folder for made data; kept between runs")
-    parser.add_argument("--results", default=str(Path(__file__).parent / "results"), help="folder for DATE-data.md and .json")
+    parser.add_argument(
+        "--work", default="outputs/bench", help="folder for made data; kept between runs"
+    )
+    parser.add_argument(
+        "--results",
+        default=str(Path(__file__).parent / "results"),
+        help="folder for DATE-data.md and .json",
+    )
     parser.add_argument("--rounds", type=int, help="5; 1 with --quick")
     parser.add_argument("--laps", type=int, default=3)
     parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="threads or processes of every contestant"
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="threads or processes of every contestant",
     )
     parser.add_argument("--workloads", default="ABCDEP")
-    parser.add_argument("--only", action="append", help="contestants whose name contains this; may be repeated")
+    parser.add_argument(
+        "--only", action="append", help="contestants whose name contains this; may be repeated"
+    )
     parser.add_argument("--images-count", type=int, default=NUM_IMAGES)
     parser.add_argument("--small-count", type=int, default=NUM_SMALL)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds one contestant may take")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the data, one round: to try it")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds one contestant may take"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the data, one round: to try it"
+    )
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 5)
     return options
@@ -233,13 +314,20 @@ def main(arguments: list[str] | None = None) -> int:
     bench = Bench(options)
     os.makedirs(options.work, exist_ok=True)
     absent = bench.make_data(set(options.workloads))
-    rows = [row for row in contestants() if row.workload in options.workloads and row.workload not in absent]
+    rows = [
+        row
+        for row in contestants()
+        if row.workload in options.workloads and row.workload not in absent
+    ]
     if options.only:
         rows = [row for row in rows if any(word in row.name for word in options.only)]
     failed = bench.make_formats(rows)
     results = list(bench.rounds(rows, failed))
     extra = packing(bench) if "P" in options.workloads and "P" not in absent else {}
-    facts = {"command": " ".join([Path(sys.argv[0]).name, *(arguments or sys.argv[1:])]), **report.circumstances()}
+    facts = {
+        "command": " ".join([Path(sys.argv[0]).name, *(arguments or sys.argv[1:])]),
+        **report.circumstances(),
+    }
     facts |= {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "quick": options.quick,
@@ -247,7 +335,12 @@ def main(arguments: list[str] | None = None) -> int:
         "absent": absent,
     }
     facts |= {"counts": bench.counts, "rounds": options.rounds, "laps": options.laps}
-    told = {"facts": facts, "results": results, "failed": [{**row._asdict(), "why": why} for row, why in failed.items()], **extra}
+    told = {
+        "facts": facts,
+        "results": results,
+        "failed": [{**row._asdict(), "why": why} for row, why in failed.items()],
+        **extra,
+    }
     text, wrong = report.markdown(told, BASELINES)
     place = Path(options.results, f"{facts['date']}-data{'-quick' if options.quick else ''}")
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +365,11 @@ def packing(bench: Bench) -> dict[str, Any]:
         ]
         print(f"{name} ...", file=sys.stderr, flush=True)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        found[name] = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr.strip().rpartition("\n")[2]}
+        found[name] = (
+            json.loads(done.stdout)
+            if done.returncode == 0
+            else {"failed": done.stderr.strip().rpartition("\n")[2]}
+        )
     return found
 
 

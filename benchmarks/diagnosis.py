@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from framework.contracts import Field, Manifest, Records, SourceContext
-from framework.data.folder import FolderStore
-from framework.data.hdf5 import HDF5Writer
+from framework.contracts.data import SourceContext
+from framework.contracts.records import Field, Manifest, Records
 from framework.data.source import StoreSource
+from framework.store.folder_store import FolderStore
+from framework.store.hdf5_store import HDF5Writer
 
 CLASSES = ("near", "far")
 MODEL = [
@@ -51,7 +52,11 @@ class Small(nn.Module):
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.AvgPool2d(4), nn.Conv2d(in_channels, width, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_classes)
+            nn.AvgPool2d(4),
+            nn.Conv2d(in_channels, width, 4, 4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.LazyLinear(num_classes),
         )
         self.layers(torch.zeros(1, in_channels, 64, 64))
 
@@ -121,8 +126,12 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     image = np.full((height, width, 3), 128, np.float32)
     cells = 4
     while cells < max(height, width):
-        grid = rng.normal(0, 1, (max(1, cells * height // max(height, width)) + 1, cells + 1, 3)).astype(np.float32)
-        image += 90 * cells**-0.5 * cv2.resize(grid, (width, height), interpolation=cv2.INTER_LINEAR)
+        grid = rng.normal(
+            0, 1, (max(1, cells * height // max(height, width)) + 1, cells + 1, 3)
+        ).astype(np.float32)
+        image += (
+            90 * cells**-0.5 * cv2.resize(grid, (width, height), interpolation=cv2.INTER_LINEAR)
+        )
         cells *= 3
     return np.clip(image, 0, 255).astype(np.uint8)
 
@@ -134,12 +143,20 @@ def write_folder(path: Path, count: int, height: int, width: int) -> str:
         for number in range(count):
             folder = path / CLASSES[number % 2]
             folder.mkdir(parents=True, exist_ok=True)
-            jpeg = cv2.imencode(".jpg", photograph(rng, height, width), [cv2.IMWRITE_JPEG_QUALITY, 90])[1]
+            jpeg = cv2.imencode(
+                ".jpg", photograph(rng, height, width), [cv2.IMWRITE_JPEG_QUALITY, 90]
+            )[1]
             (folder / f"{number:05d}.jpg").write_bytes(jpeg.tobytes())
     return str(path)
 
 
-def write_raw(path: Path, count: int, size: int, chunk_records: int | None = None, compression: str | None = None) -> str:
+def write_raw(
+    path: Path,
+    count: int,
+    size: int,
+    chunk_records: int | None = None,
+    compression: str | None = None,
+) -> str:
     """Raw records uint8 [3, size, size]."""
     if path.exists():
         return str(path)
@@ -147,7 +164,9 @@ def write_raw(path: Path, count: int, size: int, chunk_records: int | None = Non
     fields = {"image": Field("uint8", (3, size, size)), "label": Field("int64", ())}
     writer = HDF5Writer(str(path), chunk_records, compression, fields=fields, num_records=count)
     pixels = np.stack([photograph(rng, size, size).transpose(2, 0, 1) for _ in range(count)])
-    writer.write({"image": pixels, "label": np.arange(count) % 2}, [str(number) for number in range(count)])
+    writer.write(
+        {"image": pixels, "label": np.arange(count) % 2}, [str(number) for number in range(count)]
+    )
     writer.close(Manifest(count, fields, CLASSES, source="made"))
     return str(path)
 
@@ -172,7 +191,11 @@ def set_ups(folder: Path) -> dict[str, SetUp]:
     of_64 = ["batch_size=64"]
     resize = ["transform=resize", "transform.size=[64,64]"]
     slow = ["transform=function", "transform.function._target_=diagnosis.vignette"]
-    pillow = ["data.source._target_=diagnosis.pillow_source", "+data.source.size=64", f"data.train={photos}"]
+    pillow = [
+        "data.source._target_=diagnosis.pillow_source",
+        "+data.source.size=64",
+        f"data.train={photos}",
+    ]
     return {
         "pillow": SetUp(
             "Pillow decode with no workers",
@@ -180,7 +203,9 @@ def set_ups(folder: Path) -> dict[str, SetUp]:
             ("raise_workers", "processes"),
         ),
         "huge": SetUp(
-            "huge JPEGs read whole", [*MODEL, "batch_size=16", "data=folder", f"data.train={huge}", *resize], ("repack_smaller",)
+            "huge JPEGs read whole",
+            [*MODEL, "batch_size=16", "data=folder", f"data.train={huge}", *resize],
+            ("repack_smaller",),
         ),
         "chunked": SetUp(
             "chunk-compressed HDF5 read at random",
@@ -210,7 +235,13 @@ def set_ups(folder: Path) -> dict[str, SetUp]:
             [
                 *(*MODEL, *of_64, "data=hdf5", f"data.train={blocks}"),
                 # each process decodes every chunk of a window for itself: the more there are, the more often
-                *("order=block", "order.block_records=32", "order.window_blocks=16", "workers.kind=process", "workers.num=16"),
+                *(
+                    "order=block",
+                    "order.block_records=32",
+                    "order.window_blocks=16",
+                    "workers.kind=process",
+                    "workers.num=16",
+                ),
             ],
             ("lower_workers", "no_workers"),
         ),
@@ -242,10 +273,18 @@ def diagnosed(name: str, set_up: SetUp, folder: Path, seconds: float) -> Result:
     """By the command itself, as a user types it."""
     output = folder / f"{name}.json"
     here = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]),
+    }
     own = ["apply=true", f"seconds={seconds:g}", f"output={output}"]
     start = time.monotonic()
-    subprocess.run([sys.executable, "-m", "framework", "diagnose", *set_up.words, *own], cwd=folder, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "framework", "diagnose", *set_up.words, *own],
+        cwd=folder,
+        env=environment,
+        check=True,
+    )
     seconds = time.monotonic() - start
     found = json.loads(output.read_text())
     first = found["cause"] or "none"
@@ -268,9 +307,9 @@ def diagnosed(name: str, set_up: SetUp, folder: Path, seconds: float) -> Result:
 def headroom(words: list[str], pairs: int = 4) -> tuple[float, float]:
     """(gain, spread) of one batch for ever beside whole steps."""
     from framework.cli.allowed import Grant
-    from framework.cli.variant import composed
-    from framework.diagnose.parts import Setting
-    from framework.diagnose.trials import Comparison
+    from framework.cli.compose_config import composed
+    from framework.commands.diagnose.measure_parts import Setting
+    from framework.commands.diagnose.trials import Comparison
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
@@ -295,7 +334,9 @@ def table(results: list[Result]) -> str:
         for r in results
     ]
     good = sum(r.named for r in results), sum(abs(r.error) <= 0.2 for r in results)
-    lines.append(f"\nnamed {good[0]} of {len(results)}; predicted within 20 %: {good[1]} of {len(results)}")
+    lines.append(
+        f"\nnamed {good[0]} of {len(results)}; predicted within 20 %: {good[1]} of {len(results)}"
+    )
     return "\n".join(lines)
 
 
@@ -303,7 +344,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", help="names of set-ups")
     parser.add_argument("--seconds", type=float, default=30.0, help="as in paceline diagnose")
-    parser.add_argument("--folder", type=Path, help="where data and diagnoses are kept; otherwise they are removed at the end")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where data and diagnoses are kept; otherwise they are removed at the end",
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="paceline-diagnosis-") as temporary:
         folder = (asked.folder or Path(temporary)).absolute()

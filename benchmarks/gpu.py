@@ -8,7 +8,7 @@ or finds no time left says so, and the others go on. Rates are means of windows 
 Beside each stands the ratio to its floors: bytes over the measured rate of copies (over the bus, or in the device's memory), operations over the
 measured rate of matrix products.
 
-Where nothing can be installed, carry wheels of what pyproject.toml asks for (also isal, and antlr4-python3-runtime for hydra-core) and framework/native/*.so.
+Where nothing can be installed, carry wheels of what pyproject.toml asks for (also isal, and antlr4-python3-runtime for hydra-core) and framework/system/native/*.so.
 """
 
 import argparse
@@ -37,14 +37,15 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # noqa: E402
 from tune import make_images  # noqa: E402
 
-from framework.assemble import numbered  # noqa: E402
 from framework.augment.fused import Fused  # noqa: E402
-from framework.batch import Batch, move, pin, use  # noqa: E402
 from framework.cli.allowed import Grant  # noqa: E402
-from framework.cli.variant import composed  # noqa: E402
-from framework.contracts import Augment, LoaderContext, MicroBatch  # noqa: E402
+from framework.cli.compose_config import composed  # noqa: E402
+from framework.commands.probe import Probe, Rate  # noqa: E402
+from framework.config.assemble import numbered  # noqa: E402
+from framework.contracts.batch import Batch, move, pin, use  # noqa: E402
+from framework.contracts.data import Augment, MicroBatch  # noqa: E402
+from framework.contracts.loader import LoaderContext  # noqa: E402
 from framework.errors import ResourceError  # noqa: E402
-from framework.graph import CudaRecorder  # noqa: E402
 from framework.loader.plain import PlainLoader  # noqa: E402
 from framework.loader.prefetch import PrefetchLoader  # noqa: E402
 from framework.loader.queue import Ahead, Occupancy  # noqa: E402
@@ -52,7 +53,7 @@ from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
 from framework.order import device_key, draws, keyed_draws  # noqa: E402
-from framework.probe import Probe, Rate  # noqa: E402
+from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 
 NOBODY = Grant(typed=False, exported="")
 PHOTOS = [
@@ -119,7 +120,9 @@ class Bench:
         return host.numel() / self.timed(lambda: there.copy_(host, non_blocking=True), 10)
 
     def _memory_rate(self) -> float:
-        one = torch.empty((1 << 22) if self.small else (1 << 30), dtype=torch.uint8, device=self.device)
+        one = torch.empty(
+            (1 << 22) if self.small else (1 << 30), dtype=torch.uint8, device=self.device
+        )
         other = torch.empty_like(one)
         return 2 * one.numel() / self.timed(lambda: other.copy_(one), 10)
 
@@ -131,7 +134,9 @@ class Bench:
         return 2 * side**3 / self.timed(lambda: one @ one, 10)
 
     def probe(self, *words: str) -> Probe:
-        config, allowed = composed([*words, f"device={self.device.type}", "report_every=50"], NOBODY)
+        config, allowed = composed(
+            [*words, f"device={self.device.type}", "report_every=50"], NOBODY
+        )
         return Probe(config, allowed)
 
     def photos(self, batch_size: int = 256, side: int = 224) -> list[str]:
@@ -161,13 +166,23 @@ def told(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 
 def facts(bench: Bench) -> dict[str, Any]:
     """What the machine is and can do."""
-    found: dict[str, Any] = {**machine(), "torch": str(torch.__version__), "cuda": torch.version.cuda}
-    rates = {"GB/s from pinned memory": bench.floors.copy / 1e9, "GB/s in the device's memory": bench.floors.memory / 1e9}
-    rates |= {f"TFLOP/s, products of {name}": rate / 1e12 for name, rate in bench.floors.products.items()}
+    found: dict[str, Any] = {
+        **machine(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+    }
+    rates = {
+        "GB/s from pinned memory": bench.floors.copy / 1e9,
+        "GB/s in the device's memory": bench.floors.memory / 1e9,
+    }
+    rates |= {
+        f"TFLOP/s, products of {name}": rate / 1e12 for name, rate in bench.floors.products.items()
+    }
     told(
         "Machine",
         ("what", "found"),
-        [(str(key), str(value)) for key, value in found.items()] + [(key, f"{value:.1f}") for key, value in rates.items()],
+        [(str(key), str(value)) for key, value in found.items()]
+        + [(key, f"{value:.1f}") for key, value in rates.items()],
     )
     return {**found, **rates}
 
@@ -176,7 +191,9 @@ def tests(bench: Bench) -> dict[str, Any]:
     """The tests marked gpu."""
     words = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-ra"]
     print("\n## pytest -m gpu\n", flush=True)
-    done = subprocess.run(words, check=False, cwd=Path(__file__).parents[1])  # says what it finds as it goes
+    done = subprocess.run(
+        words, check=False, cwd=Path(__file__).parents[1]
+    )  # says what it finds as it goes
     if done.returncode:
         raise RuntimeError(f"pytest -m gpu ended with {done.returncode}")
     return {"rc": done.returncode}
@@ -187,8 +204,14 @@ def same(bench: Bench) -> dict[str, Any]:
     repeat themselves. RuntimeError where plain does and another does not agree.
     """
     found: dict[str, list[str]] = {}
-    kinds = {name: f"loader={name.split()[0]}" for name in ("plain", "plain again", "prefetch", "stream")}
-    for name, choice in {**kinds, "stage=device": "data.stage=device", "stage=device, stream": "loader=stream"}.items():
+    kinds = {
+        name: f"loader={name.split()[0]}" for name in ("plain", "plain again", "prefetch", "stream")
+    }
+    for name, choice in {
+        **kinds,
+        "stage=device": "data.stage=device",
+        "stage=device, stream": "loader=stream",
+    }.items():
         run_dir = bench.work / f"same-{len(found)}"
         words = [
             choice,
@@ -211,17 +234,26 @@ def same(bench: Bench) -> dict[str, Any]:
         ]
         command += ["augment.mean=[0.5]", "augment.std=[0.5]", "workers.kind=thread"]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
         )
         if done.returncode:
             raise RuntimeError(done.stderr[-500:])
         lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         found[name] = [float(line["loss"]).hex() for line in lines if line["split"] == "train"]
-    rows = [(loader, str(len(losses)), str(losses == found["plain"])) for loader, losses in found.items()]
+    rows = [
+        (loader, str(len(losses)), str(losses == found["plain"]))
+        for loader, losses in found.items()
+    ]
     told("The same numbers", ("loader", "losses", "those of plain, bit by bit"), rows)
     agree = {loader: losses == found["plain"] for loader, losses in found.items()}
     if agree["plain again"] and not all(agree.values()):
-        raise RuntimeError(f"not the same numbers: {', '.join(name for name, same in agree.items() if not same)}")
+        raise RuntimeError(
+            f"not the same numbers: {', '.join(name for name, same in agree.items() if not same)}"
+        )
     return agree
 
 
@@ -232,20 +264,47 @@ def loading(bench: Bench) -> dict[str, Any]:
     rows, found = [], {}
     for augment in ("none", "normalize"):
         for loader in ("plain", "prefetch", "stream"):
-            words = bench.photos() if augment == "normalize" else [*unaugmented(bench.photos()), "augment=none"]
+            words = (
+                bench.photos()
+                if augment == "normalize"
+                else [*unaugmented(bench.photos()), "augment=none"]
+            )
             rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words, f"loader={loader}")
             share = rate.records_per_s * record_bytes(bench) / bench.floors.copy
             rows.append(
-                (f"{loader}, augment={augment}", f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", f"{share:.3f}")
+                (
+                    f"{loader}, augment={augment}",
+                    f"{rate.records_per_s:,.0f}",
+                    f"{100 * rate.spread:.1f} %",
+                    f"{share:.3f}",
+                )
             )
             found[f"{loader}/{augment}"] = share
     store = packed(bench, 2560, 224, "pack.encode=raw")
     for loader in ("plain", "prefetch", "stream"):
-        words = [*of_store(bench.photos(), store), "data=hdf5", "data.stage=ram", f"loader={loader}"]
+        words = [
+            *of_store(bench.photos(), store),
+            "data=hdf5",
+            "data.stage=ram",
+            f"loader={loader}",
+        ]
         rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words)
-        share = found[f"{loader}/store"] = rate.records_per_s * record_bytes(bench) / bench.floors.copy
-        rows.append((f"{loader}, from a store", f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", f"{share:.3f}"))
-    told("Loader to device, raw 224, batches of 256", ("loader", "records/s", "spread", "of the pinned copy rate"), rows)
+        share = found[f"{loader}/store"] = (
+            rate.records_per_s * record_bytes(bench) / bench.floors.copy
+        )
+        rows.append(
+            (
+                f"{loader}, from a store",
+                f"{rate.records_per_s:,.0f}",
+                f"{100 * rate.spread:.1f} %",
+                f"{share:.3f}",
+            )
+        )
+    told(
+        "Loader to device, raw 224, batches of 256",
+        ("loader", "records/s", "spread", "of the pinned copy rate"),
+        rows,
+    )
     return found
 
 
@@ -254,7 +313,15 @@ def packed(bench: Bench, count: int, side: int, *words: str) -> Path:
     count, side = (32, 32) if bench.small else (count, side)
     folder, store = bench.work / f"images-{side}", bench.work / f"images-{side}-{len(words)}.h5"
     make_images(folder, count, side, 0)
-    command = [sys.executable, "-m", "framework", "pack", f"input.path={folder}", f"output.path={store}", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "framework",
+        "pack",
+        f"input.path={folder}",
+        f"output.path={store}",
+        *words,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-500:])
@@ -262,7 +329,11 @@ def packed(bench: Bench, count: int, side: int, *words: str) -> Path:
 
 
 def of_store(words: list[str], store: Path) -> list[str]:
-    return [*(word for word in words if not word.startswith("data")), f"data.train={store}", "data.val=null"]
+    return [
+        *(word for word in words if not word.startswith("data")),
+        f"data.train={store}",
+        "data.val=null",
+    ]
 
 
 def unaugmented(words: list[str]) -> list[str]:
@@ -282,8 +353,14 @@ def overlap(bench: Bench) -> dict[str, Any]:
         load_s = timed.run(make(), 0)
         for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):
             count = max(1, round(share * load_s / timed.product_s))
-            compute_s, both_s = bench.timed(partial(timed.compute, count), 30), timed.run(make(), count)
-            floor_s = max(timed.num_bytes / bench.floors.copy, count * timed.operations / bench.floors.products["bf16"])
+            compute_s, both_s = (
+                bench.timed(partial(timed.compute, count), 30),
+                timed.run(make(), count),
+            )
+            floor_s = max(
+                timed.num_bytes / bench.floors.copy,
+                count * timed.operations / bench.floors.products["bf16"],
+            )
             found[f"{what}/{name}"] = max(load_s, compute_s) / both_s
             rows.append(
                 (
@@ -295,7 +372,11 @@ def overlap(bench: Bench) -> dict[str, Any]:
                     f"{floor_s / both_s:.3f}",
                 )
             )
-    told("Overlap", ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency", "floor / both"), rows)
+    told(
+        "Overlap",
+        ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency", "floor / both"),
+        rows,
+    )
     return found
 
 
@@ -321,7 +402,9 @@ class SideStream:
         kept: MicroBatch | None = None
         for batch, weight, last in ahead:
             with torch.cuda.stream(self.stream):
-                following = MicroBatch(self.context.augment(move(batch, self.context.device), epoch), weight, last)
+                following = MicroBatch(
+                    self.context.augment(move(batch, self.context.device), epoch), weight, last
+                )
             if kept is not None:
                 yield kept
             torch.cuda.current_stream(self.context.device).wait_stream(self.stream)
@@ -337,7 +420,9 @@ class Timed:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        batch_size, side, steps = (8, 32, 6) if bench.small else (256, 224, 400)  # an epoch's first batch is hidden by nothing
+        batch_size, side, steps = (
+            (8, 32, 6) if bench.small else (256, 224, 400)
+        )  # an epoch's first batch is hidden by nothing
         self.batch = {
             "image": torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8),
             "label": torch.randint(1000, (batch_size,)),
@@ -346,7 +431,9 @@ class Timed:
         self.batch = pin(self.batch) if bench.device.type == "cuda" else self.batch
         self.num_bytes = sum(tensor.nbytes for tensor in self.batch.values())
         self.source = OneBatch(self.batch, steps)
-        self.source.order = replace(self.source.order, num_records=batch_size * steps, batch_size=batch_size)
+        self.source.order = replace(
+            self.source.order, num_records=batch_size * steps, batch_size=batch_size
+        )
         edge = 64 if bench.small else 4096
         self.one = torch.randn(edge, edge, device=bench.device, dtype=torch.bfloat16)
         self.operations = 2 * edge**3
@@ -356,13 +443,19 @@ class Timed:
         return {**batch, "image": batch["image"].to(torch.float32).mul_(1 / 127.5).sub_(1)}
 
     def loaders(self) -> dict[str, Callable[[], Any]]:
-        context = LoaderContext(self.source, self.bench.device, self.augment, make_clock(self.bench.device, on=False))
+        context = LoaderContext(
+            self.source, self.bench.device, self.augment, make_clock(self.bench.device, on=False)
+        )
         ours: dict[str, Callable[[], Any]] = {
             "plain": lambda: PlainLoader(pin_memory=True, context=context),
             "prefetch": lambda: PrefetchLoader(depth=2, pin_memory=True, context=context),
             "stream": lambda: StreamLoader(depth=2, copies=2, context=context),
         }
-        return {**ours, "timm's scheme": lambda: SideStream(context)} if self.bench.device.type == "cuda" else ours
+        return (
+            {**ours, "timm's scheme": lambda: SideStream(context)}
+            if self.bench.device.type == "cuda"
+            else ours
+        )
 
     def compute(self, count: int) -> None:
         for _ in range(count):
@@ -388,8 +481,16 @@ SWITCHES: list[tuple[str, str, list[str]]] = [
     ("bf16", "bf16", ["precision=amp"]),
     ("fp16", "fp16", ["precision=amp", "precision.dtype=fp16"]),
     ("bf16, channels_last", "bf16", ["precision=amp", "channels_last=true"]),
-    ("bf16, channels_last, compile", "bf16", ["precision=amp", "channels_last=true", "compile=true"]),
-    ("bf16, channels_last, CUDA graph", "bf16", ["precision=amp", "channels_last=true", "+optim.fused=true", "cuda_graph=true"]),
+    (
+        "bf16, channels_last, compile",
+        "bf16",
+        ["precision=amp", "channels_last=true", "compile=true"],
+    ),
+    (
+        "bf16, channels_last, CUDA graph",
+        "bf16",
+        ["precision=amp", "channels_last=true", "+optim.fused=true", "cuda_graph=true"],
+    ),
 ]
 
 
@@ -423,7 +524,11 @@ def switches(bench: Bench) -> dict[str, Any]:
                     f"{share:.3f}",
                 )
             )
-        told(f"Computing alone: {net}", ("switch", "records/s", "spread", "of fp32", "of the matrix rate"), rows)
+        told(
+            f"Computing alone: {net}",
+            ("switch", "records/s", "spread", "of fp32", "of the matrix rate"),
+            rows,
+        )
     return found
 
 
@@ -446,18 +551,29 @@ def overhead(bench: Bench) -> dict[str, Any]:
         hand, low, middle, high = beside_by_hand(bench, graphed)
         rows.append((name, f"{hand:.1f}", f"{middle:.1f}", f"{low:.1f}, {high:.1f}"))
         found[name] = {"us": middle, "hand_us": hand}
-    told("Trainer beside a hand-written loop", ("step", "hand-written, us", "the Trainer's more, us", "quartiles"), rows)
+    told(
+        "Trainer beside a hand-written loop",
+        ("step", "hand-written, us", "the Trainer's more, us", "quartiles"),
+        rows,
+    )
     return found
 
 
 def beside_by_hand(bench: Bench, graphed: bool) -> tuple[float, float, float, float]:
     """Microseconds a step by hand, and quartiles of what the Trainer takes more."""
     theirs, ours = (make_pair(bench, graphed) for _ in range(2))
-    batch = {"image": torch.rand(64, 1, 16, 16, device=bench.device), "label": torch.randint(10, (64,), device=bench.device)}
+    batch = {
+        "image": torch.rand(64, 1, 16, 16, device=bench.device),
+        "label": torch.randint(10, (64,), device=bench.device),
+    }
     steps = 20 if bench.small else 300
     recorder = CudaRecorder(bench.device) if graphed else None
     trainer = make_trainer(*ours, batch, steps, make_clock(bench.device), bench.device, recorder)
-    by_hand = replaying(*theirs, batch, steps) if graphed else partial(hand_written, *theirs, batch, steps, metrics=True)
+    by_hand = (
+        replaying(*theirs, batch, steps)
+        if graphed
+        else partial(hand_written, *theirs, batch, steps, metrics=True)
+    )
     epochs, differences, hands = trainer.epochs(), [], []
     for number in range(4 if bench.small else 17):
         bench.wait()
@@ -470,7 +586,9 @@ def beside_by_hand(bench: Bench, graphed: bool) -> tuple[float, float, float, fl
         if number > 1:
             hands.append(1e6 * (middle - start) / steps)
             differences.append(1e6 * (time.perf_counter() - middle) / steps - hands[-1])
-    low, middle, high = (sorted(differences)[round(share * (len(differences) - 1))] for share in (0.25, 0.5, 0.75))
+    low, middle, high = (
+        sorted(differences)[round(share * (len(differences) - 1))] for share in (0.25, 0.5, 0.75)
+    )
     return sorted(hands)[len(hands) // 2], low, middle, high
 
 
@@ -480,7 +598,9 @@ def make_pair(bench: Bench, fused: bool) -> tuple[nn.Module, torch.optim.Optimiz
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=fused)
 
 
-def replaying(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, steps: int) -> Callable[[], None]:
+def replaying(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, steps: int
+) -> Callable[[], None]:
     """What a careful person writes with a graph: copy the batch in, replay, add up the losses and the right answers."""
     inside = {name: tensor.clone() for name, tensor in batch.items()}
     sums = torch.zeros(2, device=inside["label"].device)
@@ -525,7 +645,11 @@ AUGMENTS = {
         "+augment@augment.parts.mix=mixup",
         *(f"augment.parts.cut.{key}=null" for key in ("mean", "std")),
     ],
-    "kornia": ["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip, params: {p: 0.5}}]", "augment.together=true"],
+    "kornia": [
+        "augment=kornia",
+        "augment.pipeline=[{name: RandomHorizontalFlip, params: {p: 0.5}}]",
+        "augment.together=true",
+    ],
     "kornia: colors": [
         "augment=kornia",
         "augment.pipeline=[{name: ColorJitter, params: {brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1}}]",
@@ -537,26 +661,46 @@ AUGMENTS = {
 def augments(bench: Bench) -> dict[str, Any]:
     """A batch of each, and the numbers beside the CPU's."""
     rows, found = [], {}
-    image = torch.randint(256, (16, 3, 32, 32) if bench.small else (256, 3, 224, 224), dtype=torch.uint8)
-    batch = {"index": torch.arange(len(image)), "image": image, "label": torch.arange(len(image)) % 10}
+    image = torch.randint(
+        256, (16, 3, 32, 32) if bench.small else (256, 3, 224, 224), dtype=torch.uint8
+    )
+    batch = {
+        "index": torch.arange(len(image)),
+        "image": image,
+        "label": torch.arange(len(image)) % 10,
+    }
     for name, words in AUGMENTS.items():
         try:
-            with closing(bench.probe(*bench.photos()[: len(PHOTOS) - 5], *words, "data.source.num_classes=10")) as probe:
+            with closing(
+                bench.probe(
+                    *bench.photos()[: len(PHOTOS) - 5], *words, "data.source.num_classes=10"
+                )
+            ) as probe:
                 augment = probe.assembly.augment
         except Exception as error:  # kornia is an extra
             rows.append((name, "not here", str(error)[:60], "", "", ""))
             continue
-        there, numbers = move(batch, bench.device), draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None
+        there, numbers = (
+            move(batch, bench.device),
+            draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None,
+        )
         on_device = None if numbers is None else numbers.to(bench.device)
         took = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
         compiled, note = few_kernels(bench, name, augment, there)
         apart = furthest(augment(batch, numbers), augment(there, on_device))
         limit = image.numel() * 5 / bench.floors.memory  # a byte read and a float written
         columns = [
-            cell for s in (took, compiled) for cell in (("", note) if s is None else (f"{1e3 * s:.3f}", f"{s / limit:.2f}"))
+            cell
+            for s in (took, compiled)
+            for cell in (("", note) if s is None else (f"{1e3 * s:.3f}", f"{s / limit:.2f}"))
         ]
         rows.append((name, *columns, f"{apart:.1e}"))
-        found[name] = {"ms": 1e3 * took, "compiled_ms": compiled and 1e3 * compiled, "apart": apart, "note": note}
+        found[name] = {
+            "ms": 1e3 * took,
+            "compiled_ms": compiled and 1e3 * compiled,
+            "apart": apart,
+            "note": note,
+        }
     told(
         f"Augmenting {len(image)} images of {image.shape[-1]} on the device",
         (
@@ -572,14 +716,21 @@ def augments(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def few_kernels(bench: Bench, name: str, augment: Augment, batch: Batch) -> tuple[float | None, str]:
+def few_kernels(
+    bench: Bench, name: str, augment: Augment, batch: Batch
+) -> tuple[float | None, str]:
     """Seconds for a batch with its draws as ``compile=true`` has it; None, and why, where it is not compiled."""
-    if not getattr(augment, "exact", False) or (bench.small and name not in ("crop_flip", "random_erasing")):
+    if not getattr(augment, "exact", False) or (
+        bench.small and name not in ("crop_flip", "random_erasing")
+    ):
         return None, "not compiled"
     notes: list[str] = []
 
     def finish(batch: Batch, key: Tensor) -> Batch:
-        return augment(batch, keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None)
+        return augment(
+            batch,
+            keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None,
+        )
 
     fused, key = Fused(finish, notes.append), device_key(0, 0)
     fused(batch, key)
@@ -603,8 +754,17 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
         f"dataset={bench.work / 'cifar10'}",
         f"hydra.run.dir={run_dir}",
     ]
-    words += ["epochs=1", "max_steps=3", "limit=512", "batch_size=64", "model.width=4", "device=cpu"] if bench.small else []
-    done = subprocess.run([sys.executable, "-m", "framework", "train", *words], capture_output=True, text=True, check=False)
+    words += (
+        ["epochs=1", "max_steps=3", "limit=512", "batch_size=64", "model.width=4", "device=cpu"]
+        if bench.small
+        else []
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "framework", "train", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-500:])
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -612,11 +772,19 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
     rates = sorted(line["records_per_s"] for line in lines if line["split"] == "train")
     rate = rates[len(rates) // 2]  # of a report's steps: the first report's hold compiling
     # medians of steps, for the same reason; the host's waiting lies beside the device's work where that is known
-    typical = {name: span["p50_s"] for name, span in summary["spans"].items() if name != "wait" or "idle" not in summary["spans"]}
-    outside = 1 - sum(typical.get(name, 0.0) for name in ("forward", "backward", "optimizer")) / sum(typical.values())
+    typical = {
+        name: span["p50_s"]
+        for name, span in summary["spans"].items()
+        if name != "wait" or "idle" not in summary["spans"]
+    }
+    outside = 1 - sum(
+        typical.get(name, 0.0) for name in ("forward", "backward", "optimizer")
+    ) / sum(typical.values())
     share = (
         rate
-        * operations_of(bench, [*unaugmented(bench.photos(512, 32)), "augment=none", "model=resnet9"])
+        * operations_of(
+            bench, [*unaugmented(bench.photos(512, 32)), "augment=none", "model=resnet9"]
+        )
         / bench.floors.products["bf16"]
     )
     row = (
@@ -655,10 +823,19 @@ def dali(bench: Bench) -> dict[str, Any]:
     """JPEGs of 500 to random crops of 224 on the device: decoded there by DALI, and by this process's cores."""
     rows, found = [], {}
     store = packed(bench, 2048, 500)
-    crop = ["transform=random_resized_crop", f"transform.size={[32, 32] if bench.small else [224, 224]}", "loader=prefetch"]
+    crop = [
+        "transform=random_resized_crop",
+        f"transform.size={[32, 32] if bench.small else [224, 224]}",
+        "loader=prefetch",
+    ]
     for name, words in {"DALI": ["data=dali"], "the cores": ["data=hdf5"]}.items():
         try:
-            rate = bench.rate(lambda probe: probe.loader(bench.seconds), *of_store(bench.photos(), store), *words, *crop)
+            rate = bench.rate(
+                lambda probe: probe.loader(bench.seconds),
+                *of_store(bench.photos(), store),
+                *words,
+                *crop,
+            )
         except ResourceError as error:  # DALI is an extra
             rows.append((name, "not here", str(error)[:80], ""))
             continue
@@ -678,21 +855,48 @@ def replicas(bench: Bench) -> dict[str, Any]:
     rows, found = [], {}
     for parallel in ("none", "dp", "ddp"):
         run_dir = bench.work / f"replicas-{parallel}"
-        words = [*bench.photos(), f"device={bench.device.type}", f"parallel={parallel}", f"hydra.run.dir={run_dir}", "sink=[]"]
+        words = [
+            *bench.photos(),
+            f"device={bench.device.type}",
+            f"parallel={parallel}",
+            f"hydra.run.dir={run_dir}",
+            "sink=[]",
+        ]
         words += ["epochs=1", f"max_steps={4 if bench.small else 200}", "precision=amp"]
         words += [f"parallel.num_processes={count}"] if parallel == "ddp" else []
-        done = subprocess.run([sys.executable, "-m", "framework", "train", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "framework", "train", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr[-500:])
         found[parallel] = json.loads((run_dir / "summary.json").read_text())["records_per_s"]
         rows.append((parallel, f"{found[parallel]:,.0f}", f"{found[parallel] / found['none']:.2f}"))
-    told(f"A ResNet-18 on {count} replicas", ("parallel", "records/s, the first steps included", "of one"), rows)
+    told(
+        f"A ResNet-18 on {count} replicas",
+        ("parallel", "records/s, the first steps included", "of one"),
+        rows,
+    )
     return found
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     part.__name__: part
-    for part in (facts, same, tests, loading, overlap, overhead, cifar10_fast, augments, switches, dali, replicas)
+    for part in (
+        facts,
+        same,
+        tests,
+        loading,
+        overlap,
+        overhead,
+        cifar10_fast,
+        augments,
+        switches,
+        dali,
+        replicas,
+    )
 }
 
 
@@ -700,10 +904,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--minutes", type=float, default=8.5, help="what is not done by then is left out")
+    parser.add_argument(
+        "--minutes", type=float, default=8.5, help="what is not done by then is left out"
+    )
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default=",".join(PARTS))
-    parser.add_argument("--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one")
+    parser.add_argument(
+        "--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one"
+    )
     parser.add_argument("--out", default=".")
     parser.add_argument("--part", choices=PARTS, help="this one, in this process")
     parser.add_argument("--work", help="its folder")
@@ -721,7 +929,9 @@ def alone(options: argparse.Namespace) -> int:
     return 0
 
 
-def in_a_process(options: argparse.Namespace, name: str, left_s: float, work: str) -> dict[str, Any]:
+def in_a_process(
+    options: argparse.Namespace, name: str, left_s: float, work: str
+) -> dict[str, Any]:
     """What the part found, or why it did not."""
     told_in = Path(options.out, f"gpu-{name}.json")
     told_in.unlink(missing_ok=True)
@@ -735,9 +945,15 @@ def in_a_process(options: argparse.Namespace, name: str, left_s: float, work: st
         return {"failed": f"was not done in the {left_s:.0f} s that were left"}
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and what it has started, also where this script is told to stop
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # and what it has started, also where this script is told to stop
         process.wait()
-    return json.loads(told_in.read_text()) if told_in.exists() else {"failed": f"its process ended with {code}"}
+    return (
+        json.loads(told_in.read_text())
+        if told_in.exists()
+        else {"failed": f"its process ended with {code}"}
+    )
 
 
 def main() -> int:
@@ -753,7 +969,11 @@ def main() -> int:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
             found[name] = in_a_process(options, name, begun + 60 * options.minutes - start, work)
-        why = f", failed: {found[name]['failed'].strip().splitlines()[-1]}" if "failed" in found[name] else ""
+        why = (
+            f", failed: {found[name]['failed'].strip().splitlines()[-1]}"
+            if "failed" in found[name]
+            else ""
+        )
         print(f"\n({name}: {time.monotonic() - start:.0f} s{why})", flush=True)
         Path(options.out, "gpu.json").write_text(json.dumps(found, indent=1))
     return int(any("failed" in one for one in found.values()))

@@ -14,8 +14,8 @@ import time
 import torch
 from torch import nn
 
-from framework.contracts import Clock, LoaderContext, MicroBatch
-from framework.graph import Recorder
+from framework.contracts.data import MicroBatch
+from framework.contracts.loader import Clock, LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
 from framework.objective.classify import Classify
@@ -23,7 +23,8 @@ from framework.order import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.trainer import Plan, Trainer
+from framework.train.cuda_graph import Recorder
+from framework.train.trainer import Plan, Trainer
 
 BATCH, FEATURES, HIDDEN = 64, 256, 256
 READ_EVERY = 50  # steps
@@ -35,7 +36,12 @@ class MLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)
+            nn.Flatten(),
+            nn.Linear(FEATURES, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, 10),
         )
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -43,11 +49,18 @@ class MLP(nn.Module):
 
 
 def hand_written(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor], steps: int, metrics: bool
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: dict[str, torch.Tensor],
+    steps: int,
+    metrics: bool,
 ) -> float:
     """Seconds for ``steps`` steps."""
     device = batch["label"].device
-    loss_sum, correct = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device)
+    loss_sum, correct = (
+        torch.zeros((), device=device),
+        torch.zeros((), dtype=torch.int64, device=device),
+    )
     start = time.perf_counter()
     for number in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
@@ -93,7 +106,9 @@ def make_trainer(
     device = device or torch.device("cpu")
     source = OneBatch(batch, steps)
     clock = clock or HostClock()
-    loader = PlainLoader(pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock))
+    loader = PlainLoader(
+        pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock)
+    )
     return Trainer(
         Plan(epochs=10**6, report_every=READ_EVERY),
         model=model,
@@ -138,11 +153,15 @@ def main() -> None:
     hand, mine = ([1e6 * row[i] / options.steps for row in rows] for i in (0, 1))
     differences = sorted(b - a for a, b in zip(hand, mine, strict=True))
     for name, values in (("hand-written loop", hand), ("paceline Trainer", mine)):
-        print(f"{name:18} {statistics.median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})")
+        print(
+            f"{name:18} {statistics.median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})"
+        )
     print(
         f"difference         {statistics.median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
     )
-    same = all(torch.equal(a, b) for a, b in zip(theirs[0].parameters(), ours[0].parameters(), strict=True))
+    same = all(
+        torch.equal(a, b) for a, b in zip(theirs[0].parameters(), ours[0].parameters(), strict=True)
+    )
     print(f"same weights after {(options.rounds + 2) * options.steps} steps: {same}")
 
 

@@ -36,8 +36,24 @@ LINKS = {
 
 def run(words: list[str], cores: str, folder: Path) -> dict:
     """The summary of a run on these cores."""
-    command = ["taskset", "-c", cores, sys.executable, "-m", "framework", "train", *words, f"hydra.run.dir={folder}"]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    command = [
+        "taskset",
+        "-c",
+        cores,
+        sys.executable,
+        "-m",
+        "framework",
+        "train",
+        *words,
+        f"hydra.run.dir={folder}",
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         sys.exit(done.stderr)
     return json.loads((folder / "summary.json").read_text())
@@ -49,7 +65,12 @@ def ring_s(ranks: int, num_bytes: float, bandwidth: float, latency: float) -> fl
 
 
 def efficiency(
-    ranks: int, step_s: float, backward_s: float, num_bytes: float, bucket_bytes: float, link: tuple[float, float]
+    ranks: int,
+    step_s: float,
+    backward_s: float,
+    num_bytes: float,
+    bucket_bytes: float,
+    link: tuple[float, float],
 ) -> float:
     """A step alone over a step among ``ranks``. Buckets are ready evenly over backward; each is sent when it is ready and the link is free."""
     num_buckets = max(1, round(num_bytes / bucket_bytes))
@@ -62,7 +83,11 @@ def efficiency(
 
 def ratios_of(ran: dict[str, dict]) -> dict[str, float]:
     """Records per second over those of one rank."""
-    return {side: one["records_per_s"] / ran["one"]["records_per_s"] for side, one in ran.items() if side != "one"}
+    return {
+        side: one["records_per_s"] / ran["one"]["records_per_s"]
+        for side, one in ran.items()
+        if side != "one"
+    }
 
 
 def main() -> None:
@@ -70,7 +95,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument(
-        "--megabytes", type=float, default=26.3, help="of gradients: the recipe's ResNet-9 has 6.6 million weights"
+        "--megabytes",
+        type=float,
+        default=26.3,
+        help="of gradients: the recipe's ResNet-9 has 6.6 million weights",
     )
     parser.add_argument("--words", nargs="+", default=WORDS)
     options = parser.parse_args()
@@ -88,24 +116,39 @@ def main() -> None:
             ran = {side: run(*sides[side], Path(folder, side)) for side in order}
         if number:  # the first is burn-in
             rounds.append(ran)
-            print(f"{number}: {', '.join(f'{side} {ratio:.3f}' for side, ratio in ratios_of(ran).items())}", flush=True)
+            print(
+                f"{number}: {', '.join(f'{side} {ratio:.3f}' for side, ratio in ratios_of(ran).items())}",
+                flush=True,
+            )
     for side in list(sides)[1:]:
         low, middle, high = statistics.quantiles([ratios_of(ran)[side] for ran in rounds], n=4)
-        print(f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)")
+        print(
+            f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)"
+        )
     spans_ms = {
-        name: [1e3 * statistics.median(ran[side]["spans"][name]["mean_s"] for ran in rounds) for side in sides]
+        name: [
+            1e3 * statistics.median(ran[side]["spans"][name]["mean_s"] for ran in rounds)
+            for side in sides
+        ]
         for name in ("wait", "forward", "backward", "optimizer", "report")
     }
     print(f"| span, ms a step | {' | '.join(sides)} |\n| --- | --- | --- | --- |")
     for name, values in spans_ms.items():
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
-    step_s, backward_s = sum(alone for alone, *_ in spans_ms.values()) / 1e3, spans_ms["backward"][0] / 1e3
+    step_s, backward_s = (
+        sum(alone for alone, *_ in spans_ms.values()) / 1e3,
+        spans_ms["backward"][0] / 1e3,
+    )
     for shrink, what in ((1, "this step"), (1000, "a step a thousand times as fast")):
-        print(f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n")
+        print(
+            f"\n{what}: {1e3 * step_s / shrink:.2f} ms, {options.megabytes:g} MB of gradients in buckets of 25 MB\n"
+        )
         print("| link | 8 | 64 | 1,024 ranks |\n| --- | --- | --- | --- |")
         for name, link in LINKS.items():
             shares = [
-                efficiency(ranks, step_s / shrink, backward_s / shrink, 1e6 * options.megabytes, 25e6, link)
+                efficiency(
+                    ranks, step_s / shrink, backward_s / shrink, 1e6 * options.megabytes, 25e6, link
+                )
                 for ranks in (8, 64, 1024)
             ]
             print(f"| {name} | {' | '.join(f'{share:.3f}' for share in shares)} |")

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
 from framework.cli.progress import pack_missing
-from framework.cli.variant import composed
+from framework.commands.tune.candidate import Candidate, whole_grid
+from framework.commands.tune.search import Search
 from framework.measure.host import machine, num_cores
-from framework.tune.candidate import Candidate, whole_grid
-from framework.tune.search import Search
 
 NOBODY = Grant(typed=False, exported="")
 LOADERS = ("plain", "prefetch", "stream")
@@ -41,7 +41,9 @@ def make_images(folder: Path, count: int, size: int, seed: int) -> None:
     """JPEGs of smooth noise in ten classes."""
     rng = np.random.default_rng(seed)
     for number in range(count):
-        pixels = cv2.resize(rng.integers(0, 256, (8, 8, 3), np.uint8), (size, size), interpolation=cv2.INTER_CUBIC)
+        pixels = cv2.resize(
+            rng.integers(0, 256, (8, 8, 3), np.uint8), (size, size), interpolation=cv2.INTER_CUBIC
+        )
         path = folder / str(number % 10) / f"{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), pixels)
@@ -60,13 +62,28 @@ def photo_words(given: str | None, work: Path) -> list[str]:
     if not store.exists():
         make_images(work / "photos", 3200, 500, 2)  # an epoch of 100 steps
         run("pack", f"input.path={work / 'photos'}", f"output.path={store}")
-    crop = ["transform=random_resized_crop", "transform.size=[64,64]", "model=resnet9", "model.width=4", "model.num_classes=1000"]
-    return [*crop, f"data.train={store}", "data.val=null", "prepare=null", "batch_size=32", "optim.lr=0.01"]
+    crop = [
+        "transform=random_resized_crop",
+        "transform.size=[64,64]",
+        "model=resnet9",
+        "model.width=4",
+        "model.num_classes=1000",
+    ]
+    return [
+        *crop,
+        f"data.train={store}",
+        "data.val=null",
+        "prepare=null",
+        "batch_size=32",
+        "optim.lr=0.01",
+    ]
 
 
 def run(*words: str) -> str:
     """A command of ours; its output."""
-    done = subprocess.run([sys.executable, "-m", "framework", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "framework", *words], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr)
     return done.stdout
@@ -75,8 +92,20 @@ def run(*words: str) -> str:
 def tuned(words: list[str], budget: float, number: int, work: Path) -> dict:
     """What the real command found."""
     output = work / f"found-{number}.json"
-    text = run("tune", *words, f"budget={budget}", f"name=n{number}", "force=true", f"output={output}", "--config-dir", str(work))
-    print("\n".join(f"    {line}" for line in text.splitlines() if line.startswith("final")), flush=True)
+    text = run(
+        "tune",
+        *words,
+        f"budget={budget}",
+        f"name=n{number}",
+        "force=true",
+        f"output={output}",
+        "--config-dir",
+        str(work),
+    )
+    print(
+        "\n".join(f"    {line}" for line in text.splitlines() if line.startswith("final")),
+        flush=True,
+    )
     return json.loads(output.read_text())
 
 
@@ -87,7 +116,9 @@ def open_search(words: list[str]) -> Search:
     return Search(config, allowed, loaders, "prefetch")
 
 
-def lap_all(search: Search, grid: list[Candidate], laps: int, visit_s: float) -> dict[Candidate, list[float]]:
+def lap_all(
+    search: Search, grid: list[Candidate], laps: int, visit_s: float
+) -> dict[Candidate, list[float]]:
     """The rate of every candidate, once a lap."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
     for lap in range(laps):
@@ -96,7 +127,9 @@ def lap_all(search: Search, grid: list[Candidate], laps: int, visit_s: float) ->
     return rates
 
 
-def take_turns(search: Search, some: list[Candidate], count: int, visit_s: float) -> dict[Candidate, list[float]]:
+def take_turns(
+    search: Search, some: list[Candidate], count: int, visit_s: float
+) -> dict[Candidate, list[float]]:
     """The rates of ``some``, in turn, the order turned every time."""
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
     for number in range(count):
@@ -122,7 +155,9 @@ def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
     rates = lap_all(search, grid, options.laps, options.visit)
     grid_s = time.monotonic() - start
     best = max(grid, key=lambda one: statistics.median(rates[one]))
-    again = take_turns(search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit)
+    again = take_turns(
+        search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit
+    )
     return {
         "words": words,
         "default": str(default),
@@ -164,10 +199,15 @@ def main() -> None:
         "photos": lambda: photo_words(options.photos, work),
     }
     rows: dict[str, dict] = {}
-    print("| run | tuned | over the defaults | grid's best | over the grid's best |\n| --- | --- | --- | --- | --- |", flush=True)
+    print(
+        "| run | tuned | over the defaults | grid's best | over the grid's best |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
     for name in options.only.split(","):
         rows[name] = row = prove(runs[name](), options, work)
-        for winner, default, best in zip(row["winners"], row["over_default"], row["over_best"], strict=True):
+        for winner, default, best in zip(
+            row["winners"], row["over_default"], row["over_best"], strict=True
+        ):
             of = f"{row['grid_best']} of {row['grid_size']}"
             print(f"| {name} | {winner} | {told(default)} | {of} | {told(best)} |", flush=True)
         (work / "tune.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))

@@ -3,33 +3,48 @@
 from functools import partial
 
 import torch
+from paceline_examples.digits_input import DigitsInput
+from paceline_examples.digits_net import DigitsCNN
 
 from framework.augment.normalize import Normalize
-from framework.contracts import LoaderContext, SourceContext
-from framework.data.lmdb import LMDBWriter, lmdb_source
+from framework.contracts.data import SourceContext
+from framework.contracts.loader import LoaderContext
+from framework.data.lmdb import lmdb_source
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
-from framework.model.digits import DigitsCNN
 from framework.objective.classify import Classify
 from framework.order import Order
-from framework.pack.digits import DigitsInput
-from framework.pack.packing import Packing
-from framework.pack.run import pack
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.one_cycle import OneCycle
-from framework.trainer import Plan, Trainer
+from framework.store.lmdb_store import LMDBWriter
+from framework.train.trainer import Plan, Trainer
 from framework.transform.none import NoTransform
 
-cpu, normalize, clocks = torch.device("cpu"), Normalize("image", [0.5], [0.5]), {"train": HostClock(), "val": HostClock()}
+cpu, normalize, clocks = (
+    torch.device("cpu"),
+    Normalize("image", [0.5], [0.5]),
+    {"train": HostClock(), "val": HostClock()},
+)
 
 
 def loader(split: str) -> PrefetchLoader:
     """Pack a split of scikit-learn's digits, and load it."""
     path = f"digits-{split}.lmdb"
     pack(Packing(DigitsInput(split), LMDBWriter, path))
-    source = lmdb_source(path, context=SourceContext(partial(Order, batch_size=128, shuffle=split == "train"), NoTransform()))
-    return PrefetchLoader(2, pin_memory=False, context=LoaderContext(source, cpu, lambda b, _: normalize(b, None), clocks[split]))
+    source = lmdb_source(
+        path,
+        context=SourceContext(
+            partial(Order, batch_size=128, shuffle=split == "train"), NoTransform()
+        ),
+    )
+    return PrefetchLoader(
+        2,
+        pin_memory=False,
+        context=LoaderContext(source, cpu, lambda b, _: normalize(b, None), clocks[split]),
+    )
 
 
 torch.manual_seed(0)

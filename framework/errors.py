@@ -66,7 +66,7 @@ class DistributedError(PacelineError):
 
 
 class UserCodeError(PacelineError):
-    """The user's own code raised an exception: ``framework.user_code``. Exit code 9."""
+    """The user's own code raised an exception: ``framework.system.user_code``. Exit code 9."""
 
     letter, exit_code = "U", 9
 

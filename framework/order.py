@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from framework.native import find
+from framework.system.native import find
 
 
 def _signed(constant: int) -> int:
@@ -23,11 +23,16 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
-ON_DEVICE, ON_HOST = 1, 4  # streams of numbers: augments and transforms of a record must not draw the same ones
+ON_DEVICE, ON_HOST = (
+    1,
+    4,
+)  # streams of numbers: augments and transforms of a record must not draw the same ones
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    return (x >> bits) & ((1 << (64 - bits)) - 1)  # int64's >> keeps the sign; the mask makes it logical
+    return (x >> bits) & (
+        (1 << (64 - bits)) - 1
+    )  # int64's >> keeps the sign; the mask makes it logical
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -71,7 +76,9 @@ def block_permutation(num_records: int, seed: int, epoch: int, block: int, windo
     return order[by_key[torch.argsort(by_key // (block * window), stable=True)]]
 
 
-def draws(indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = ON_DEVICE) -> Tensor:
+def draws(
+    indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = ON_DEVICE
+) -> Tensor:
     """Uniform numbers in [0, 1): float32 [B, num_draws], one row per record, on ``indices``'s device.
 
     A row depends on (seed, epoch, record index, stream) alone: not on the batch it comes in, the rank, or the device.
@@ -145,13 +152,24 @@ class Order:
     @property
     def num_steps(self) -> int:
         """Optimizer steps per epoch."""
-        return self.num_used // self.batch_size if self.last == "drop" else -(-self.num_used // self.batch_size)
+        return (
+            self.num_used // self.batch_size
+            if self.last == "drop"
+            else -(-self.num_used // self.batch_size)
+        )
 
     @property
     def identity(self) -> dict[str, int]:
         """What decides which records are in global batch b; not how ranks and passes cut it."""
-        found = {"records": self.num_taken, "batch_size": self.batch_size, "seed": self.seed, "shuffle": int(self.shuffle)}
-        return found if self.block is None else {**found, "block": self.block, "window": self.window}
+        found = {
+            "records": self.num_taken,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "shuffle": int(self.shuffle),
+        }
+        return (
+            found if self.block is None else {**found, "block": self.block, "window": self.window}
+        )
 
     def used(self) -> Tensor:
         """The record indices in use, ascending: int64 [num_used]."""
@@ -168,7 +186,9 @@ class Order:
         for batch in order[start * self.batch_size :].split(self.batch_size):
             if self.virtual_ranks is not None:
                 yield from self._parts(batch, self.virtual_ranks)
-            elif self.world_size == 1 and self.accumulate == 1:  # the usual case, without the 10 us of cutting
+            elif (
+                self.world_size == 1 and self.accumulate == 1
+            ):  # the usual case, without the 10 us of cutting
                 yield Share(batch, 1.0, True)
             else:
                 yield from self._cut(batch)
@@ -184,14 +204,24 @@ class Order:
         for number, part in enumerate(parts):
             mine = part[self.rank :: self.world_size]
             weight = len(mine) * self.world_size / len(batch)
-            yield Share(mine if len(mine) else _filler(part, self.rank), weight, last=number == len(parts) - 1)
+            yield Share(
+                mine if len(mine) else _filler(part, self.rank),
+                weight,
+                last=number == len(parts) - 1,
+            )
 
     def _parts(self, batch: Tensor, count: int) -> Iterator[Share]:
         """This rank's of ``count`` parts, each as a rank of ``count`` would get it."""
-        mine = range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
+        mine = range(
+            self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size
+        )
         for number in mine:
             part = batch[number::count]
-            yield Share(part if len(part) else _filler(batch, number), len(part) * count / len(batch), last=number == mine[-1])
+            yield Share(
+                part if len(part) else _filler(batch, number),
+                len(part) * count / len(batch),
+                last=number == mine[-1],
+            )
 
 
 def _filler(batch: Tensor, number: int) -> Tensor:

@@ -15,37 +15,49 @@ from typing import Any
 
 import torch
 
-from framework.assemble import Assembly
-from framework.checkpoint import Found, newest_path, newest_state
-from framework.durable import write_json
+from framework.config.assemble import Assembly
+from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
+from framework.contracts.span import Span, shares
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
 from framework.measure.usage import Usage
-from framework.settings import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.sink.measured import MeasuredSink
-from framework.span import Span, shares
-from framework.trainer import Trainer
+from framework.system.durable import write_json
+from framework.train.checkpoint import RecoveredState, newest_path, newest_state
+from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 
 
 def run(
-    config: Config, run_dir: Path, allowed: tuple[str, ...], stop: Callable[[], bool], say: Callable[[str], None]
+    config: Config,
+    run_dir: Path,
+    allowed: tuple[str, ...],
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     found = _found(config["resume"])
-    assembly = Assembly(config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None)
+    assembly = Assembly(
+        config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None
+    )
     trainer: Trainer | None = None
     try:
         leads = assembly.parallel.rank == 0
         trainer = assembly.trainer(run_dir, found and found.state, stop, say)
-        notes = [*assembly.notes, *(note for part in (assembly.parallel, assembly.train) for note in part.notes)]
+        notes = [
+            *assembly.notes,
+            *(note for part in (assembly.parallel, assembly.train) for note in part.notes),
+        ]
         if found is not None and leads:
             notes = [*_of_damage(found), *notes]
-        if trainer.progress.step >= trainer.total_steps and (summary := _finished(run_dir)) is not None:
+        if (
+            trainer.progress.step >= trainer.total_steps
+            and (summary := _finished(run_dir)) is not None
+        ):
             return _not_continued(summary, run_dir, assembly, trainer, say if leads else _ignored)
         if assembly.profiled is not None:
             _check_steps(trainer.total_steps - trainer.progress.step)
@@ -54,12 +66,16 @@ def run(
             for note in notes:
                 say(f"note: {note}")
         start_step = trainer.progress.step
-        measured = MeasuredSink(trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, say, start_step)
+        measured = MeasuredSink(
+            trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, say, start_step
+        )
         trainer.sinks = [measured] if leads else []
         try:
             trainer.fit()
         except Exception as error:
-            error.add_note(f"{AFTER_STEP}{trainer.progress.step}")  # for exit.json, and for whoever reads the traceback
+            error.add_note(
+                f"{AFTER_STEP}{trainer.progress.step}"
+            )  # for exit.json, and for whoever reads the traceback
             raise
         summary = {
             **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
@@ -77,7 +93,7 @@ def run(
         assembly.close()
 
 
-def _found(resume: Config) -> Found | None:
+def _found(resume: Config) -> RecoveredState | None:
     """The state to go on from; None to begin."""
     run_dir = resume["run"]
     if run_dir is None or (resume["auto"] and newest_path(Path(run_dir)) is None):
@@ -85,7 +101,7 @@ def _found(resume: Config) -> Found | None:
     return newest_state(Path(run_dir))
 
 
-def _of_damage(found: Found) -> list[str]:
+def _of_damage(found: RecoveredState) -> list[str]:
     if not found.damaged:
         return []
     return [f"{', '.join(found.damaged)} cannot be read; going on from {found.path.name}"]
@@ -105,7 +121,11 @@ def _ignored(text: str) -> None:
 
 
 def _not_continued(
-    summary: dict[str, Any], run_dir: Path, assembly: Assembly, trainer: Trainer, say: Callable[[str], None]
+    summary: dict[str, Any],
+    run_dir: Path,
+    assembly: Assembly,
+    trainer: Trainer,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The summary of a run that has no steps left, with new figures if its validation data is new."""
     if assembly.validates_anew:
@@ -114,10 +134,17 @@ def _not_continued(
         if assembly.parallel.rank == 0:
             _add_facts(run_dir, assembly)
         trainer.validate()
-        summary = {**summary, "val": trainer.val_means, "best": trainer.best, "notes": [*summary["notes"], *assembly.notes]}
+        summary = {
+            **summary,
+            "val": trainer.val_means,
+            "best": trainer.best,
+            "notes": [*summary["notes"], *assembly.notes],
+        }
         if assembly.parallel.rank == 0:
             write_json(run_dir / "summary.json", summary)
-    say(f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to continue")
+    say(
+        f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to continue"
+    )
     return summary
 
 
@@ -125,10 +152,17 @@ def _check_steps(num_steps: int) -> None:
     """ConfigError C180 for a run that ends before its trace does."""
     if num_steps < LEAST_STEPS:
         what = f"the run has {num_steps} steps, and the trace is of steps {LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
-        raise ConfigError(180, "debug = profile", what, f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more")
+        raise ConfigError(
+            180,
+            "debug = profile",
+            what,
+            f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more",
+        )
 
 
-def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float) -> dict[str, Any]:
+def _summary(
+    config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
+) -> dict[str, Any]:
     found = shares(trainer.spans)
     return {
         "status": "interrupted" if trainer.stopped else "finished",
@@ -139,7 +173,9 @@ def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int
         "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
-        "spans": {name: {**_figures(span), "share": found[name]} for name, span in trainer.spans.items()},
+        "spans": {
+            name: {**_figures(span), "share": found[name]} for name, span in trainer.spans.items()
+        },
         "train_s": trainer.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
@@ -150,12 +186,20 @@ def _summary(config: Config, trainer: Trainer, notes: list[str], start_step: int
 
 
 def _figures(span: Span) -> dict[str, float]:
-    return {"total_s": span.total_s, "mean_s": span.mean_s, "p50_s": span.p50_s, "p90_s": span.p90_s}
+    return {
+        "total_s": span.total_s,
+        "mean_s": span.mean_s,
+        "p50_s": span.p50_s,
+        "p90_s": span.p90_s,
+    }
 
 
 def choices(config: Config) -> dict[str, str]:
     """The four groups' choices: the name of the module that each block names."""
-    blocks = {"data": config["data"]["source"], **{name: config[name] for name in ("loader", "parallel", "precision")}}
+    blocks = {
+        "data": config["data"]["source"],
+        **{name: config[name] for name in ("loader", "parallel", "precision")},
+    }
     return {name: str(block["_target_"]).split(".")[-2] for name, block in blocks.items()}
 
 
@@ -173,7 +217,17 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in ("paceline", "torch", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb", "simplejpeg", "nvidia-dali-cuda120"):
+    for name in (
+        "paceline",
+        "torch",
+        "hydra-core",
+        "omegaconf",
+        "numpy",
+        "h5py",
+        "lmdb",
+        "simplejpeg",
+        "nvidia-dali-cuda120",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -207,7 +261,11 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
 
 def _complete_resolved(run_dir: Path, assembly: Assembly) -> None:
     """Write what ``auto`` stood for into the newest ``resolved.json``: the run's own configuration, with numbers."""
-    paths = [path for path in run_dir.glob("resolved*.json") if re.fullmatch(r"resolved(\.\d+)?\.json", path.name)]
+    paths = [
+        path
+        for path in run_dir.glob("resolved*.json")
+        if re.fullmatch(r"resolved(\.\d+)?\.json", path.name)
+    ]
     if not paths or not assembly.from_data:
         return
     newest = max(paths, key=lambda path: (len(path.name), path.name))

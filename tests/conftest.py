@@ -16,10 +16,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-from framework.contracts import Field, Manifest, SourceContext
-from framework.data.hdf5 import HDF5Writer
-from framework.data.lmdb import LMDBWriter
+from framework.contracts.data import SourceContext
+from framework.contracts.records import Field, Manifest
 from framework.order import Order
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
 from framework.transform.none import NoTransform
 
 torch.set_num_threads(1)
@@ -35,11 +36,19 @@ def children_of_this_process() -> set[int]:
             found |= {int(pid) for pid in (task / "children").read_text().split()}
         except OSError:
             continue
-    return {pid for pid in found if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()}
+    return {
+        pid
+        for pid in found
+        if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    }
 
 
 def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.name.startswith(("pytest", "TMonitor"))}
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith(("pytest", "TMonitor"))
+    }
 
 
 def settled(before: set, now, wait_s: float = 5.0) -> set:
@@ -74,8 +83,13 @@ def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
     monkeypatch.chdir(tmp_path)
     before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background may have it ignored
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # who runs the tests in the background may have it ignored
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
     yield
     for number, handler in handlers.items():  # a command run in this process has taken them
         signal.signal(number, handler)
@@ -93,7 +107,10 @@ FIELDS = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
 def make_records(count: int) -> dict[str, np.ndarray]:
     """Small records that differ from each other."""
     rng = np.random.default_rng(0)
-    return {"image": rng.integers(0, 256, (count, 3, 4, 4), np.uint8), "label": np.arange(count, dtype=np.int64) % 3}
+    return {
+        "image": rng.integers(0, 256, (count, 3, 4, 4), np.uint8),
+        "label": np.arange(count, dtype=np.int64) % 3,
+    }
 
 
 def write_store(path: str, records: dict, fields=None) -> str:
@@ -114,10 +131,19 @@ def edited_manifest(text: str | bytes, **changes) -> str:
 
 
 def make_context(
-    batch_size: int = 4, num_workers: int = 0, worker_kind: str = "thread", transform=None, training: bool = True, **options
+    batch_size: int = 4,
+    num_workers: int = 0,
+    worker_kind: str = "thread",
+    transform=None,
+    training: bool = True,
+    **options,
 ) -> SourceContext:
     """A SourceContext with these ``options``; what is no field of one is an Order's."""
-    given = {name: options.pop(name) for name in list(options) if name in SourceContext.__dataclass_fields__ and name != "seed"}
+    given = {
+        name: options.pop(name)
+        for name in list(options)
+        if name in SourceContext.__dataclass_fields__ and name != "seed"
+    }
 
     def make(num_records: int) -> Order:
         return Order(num_records, batch_size, **{"shuffle": training, **options})

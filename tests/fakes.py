@@ -8,16 +8,17 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from framework.average import Average
-from framework.contracts import MicroBatch, Outcome
+from framework.contracts.data import MicroBatch
+from framework.contracts.span import Span
+from framework.contracts.training import Outcome
 from framework.objective.classify import Classify
 from framework.order import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
-from framework.span import Span
-from framework.tally import Plan
-from framework.trainer import Trainer
+from framework.train.ema import Average
+from framework.train.metrics import TrainPlan
+from framework.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -40,7 +41,9 @@ class FakeLoader:
                 if self.clock is not None:
                     self.clock.mark("wait")
                 self.yielded += 1
-                batch = {name: values[indices].to(self.device) for name, values in self.data.items()}
+                batch = {
+                    name: values[indices].to(self.device) for name, values in self.data.items()
+                }
                 yield MicroBatch(batch, weight, last)
         finally:
             self.closed += 1
@@ -185,11 +188,13 @@ def make_model(dtype=torch.float64, dropout=0.0):
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
 
 
-def make_trainer(data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts):
+def make_trainer(
+    data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts
+):
     """A Trainer over ``data`` with everything of the simplest kind; ``parts`` replace parts, or fields of the Plan."""
     data = make_data(18) if data is None else data
     model = make_model() if model is None else model
-    plan = {name: parts.pop(name) for name in Plan.__dataclass_fields__ if name in parts}
+    plan = {name: parts.pop(name) for name in TrainPlan.__dataclass_fields__ if name in parts}
     chosen = {
         "objective": Classify("x", "y", 0.0),
         "schedule": Constant(),
@@ -203,4 +208,4 @@ def make_trainer(data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, e
         "average": None if ema is None else Average(model, ema),
         **parts,
     }
-    return Trainer(Plan(**{"epochs": 1, **plan}), model=model, **chosen)
+    return Trainer(TrainPlan(**{"epochs": 1, **plan}), model=model, **chosen)

@@ -24,7 +24,10 @@ def image_folder(root: str, count: int = 3, size: int = 8) -> Path:
     for name in ("cat", "dog"):
         (Path(root) / name).mkdir(parents=True)
         for number in range(count):
-            cv2.imwrite(str(Path(root) / name / f"{number}.png"), np.full((size, size), 10 * number % 256, np.uint8))
+            cv2.imwrite(
+                str(Path(root) / name / f"{number}.png"),
+                np.full((size, size), 10 * number % 256, np.uint8),
+            )
     return Path(root)
 
 
@@ -38,7 +41,12 @@ def digits(ending: str) -> str:
 
 @pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])
 def test_a_missing_file_is_named(data):
-    check(paceline("train", f"data={data}", "data.train=nowhere.h5", "prepare=null"), 3, "D101", "nowhere.h5")
+    check(
+        paceline("train", f"data={data}", "data.train=nowhere.h5", "prepare=null"),
+        3,
+        "D101",
+        "nowhere.h5",
+    )
 
 
 def test_an_empty_folder_is_named():
@@ -52,26 +60,52 @@ def test_an_empty_folder_is_named():
 def test_a_text_file_named_jpg_is_named_when_packing(workers):
     (image_folder("images") / "cat" / "bad.jpg").write_text("hello")
     check(
-        paceline("pack", "input.path=images", "output.path=x.lmdb", "output=lmdb", f"workers={workers}"), 3, "D106", "cat/bad.jpg"
+        paceline(
+            "pack", "input.path=images", "output.path=x.lmdb", "output=lmdb", f"workers={workers}"
+        ),
+        3,
+        "D106",
+        "cat/bad.jpg",
     )
     assert set(os.listdir()) <= {"images", "outputs", "x.lmdb.parts"}
 
 
-@pytest.mark.parametrize("words", [[], ["workers.num=2", "workers.kind=process"], ["workers.num=2"], ["loader=plain"]])
+@pytest.mark.parametrize(
+    "words", [[], ["workers.num=2", "workers.kind=process"], ["workers.num=2"], ["loader=plain"]]
+)
 def test_a_text_file_named_jpg_is_named_when_training(words):
     (image_folder("images") / "dog" / "bad.jpg").write_text("hello")
-    done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null", "batch_size=2", *words)
+    done = paceline(
+        "train",
+        "data=folder",
+        "data.train=images",
+        "data.val=null",
+        "prepare=null",
+        "batch_size=2",
+        *words,
+    )
     check(done, 3, "D106", "dog/bad.jpg")
 
 
 def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
-    from framework.contracts import Field
+    from framework.contracts.records import Field
     from tests.conftest import write_store
 
     good = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
     fields = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
-    write_store("bad.h5", {"image": [*[good] * 15, good[: len(good) // 2]], "label": np.zeros(16, np.int64)}, fields)
-    done = paceline("train", "data=dali", "data.train=bad.h5", "data.val=null", "prepare=null", "model.in_channels=3")
+    write_store(
+        "bad.h5",
+        {"image": [*[good] * 15, good[: len(good) // 2]], "label": np.zeros(16, np.int64)},
+        fields,
+    )
+    done = paceline(
+        "train",
+        "data=dali",
+        "data.train=bad.h5",
+        "data.val=null",
+        "prepare=null",
+        "model.in_channels=3",
+    )
     check(done, 3, "D106", "bad.h5")
 
 
@@ -80,7 +114,12 @@ def test_a_bad_jpeg_inside_a_store_is_named_by_dali():
 def test_a_truncated_store_is_named(ending, share):
     path = digits(ending)
     os.truncate(path, int(share * os.path.getsize(path)))
-    check(paceline("train", f"data={'hdf5' if ending == '.h5' else 'lmdb'}", f"data.train={path}"), 3, "D102", path)
+    check(
+        paceline("train", f"data={'hdf5' if ending == '.h5' else 'lmdb'}", f"data.train={path}"),
+        3,
+        "D102",
+        path,
+    )
     check(paceline("inspect", path), 3, "D102", path)
 
 
@@ -94,33 +133,55 @@ def test_a_foreign_file_is_named():
 def test_a_field_of_the_wrong_shape_is_said_before_the_first_step():
     np.savez("wide.npz", image=np.zeros((20, 3, 8, 8), np.uint8), label=np.zeros(20, np.int64))
     assert paceline("pack", "input=arrays", "input.path=wide.npz", "output.path=wide.h5").code == 0
-    check(paceline("train", "data.train=wide.h5", "model.in_channels=1"), 2, "C155", "'image' with 3 channels")
+    check(
+        paceline("train", "data.train=wide.h5", "model.in_channels=1"),
+        2,
+        "C155",
+        "'image' with 3 channels",
+    )
 
 
 def test_a_missing_field_is_said_before_the_first_step():
     np.savez("odd.npz", picture=np.zeros((20, 1, 8, 8), np.uint8))
     assert paceline("pack", "input=arrays", "input.path=odd.npz", "output.path=odd.h5").code == 0
     typed = ("model.in_channels=1", "model.num_classes=2")
-    check(paceline("train", "data.train=odd.h5", "augment=none", *typed), 2, "C118", "picture (1, 8, 8) (there is no 'image')")
+    check(
+        paceline("train", "data.train=odd.h5", "augment=none", *typed),
+        2,
+        "C118",
+        "picture (1, 8, 8) (there is no 'image')",
+    )
 
 
 def test_dali_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "hidden" / "nvidia" / "dali").mkdir(parents=True)
     (tmp_path / "hidden" / "nvidia" / "__init__.py").touch()
-    (tmp_path / "hidden" / "nvidia" / "dali" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    (tmp_path / "hidden" / "nvidia" / "dali" / "__init__.py").write_text(
+        "raise ImportError('not installed')\n"
+    )
     done = paceline("train", "data=dali", PYTHONPATH=str(tmp_path / "hidden"))
     check(done, 5, "R103", "pip install")
 
 
 def test_pickled_arrays_are_refused():
     np.savez("objects.npz", image=np.array([{"a": 1}], dtype=object))
-    check(paceline("pack", "input=arrays", "input.path=objects.npz", "output.path=x.h5"), 3, "D112", "objects.npz")
+    check(
+        paceline("pack", "input=arrays", "input.path=objects.npz", "output.path=x.h5"),
+        3,
+        "D112",
+        "objects.npz",
+    )
 
 
 def test_images_of_different_sizes_are_said():
     image_folder("images")
     cv2.imwrite("images/cat/9.png", np.zeros((5, 9), np.uint8))
-    check(paceline("pack", "input.path=images", "pack.encode=raw", "output.path=x.h5"), 3, "D107", "cat/9.png")
+    check(
+        paceline("pack", "input.path=images", "pack.encode=raw", "output.path=x.h5"),
+        3,
+        "D107",
+        "cat/9.png",
+    )
     done = paceline("train", "data=folder", "data.train=images", "data.val=null", "prepare=null")
     check(done, 3, "D107", "transform=resize")
 
@@ -133,11 +194,20 @@ def test_a_full_disk_leaves_the_old_store_and_says_so():
     import sys
 
     done = subprocess.run(
-        ["bash", "-c", words.replace("python", sys.executable)], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", words.replace("python", sys.executable)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     check(Done(done.returncode, done.stdout, done.stderr), 5, "R101", path)
     assert Path(path).read_bytes() == before
 
 
 def test_a_loss_that_is_no_number_stops_the_run():
-    check(paceline("train", "optim.lr=1e30", "report_every=1", "augment.std=[1e-30]"), 6, "N101", "learning rate")
+    check(
+        paceline("train", "optim.lr=1e30", "report_every=1", "augment.std=[1e-30]"),
+        6,
+        "N101",
+        "learning rate",
+    )

@@ -11,7 +11,18 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks/gpu.py"
 
 
 def run(*arguments):
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--small", "--seconds", "0.05", "--minutes", "7", *arguments]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--device",
+        "cpu",
+        "--small",
+        "--seconds",
+        "0.05",
+        "--minutes",
+        "7",
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
@@ -36,7 +47,9 @@ def test_its_figures_print_tables_and_are_kept():
     found, done = found_by("loading", "overlap", "overhead", "augments", "switches", "dali")
     assert found["augments"]["crop_flip"]["apart"] == 0
     kinds = ("none", "normalize", "store")
-    assert set(found["loading"]) == {f"{loader}/{kind}" for loader in ("plain", "prefetch", "stream") for kind in kinds}
+    assert set(found["loading"]) == {
+        f"{loader}/{kind}" for loader in ("plain", "prefetch", "stream") for kind in kinds
+    }
     (rates,) = found["switches"].values()
     assert {"fp32", "bf16", "fp16", "bf16, channels_last, CUDA graph"} <= rates.keys(), done.stdout
     assert "kornia" in done.stdout

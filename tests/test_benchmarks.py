@@ -11,7 +11,18 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_what_a_benchmark_takes_of_the_framework_is_there(path):
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    taken = [(node.module, one.name) for node in nodes if (node.module or "").startswith("framework") for one in node.names]
-    gone = [f"{module}.{name}" for module, name in taken if not hasattr(importlib.import_module(module), name)]
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    taken = [
+        (node.module, one.name)
+        for node in nodes
+        if (node.module or "").startswith("framework")
+        for one in node.names
+    ]
+    gone = [
+        f"{module}.{name}"
+        for module, name in taken
+        if not hasattr(importlib.import_module(module), name)
+    ]
     assert not gone

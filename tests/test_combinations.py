@@ -15,7 +15,10 @@ AMP_BOUND = 0.15  # relative to fp32, over 12 steps: bf16 has 8 bits of mantissa
 def jobs(folder: Path) -> dict[tuple[str, ...], Path]:
     """The jobs of a sweep by their choices."""
     found = [path.parent for path in folder.glob("*/summary.json")]
-    return {tuple(json.loads((job / "summary.json").read_text())["choices"].values()): job for job in found}
+    return {
+        tuple(json.loads((job / "summary.json").read_text())["choices"].values()): job
+        for job in found
+    }
 
 
 def furthest(some: list[float], others: list[float]) -> float:
@@ -27,7 +30,12 @@ def furthest(some: list[float], others: list[float]) -> float:
 def sweep(tmp_path_factory):
     """All 54 combinations of the digits recipe, by one command."""
     folder = tmp_path_factory.mktemp("sweep")
-    grid = ["data=hdf5,lmdb,dali", "loader=plain,prefetch,stream", "parallel=none,dp,ddp", "precision=fp32,amp"]
+    grid = [
+        "data=hdf5,lmdb,dali",
+        "loader=plain,prefetch,stream",
+        "parallel=none,dp,ddp",
+        "precision=fp32,amp",
+    ]
     done = paceline("train", "-m", *grid, *SHORT, "hydra.sweep.dir=sweep", cwd=folder, limit_s=900)
     assert done.code == 0, done.err
     return jobs(folder / "sweep")
@@ -41,20 +49,26 @@ def test_all_54_combinations_run_in_directories_of_their_own(sweep):
 
 
 def test_in_fp32_and_one_process_all_losses_are_identical(sweep):
-    lists = [losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "fp32"]
+    lists = [
+        losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "fp32"
+    ]
     assert len(lists) == 18
     assert all(one == lists[0] for one in lists)
 
 
 def test_in_amp_and_one_process_all_losses_are_identical(sweep):
-    lists = [losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "amp"]
+    lists = [
+        losses(job) for choice, job in sweep.items() if choice[2] != "ddp" and choice[3] == "amp"
+    ]
     assert len(lists) == 18
     assert all(one == lists[0] for one in lists)
 
 
 def test_two_ranks_agree_with_one(sweep):
     alone = losses(sweep["hdf5", "plain", "none", "fp32"])
-    lists = [losses(job) for choice, job in sweep.items() if choice[2] == "ddp" and choice[3] == "fp32"]
+    lists = [
+        losses(job) for choice, job in sweep.items() if choice[2] == "ddp" and choice[3] == "fp32"
+    ]
     assert len(lists) == 9
     assert all(furthest(one, alone) < DDP_BOUND for one in lists)
 
@@ -70,10 +84,26 @@ def test_mixed_precision_stays_near_single_precision(sweep):
 @pytest.mark.parametrize(
     ("grid", "count"),
     [
-        (["data=hdf5,lmdb,folder", "workers.num=0,2", "workers.kind=thread,process", "loader=plain,prefetch"], 24),
+        (
+            [
+                "data=hdf5,lmdb,folder",
+                "workers.num=0,2",
+                "workers.kind=thread,process",
+                "loader=plain,prefetch",
+            ],
+            24,
+        ),
         (["data=dali", "workers.num=0,2", "loader=plain,prefetch"], 4),
         (["data=hdf5,lmdb", "data.stage=ram,device", "verify=off,always"], 8),
-        (["data=hdf5,folder", "workers.num=2", "workers.kind=process", "workers.start_method=fork,forkserver,spawn"], 6),
+        (
+            [
+                "data=hdf5,folder",
+                "workers.num=2",
+                "workers.kind=process",
+                "workers.start_method=fork,forkserver,spawn",
+            ],
+            6,
+        ),
     ],
 )
 def test_how_and_from_where_records_are_read_changes_nothing(sweep, tmp_path, grid, count):
@@ -88,7 +118,11 @@ def test_accumulation_and_four_ranks_learn_the_same_without_batch_norm(tmp_path)
     """Accumulation changes what batch norm sees, so a model without it: logistic regression."""
     write_linear(tmp_path)
     base = ["train", "--config-dir", ".", "recipes=linear", *SHORT]
-    ways = {"one": [], "accumulate": ["accumulate=3"], "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"]}
+    ways = {
+        "one": [],
+        "accumulate": ["accumulate=3"],
+        "ranks": ["parallel=ddp", "parallel.num_processes=4", "accumulate=2"],
+    }
     for name, words in ways.items():
         assert paceline(*base, *words, f"hydra.run.dir=runs/{name}").code == 0
     assert furthest(losses(Path("runs/accumulate")), losses(Path("runs/one"))) < DDP_BOUND

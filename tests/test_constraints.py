@@ -29,20 +29,38 @@ def pinned(file: str) -> dict[str, str]:
     lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     found = [Requirement(line) for line in lines if line]
     assert all([one.operator for one in requirement.specifier] == ["=="] for requirement in found)
-    return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in found}
+    return {
+        canonicalize_name(requirement.name): str(requirement.specifier) for requirement in found
+    }
 
 
 def resolve(requirements: list[str], constraints: list[str]) -> subprocess.CompletedProcess[str]:
     """Let pip find versions, installing nothing. Nothing is built with packages of its own, which would bring another torch."""
     words = [word for file in constraints for word in ("-c", str(ROOT / file))]
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "-q", "--no-build-isolation", *words, *requirements]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "-q",
+        "--no-build-isolation",
+        *words,
+        *requirements,
+    ]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_DEFAULT_TIMEOUT": "15"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=280, check=False
+    )
 
 
 def test_the_two_constraints_files_pin_the_same_versions():
     ours, peers = pinned(OURS), pinned(PEERS)
-    assert {name: (ours[name], peers[name]) for name in ours.keys() & peers.keys() if ours[name] != peers[name]} == {}
+    assert {
+        name: (ours[name], peers[name])
+        for name in ours.keys() & peers.keys()
+        if ours[name] != peers[name]
+    } == {}
 
 
 @pytest.mark.parametrize("file", [OURS, PEERS])
@@ -57,7 +75,9 @@ def test_a_pinned_version_is_one_that_pyproject_allows(extra):
     wanted = [Requirement(word) for word in EXTRAS.get(extra, PROJECT["dependencies"])]
     for requirement in wanted:
         version = versions.get(canonicalize_name(requirement.name))
-        assert version is None or requirement.specifier.contains(version.removeprefix("=="), prereleases=True), requirement
+        assert version is None or requirement.specifier.contains(
+            version.removeprefix("=="), prereleases=True
+        ), requirement
 
 
 def test_every_extra_is_resolved_by_a_test():
@@ -70,6 +90,12 @@ def test_what_is_installed_together_can_be(name):
     extras, constraints = TOGETHER[name]
     requirements = [*PROJECT["dependencies"], *(word for extra in extras for word in EXTRAS[extra])]
     done = resolve(requirements, constraints)
-    if done.returncode and "ResolutionImpossible" not in done.stderr and "conflict" not in done.stderr:
-        pytest.skip(f"no package index that has them can be reached: {done.stderr.strip().splitlines()[-1:]}")
+    if (
+        done.returncode
+        and "ResolutionImpossible" not in done.stderr
+        and "conflict" not in done.stderr
+    ):
+        pytest.skip(
+            f"no package index that has them can be reached: {done.stderr.strip().splitlines()[-1:]}"
+        )
     assert done.returncode == 0, done.stderr

@@ -15,8 +15,13 @@ def _fail():
 
 
 def test_an_error_is_one_line_that_names_place_fault_and_remedy():
-    error = DataError(102, "train.h5", "truncated (eof = 96,\n  stored_eof = 2048)", "pack it again")
-    assert str(error) == "error[D102]: train.h5: truncated (eof = 96, stored_eof = 2048); pack it again"
+    error = DataError(
+        102, "train.h5", "truncated (eof = 96,\n  stored_eof = 2048)", "pack it again"
+    )
+    assert (
+        str(error)
+        == "error[D102]: train.h5: truncated (eof = 96, stored_eof = 2048); pack it again"
+    )
 
 
 def test_the_reason_keeps_the_lines_as_they_were():
@@ -32,19 +37,34 @@ def test_an_error_survives_pickling(kind):
 
 
 def test_an_error_crosses_a_process_boundary():
-    with ProcessPoolExecutor(1, get_context("fork")) as pool, pytest.raises(DataError, match=r"D103.*x\.h5"):
+    with (
+        ProcessPoolExecutor(1, get_context("fork")) as pool,
+        pytest.raises(DataError, match=r"D103.*x\.h5"),
+    ):
         pool.submit(_fail).result()
 
 
 def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
-    codes = [kind.exit_code for kind in KINDS] + [errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED, 0, 1]
+    codes = [kind.exit_code for kind in KINDS] + [
+        errors.EXIT_PREEMPTED,
+        errors.EXIT_INTERRUPTED,
+        0,
+        1,
+    ]
     assert len(set(codes)) == len(KINDS) + 4
     assert len({kind.letter for kind in KINDS}) == len(KINDS)
 
 
 def test_documented_exit_codes_do_not_change():
     found = {kind.__name__: kind.exit_code for kind in KINDS}
-    expected = ["ConfigError", "DataError", "CheckpointError", "ResourceError", "NumericError", "DistributedError"]
+    expected = [
+        "ConfigError",
+        "DataError",
+        "CheckpointError",
+        "ResourceError",
+        "NumericError",
+        "DistributedError",
+    ]
     assert found == {**dict(zip(expected, range(2, 8), strict=True)), "UserCodeError": 9}
     assert (errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED) == (75, 130)
 

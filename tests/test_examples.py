@@ -26,7 +26,11 @@ def code_lines(path: Path) -> int:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             skip |= set(range(node.lineno, node.end_lineno + 1))
     lines = enumerate(path.read_text().splitlines(), start=1)
-    return sum(1 for number, text in lines if text.strip() and not text.strip().startswith("#") and number not in skip)
+    return sum(
+        1
+        for number, text in lines
+        if text.strip() and not text.strip().startswith("#") and number not in skip
+    )
 
 
 def test_a_model_an_objective_and_arrays_of_ones_own():
@@ -38,12 +42,25 @@ def test_a_model_an_objective_and_arrays_of_ones_own():
     assert is_one_error_line(refused, "C105")
     assert paceline(*words, "allow_targets=[sines]", cwd=Path("own")).code == 0
     assert json.loads(Path("own/run/summary.json").read_text())["val"]["within_10_percent"] > 0.5
-    assert paceline(*words[:-1], "hydra.run.dir=two", "parallel=ddp", cwd=Path("own"), PACELINE_ALLOW_TARGETS="sines").code == 0
+    assert (
+        paceline(
+            *words[:-1],
+            "hydra.run.dir=two",
+            "parallel=ddp",
+            cwd=Path("own"),
+            PACELINE_ALLOW_TARGETS="sines",
+        ).code
+        == 0
+    )
 
 
 def test_the_same_parts_from_python():
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "from_python.py"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, ROOT / "examples" / "from_python.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     last = next(line for line in reversed(done.stdout.splitlines()) if "accuracy" in line)
     assert ast.literal_eval(last)["accuracy"] > 0.9

@@ -20,5 +20,12 @@ child.kill()
 
 def test_a_process_forked_after_openmp_has_used_its_threads_may_use_them_too():
     root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", AFTER_OPENMP], cwd=root, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_OPENMP],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
     assert done.stdout == "exit code 0\n", done.stderr

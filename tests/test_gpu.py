@@ -8,7 +8,10 @@ import torch
 from tests.cli.command import losses, paceline, write_linear
 from tests.test_recipes import tiny_cifar
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here"),
+]
 DEVICE = "cuda"
 SHORT = ["epochs=1", "report_every=1", "sink=[jsonl]"]  # 12 steps
 
@@ -35,7 +38,12 @@ def test_loaders_and_stages_change_nothing():
     expected, _ = trained("plain", *words, "loader=plain")
     assert len(expected) == 12
     for number, choice in enumerate(
-        (["loader=prefetch"], ["loader=stream"], ["data.stage=device"], ["data.stage=device", "loader=stream"])
+        (
+            ["loader=prefetch"],
+            ["loader=stream"],
+            ["data.stage=device"],
+            ["data.stage=device", "loader=stream"],
+        )
     ):
         assert trained(f"other-{number}", *words, *choice)[0] == expected, choice
 
@@ -53,7 +61,9 @@ def test_a_run_goes_on_as_if_it_had_not_stopped():
 def test_a_process_of_ddp_and_one_that_computes_all_virtual_ranks_learn_what_one_without_learns():
     expected, _ = trained("none", *LINEAR_ONE)
     for parallel in ("ddp", "virtual"):
-        found, _ = trained(parallel, *LINEAR_ONE, f"parallel={parallel}", "parallel.num_processes=1")
+        found, _ = trained(
+            parallel, *LINEAR_ONE, f"parallel={parallel}", "parallel.num_processes=1"
+        )
         assert found == pytest.approx(expected, rel=1e-5), parallel
 
 
@@ -90,14 +100,22 @@ def test_a_compiled_augmentation_changes_nothing():
 def test_overflowing_steps_of_fp16_are_left_out():
     found, _ = trained("fp16", "precision=amp", "precision.dtype=fp16", "on_nan=skip", "epochs=3")
     expected, _ = trained("bf16", "precision=amp", "epochs=3")
-    assert found[-1] == pytest.approx(expected[-1], rel=0.3)  # the first steps may be skipped until the scale fits
+    assert found[-1] == pytest.approx(
+        expected[-1], rel=0.3
+    )  # the first steps may be skipped until the scale fits
 
 
 @pytest.mark.timeout(600)
 def test_jpegs_decoded_there_are_those_decoded_here_within_a_tolerance():
     pytest.importorskip("nvidia.dali")
     tiny_cifar()
-    crop = ["recipes=cifar10", "transform=random_resized_crop", "transform.size=[32,32]", "batch_size=16", "data.val=null"]
+    crop = [
+        "recipes=cifar10",
+        "transform=random_resized_crop",
+        "transform.size=[32,32]",
+        "batch_size=16",
+        "data.val=null",
+    ]
     assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
     ours, _ = trained("ours", *crop, "data=hdf5", "data.train=train.h5")
     theirs, _ = trained("theirs", *crop, "data=dali", "data.train=train.h5")

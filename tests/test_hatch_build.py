@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.paths import ROOT
-from framework.native import SIGNATURES
+from framework.system.native import SIGNATURES
 
 SOURCES = sorted((ROOT / "framework" / "native").glob("*.c"))
 

@@ -1,117 +1,96 @@
-"""conf/<group>/<name>.yaml, framework/<group>/<name>.py and tests/<group>/test_<name>.py mirror each other."""
+"""The configuration, the package and the tests mirror each other.
+
+``conf/<group>/<name>.yaml``, ``framework/<group>/<name>.py`` and ``tests/<group>/test_<name>.py``.
+"""
 
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import framework
 from framework.cli.paths import CONF, ROOT
 
 PACKAGE = Path(framework.__file__).parent
+EXAMPLES = ROOT / "examples" / "paceline_examples"
 TESTS = Path(__file__).parent
-HOME = {"input": "pack", "output": "data"}  # a store's writer stands beside its reader
-NO_MODULE = {"optim", "debug", "order"}  # torch's own classes; presets
-COMPONENTS = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in NO_MODULE]
-NO_YAML = {
-    "curve",
-    "labels",
-    "label_map",
-    "marked",
-    "fused",
-    "source",
-    "store",
-    "btree",
-    "classes",
-    "foreign",
-    "tree",
-    "gather",
-    "checksum",
-    "identity",
-    "jpeg",
-    "packed",
-    "resident",
-    "scale",
-    "shards",
-    "page_cache",
-    "stage",
-    "stages",
-    "statistics",
-    "window",
-    "reader",
-    "workers",
-    "decode",
-    "prepare",
-    "image",
-    "manifest",
-    "queue",
-    "batch_norm",
-    "group",
-    "settle",
-    "whole",
-    "ranks",
-    "hosts",
-    "launch",
-    "srun",
-    "clip",
-    "clock",
-    "host",
-    "measured",
-    "profile",
-    "run",
-    "value",
-    "label",
-    "files",
-    "waves",
-    "chips",
-    "blur",
-    "advise",
-    "crew",
-    "finish",
-    "jobs",
-    "journal",
-    "lock",
-    "oversee",
-    "packing",
-    "space",
-    "verify",
-}
+CHOICES = sorted(CONF.glob("*/*.yaml"))
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", COMPONENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_choice_has_a_module_and_the_module_a_test(path):
-    group = HOME.get(path.parent.name, path.parent.name)
-    assert f"framework.{group}.{path.stem}." in path.read_text()
-    assert (PACKAGE / group / f"{path.stem}.py").is_file()
-    assert (TESTS / group / f"test_{path.stem}.py").is_file()
+def targets(node):
+    """Every ``_target_`` in a YAML tree."""
+    if isinstance(node, dict):
+        if node.get("_target_", "???") != "???":  # Hydra's mark for what the user must give
+            yield node["_target_"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for value in node:
+            yield from targets(value)
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*/*.yaml")) + sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.stem)
+def module_of(target):
+    """The file of a ``_target_`` of ours; None for a class of another library."""
+    parts = target.split(".")[:-1]
+    if parts[0] == "framework":
+        return PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
+    if parts[0] == "paceline_examples":
+        return EXAMPLES.joinpath(*parts[1:]).with_suffix(".py")
+    return None
+
+
+def mirrored_test(module):
+    """The test module of a module of ours."""
+    if EXAMPLES in module.parents:
+        return TESTS / "examples" / f"test_{module.name}"
+    return TESTS / module.parent.relative_to(PACKAGE) / f"test_{module.name}"
+
+
+@pytest.mark.parametrize("path", CHOICES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_choice_has_a_module_of_its_name_or_says_which(path):
+    named = [module_of(target) for target in targets(yaml.safe_load(path.read_text()))]
+    modules = [module for module in named if module is not None]
+    assert all(module.is_file() for module in modules)
+    assert not modules or any(path.stem in module.stem for module in modules)
+
+
+@pytest.mark.parametrize("path", CHOICES + RECIPES, ids=lambda path: path.stem)
 def test_a_choice_says_what_it_is_in_one_line(path):
-    first = next(line for line in path.read_text().splitlines() if not line.startswith("# @package"))
+    lines = path.read_text().splitlines()
+    first = next(line for line in lines if not line.startswith("# @package"))
     assert re.match(r"# \S", first)
 
 
 def test_every_module_has_a_test():
-    modules = [path for path in PACKAGE.rglob("*.py") if not path.name.startswith("__") and path.parent.name != "cli"]
-    wanted = {TESTS / path.parent.relative_to(PACKAGE) / f"test_{path.name}" for path in modules}
-    wanted.remove(TESTS / "test_contracts.py")  # tests/contract/ holds every implementation to it
-    assert not [str(path) for path in wanted if not path.is_file()]
+    modules = [*PACKAGE.rglob("[!_]*.py"), *EXAMPLES.rglob("[!_]*.py")]
+    contracts = PACKAGE / "contracts"  # tests/contract/ holds every implementation to them
+    wanted = [mirrored_test(module) for module in modules if module.parent != contracts]
+    assert not [str(path.relative_to(TESTS)) for path in sorted(wanted) if not path.is_file()]
 
 
-def test_every_component_has_a_choice():
-    groups = {path.parent.name for path in COMPONENTS}
-    modules = {(p.parent.name, p.stem) for p in PACKAGE.glob("*/*.py") if p.stem not in {"__init__", *NO_YAML}}
-    named = {(HOME.get(path.parent.name, path.parent.name), path.stem) for path in COMPONENTS}
-    assert {(group, name) for group, name in modules if group in groups | {"pack"}} <= named
+def test_no_two_modules_share_a_stem_except_the_choices_of_groups():
+    stems: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("[!_]*.py"):
+        stems.setdefault(path.stem, []).append(path)
+    choices = {(path.parent.name, path.stem) for path in CHOICES}
+    for stem, paths in stems.items():
+        others = [path for path in paths if (path.parent.name, stem) not in choices]
+        assert len(paths) == 1 or not others, paths
+
+
+def test_no_class_name_occurs_twice():
+    text = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    names = re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
 
 
 def test_recipes_are_short():
-    assert all(len(path.read_text().splitlines()) <= 25 for path in (ROOT / "recipes").glob("*.yaml"))
+    assert all(len(path.read_text().splitlines()) <= 25 for path in RECIPES)
 
 
 def test_every_error_number_is_documented_and_every_documented_one_is_used():
-    code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    code = "".join(path.read_text() for path in [*PACKAGE.rglob("*.py"), *EXAMPLES.rglob("*.py")])
     letters = {
         "Config": "C",
         "Data": "D",
@@ -121,6 +100,8 @@ def test_every_error_number_is_documented_and_every_documented_one_is_used():
         "Distributed": "P",
         "UserCode": "U",
     }
-    found = re.findall(rf"\b({'|'.join(letters)})Error\(\s*(\d{{3}})", code)
-    used = {f"{letters[kind]}{number}" for kind, number in found} | {"U100"}  # made of the class that is asked for
-    assert used == set(re.findall(r"^\| ([A-Z]\d{3}) \|", (PACKAGE.parent / "docs" / "errors.md").read_text(), re.MULTILINE))
+    raised = re.findall(rf"\b({'|'.join(letters)})Error\(\s*(\d{{3}})", code)
+    used = {f"{letters[kind]}{number}" for kind, number in raised}
+    used.add("U100")  # ``system/user_code`` raises it through the class that it is given
+    documented = (ROOT / "docs" / "errors.md").read_text()
+    assert used == set(re.findall(r"^\| ([A-Z]\d{3}) \|", documented, re.MULTILINE))

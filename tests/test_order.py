@@ -25,7 +25,9 @@ ORDERS = st.builds(Order, **SIZES)
 
 def _ranks(order, epoch=0, start=0):
     """The shares of every rank."""
-    return [list(replace(order, rank=rank).shares(epoch, start)) for rank in range(order.world_size)]
+    return [
+        list(replace(order, rank=rank).shares(epoch, start)) for rank in range(order.world_size)
+    ]
 
 
 def _steps(order, epoch=0):
@@ -46,7 +48,9 @@ def _lists(shares):
 
 @given(ORDERS, st.integers(0, 9))
 def test_every_record_comes_exactly_once_per_epoch(order, epoch):
-    seen = [index for step in _steps(order, epoch) for share in step for index in share.indices.tolist()]
+    seen = [
+        index for step in _steps(order, epoch) for share in step for index in share.indices.tolist()
+    ]
     assert sorted(seen) == order.used().tolist()
     assert len(seen) == order.num_used
 
@@ -55,7 +59,10 @@ def test_every_record_comes_exactly_once_per_epoch(order, epoch):
 def test_a_global_batch_does_not_depend_on_ranks_or_accumulation(order, epoch):
     alone = replace(order, world_size=1, accumulate=1)
     expected = [sorted(share.indices.tolist()) for share in alone.shares(epoch)]
-    found = [sorted(index for share in step for index in share.indices.tolist()) for step in _steps(order, epoch)]
+    found = [
+        sorted(index for share in step for index in share.indices.tolist())
+        for step in _steps(order, epoch)
+    ]
     assert found == expected
 
 
@@ -64,28 +71,43 @@ def test_a_global_batch_is_a_slice_of_the_permutation(order):
     alone = replace(order, world_size=1, accumulate=1, shuffle=True)
     whole = order.used()[order._permutation(4)]
     for step, share in enumerate(alone.shares(4)):
-        assert share.indices.tolist() == whole[step * order.batch_size : (step + 1) * order.batch_size].tolist()
+        assert (
+            share.indices.tolist()
+            == whole[step * order.batch_size : (step + 1) * order.batch_size].tolist()
+        )
 
 
 @given(ORDERS, st.integers(1, 64), st.integers(0, 9))
 def test_on_1_to_64_ranks_dealt_out_in_turns_is_the_order_on_one(order, world_size, epoch):
-    alone, among = replace(order, world_size=1, accumulate=1), replace(order, world_size=world_size, accumulate=1)
-    hands = [[share.indices.tolist() if share.weight else [] for share in shares] for shares in _ranks(among, epoch)]
+    alone, among = (
+        replace(order, world_size=1, accumulate=1),
+        replace(order, world_size=world_size, accumulate=1),
+    )
+    hands = [
+        [share.indices.tolist() if share.weight else [] for share in shares]
+        for shares in _ranks(among, epoch)
+    ]
     turns = [zip_longest(*step) for step in zip(*hands, strict=True)]
     dealt = [[index for turn in step for index in turn if index is not None] for step in turns]
     assert dealt == [share.indices.tolist() for share in alone.shares(epoch)]
 
 
-@given(ORDERS, st.sampled_from([(4, 1), (4, 2), (4, 4), (6, 3), (12, 3), (5, 5)]), st.integers(0, 9))
+@given(
+    ORDERS, st.sampled_from([(4, 1), (4, 2), (4, 4), (6, 3), (12, 3), (5, 5)]), st.integers(0, 9)
+)
 def test_virtual_ranks_get_what_as_many_ranks_would(order, counts, epoch):
     virtual, world_size = counts
     real = _ranks(replace(order, accumulate=1, world_size=virtual), epoch)
-    found = _ranks(replace(order, accumulate=1, world_size=world_size, virtual_ranks=virtual), epoch)
+    found = _ranks(
+        replace(order, accumulate=1, world_size=world_size, virtual_ranks=virtual), epoch
+    )
     each = virtual // world_size
     for number, shares in enumerate(real):
         own = found[number // each][number % each :: each]
         assert [one[:2] for one in _lists(own)] == [one[:2] for one in _lists(shares)]
-    assert [share.last for share in found[0]] == [number == each - 1 for number in range(each)] * order.num_steps
+    assert [share.last for share in found[0]] == [
+        number == each - 1 for number in range(each)
+    ] * order.num_steps
 
 
 @given(ORDERS)
@@ -99,7 +121,9 @@ def test_weighted_means_averaged_over_the_ranks_are_the_mean_of_the_global_batch
     values = draws(torch.arange(order.num_records), 1, 0, 1).double().squeeze(1)
     for step in _steps(order):
         indices = torch.cat([share.indices for share in step])
-        weighted = sum(share.weight * values[share.indices].mean() for share in step) / order.world_size
+        weighted = (
+            sum(share.weight * values[share.indices].mean() for share in step) / order.world_size
+        )
         assert float(weighted) == pytest.approx(float(values[indices].mean()))
 
 
@@ -147,7 +171,9 @@ def test_the_draws_of_one_seed_never_change():
 
 
 def test_orders_differ_between_epochs_and_between_seeds():
-    orders = {tuple(permutation(50, seed, epoch).tolist()) for seed in range(5) for epoch in range(5)}
+    orders = {
+        tuple(permutation(50, seed, epoch).tolist()) for seed in range(5) for epoch in range(5)
+    }
     assert len(orders) == 25
 
 
@@ -158,7 +184,12 @@ def test_a_permutation_moves_every_record_to_every_place():
     assert int(counts.max()) < 320
 
 
-@given(st.lists(st.integers(0, 2**31), min_size=1, max_size=20), st.integers(0, 2**40), st.integers(0, 99), st.integers(1, 6))
+@given(
+    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
+    st.integers(0, 2**40),
+    st.integers(0, 99),
+    st.integers(1, 6),
+)
 def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, num_draws):
     together = draws(torch.tensor(indices), seed, epoch, num_draws)
     alone = torch.cat([draws(torch.tensor([index]), seed, epoch, num_draws) for index in indices])
@@ -214,23 +245,40 @@ def test_a_rank_without_records_gets_a_filler_of_weight_zero():
     assert [(share.indices.tolist(), share.weight) for share in shares] == [([2], 0.75), ([4], 0.0)]
 
 
-@pytest.mark.parametrize("cut", [lambda rank: {"world_size": 4, "rank": rank}, lambda _: {"virtual_ranks": 4}])
+@pytest.mark.parametrize(
+    "cut", [lambda rank: {"world_size": 4, "rank": rank}, lambda _: {"virtual_ranks": 4}]
+)
 def test_fillers_are_the_batch_s_records_in_turn(cut):
     shares = [list(Order(6, 4, **cut(rank)).shares(0)) for rank in range(4)]
     last = [one[1] for one in shares] if "rank" in cut(0) else shares[0][4:]
-    assert [(share.indices.tolist(), share.weight) for share in last] == [([4], 2.0), ([5], 2.0), ([4], 0.0), ([5], 0.0)]
+    assert [(share.indices.tolist(), share.weight) for share in last] == [
+        ([4], 2.0),
+        ([5], 2.0),
+        ([4], 0.0),
+        ([5], 0.0),
+    ]
 
 
-@given(st.integers(0, 300), st.integers(0, 2**40), st.integers(0, 1000), st.integers(1, 40), st.integers(1, 9))
+@given(
+    st.integers(0, 300),
+    st.integers(0, 2**40),
+    st.integers(0, 1000),
+    st.integers(1, 40),
+    st.integers(1, 9),
+)
 def test_a_block_permutation_holds_every_record_once(num_records, seed, epoch, block, window):
-    assert sorted(block_permutation(num_records, seed, epoch, block, window).tolist()) == list(range(num_records))
+    assert sorted(block_permutation(num_records, seed, epoch, block, window).tolist()) == list(
+        range(num_records)
+    )
 
 
 @given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 40), st.integers(1, 9))
 def test_each_window_holds_few_blocks(num_records, seed, block, window):
     order = block_permutation(num_records, seed, 1, block, window)
     for part in order.split(block * window):
-        assert len((part // block).unique()) <= window + 1  # one more where the short last block shifts the others
+        assert (
+            len((part // block).unique()) <= window + 1
+        )  # one more where the short last block shifts the others
 
 
 @given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 9))
@@ -246,18 +294,43 @@ def test_a_block_order_is_another_in_every_epoch_and_mixes_inside_its_window():
 
 
 def test_the_block_order_of_one_seed_never_changes():
-    assert block_permutation(12, seed=0, epoch=0, block=3, window=2).tolist() == [10, 11, 2, 0, 1, 9, 6, 7, 3, 8, 5, 4]
+    assert block_permutation(12, seed=0, epoch=0, block=3, window=2).tolist() == [
+        10,
+        11,
+        2,
+        0,
+        1,
+        9,
+        6,
+        7,
+        3,
+        8,
+        5,
+        4,
+    ]
 
 
-@given(st.lists(st.integers(0, 2**31), min_size=1, max_size=20), st.integers(0, 2**40), st.integers(-1, 99))
+@given(
+    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
+    st.integers(0, 2**40),
+    st.integers(-1, 99),
+)
 def test_seeds_belong_to_the_record_and_fit_every_generator(indices, seed, epoch):
     together = record_seeds(torch.tensor(indices), seed, epoch)
-    assert together.tolist() == [int(record_seeds(torch.tensor([index]), seed, epoch)) for index in indices]
+    assert together.tolist() == [
+        int(record_seeds(torch.tensor([index]), seed, epoch)) for index in indices
+    ]
     assert int(together.min()) >= 0
 
 
 def test_seeds_differ_between_records_epochs_and_runs():
-    seeds = torch.cat([record_seeds(torch.arange(500), seed, epoch) for seed in range(3) for epoch in range(-1, 3)])
+    seeds = torch.cat(
+        [
+            record_seeds(torch.arange(500), seed, epoch)
+            for seed in range(3)
+            for epoch in range(-1, 3)
+        ]
+    )
     assert len(seeds.unique()) == 500 * 12
 
 
@@ -293,17 +366,29 @@ def test_every_batch_is_whole_unless_the_last_may_be_short(order, epoch, last):
 
 @given(ORDERS, st.integers(0, 9))
 def test_dropping_leaves_out_only_what_fills_no_batch(order, epoch):
-    short = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)]
-    dropped = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1, last="drop").shares(epoch)]
+    short = [
+        share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)
+    ]
+    dropped = [
+        share.indices.tolist()
+        for share in replace(order, world_size=1, accumulate=1, last="drop").shares(epoch)
+    ]
     assert dropped == [batch for batch in short if len(batch) == order.batch_size]
 
 
 @given(ORDERS, st.integers(0, 9))
 def test_wrapping_fills_with_the_epoch_s_first_records(order, epoch):
-    short = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)]
-    wrapped = [share.indices.tolist() for share in replace(order, world_size=1, accumulate=1, last="wrap").shares(epoch)]
+    short = [
+        share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)
+    ]
+    wrapped = [
+        share.indices.tolist()
+        for share in replace(order, world_size=1, accumulate=1, last="wrap").shares(epoch)
+    ]
     once = [index for batch in short for index in batch]
-    assert [index for batch in wrapped for index in batch] == (once * order.batch_size * 2)[: order.num_steps * order.batch_size]
+    assert [index for batch in wrapped for index in batch] == (once * order.batch_size * 2)[
+        : order.num_steps * order.batch_size
+    ]
     assert len(wrapped) == len(short)
 
 

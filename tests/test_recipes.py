@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framework.cli.paths import ROOT
-from framework.diagnose.disk import disk_kind
+from framework.commands.diagnose.disk_speed import disk_kind
 from tests.cli.command import losses, paceline
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
@@ -57,7 +57,9 @@ def test_a_recipe_trains_two_steps(name):
 @pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])
 def test_jpegs_train_from_every_store(data):
     tiny_cifar()
-    words = [f"data={data}"] + (["data.train=cifar10/train", "data.val=cifar10/test"] if data == "folder" else [])
+    words = [f"data={data}"] + (
+        ["data.train=cifar10/train", "data.val=cifar10/test"] if data == "folder" else []
+    )
     done = paceline("train", "recipes=cifar10", *words, *TINY)
     assert done.code == 0, done.err
     assert losses(Path("run")) == GOLDEN.setdefault("cifar", losses(Path("run")))
@@ -71,12 +73,26 @@ def test_jpegs_kept_as_bytes_train_alike_from_both_stores():
     lists = []
     for output, data in (("hdf5", "hdf5"), ("lmdb", "lmdb")):
         for split, folder in (("train", "train"), ("val", "test")):
-            words = [f"output={output}", f"output.path={split}.{output}", f"input.path=cifar10/{folder}"]
+            words = [
+                f"output={output}",
+                f"output.path={split}.{output}",
+                f"input.path=cifar10/{folder}",
+            ]
             assert paceline("pack", *words).code == 0
-        words = [f"data={data}", f"data.train=train.{output}", f"data.val=val.{output}", f"hydra.run.dir={data}"]
+        words = [
+            f"data={data}",
+            f"data.train=train.{output}",
+            f"data.val=val.{output}",
+            f"hydra.run.dir={data}",
+        ]
         assert (
             paceline(
-                "train", "recipes=cifar10", *TINY[:3], *words, "transform=random_resized_crop", "transform.size=[24,24]"
+                "train",
+                "recipes=cifar10",
+                *TINY[:3],
+                *words,
+                "transform=random_resized_crop",
+                "transform.size=[24,24]",
             ).code
             == 0
         )
@@ -87,10 +103,18 @@ def test_jpegs_kept_as_bytes_train_alike_from_both_stores():
 def test_dali_decodes_jpegs_within_a_tolerance_of_ours():
     tiny_cifar()
     assert paceline("pack", "input.path=cifar10/train", "output.path=train.h5").code == 0
-    words = ["recipes=cifar10", "data.train=train.h5", "data.val=null", "transform=random_resized_crop", "transform.size=[32,32]"]
+    words = [
+        "recipes=cifar10",
+        "data.train=train.h5",
+        "data.val=null",
+        "transform=random_resized_crop",
+        "transform.size=[32,32]",
+    ]
     assert paceline("train", *words, "data=hdf5", *TINY[:3], "hydra.run.dir=ours").code == 0
     assert paceline("train", *words, "data=dali", *TINY[:3], "hydra.run.dir=theirs").code == 0
-    assert losses(Path("theirs")) == pytest.approx(losses(Path("ours")), rel=0.05)  # decoders and resize filters differ
+    assert losses(Path("theirs")) == pytest.approx(
+        losses(Path("ours")), rel=0.05
+    )  # decoders and resize filters differ
 
 
 def write_idx(path: str, array: np.ndarray) -> None:
@@ -104,19 +128,40 @@ def test_the_speedup_recipe_takes_mnists_own_files():
     rng = np.random.default_rng(0)
     write_idx("images.gz", rng.integers(0, 256, (40, 28, 28), np.uint8))
     write_idx("labels.gz", np.arange(40, dtype=np.uint8) % 10)
-    assert paceline("pack", "input=idx", "input.images=images.gz", "input.labels=labels.gz", "output.path=m.h5").code == 0
+    assert (
+        paceline(
+            "pack",
+            "input=idx",
+            "input.images=images.gz",
+            "input.labels=labels.gz",
+            "output.path=m.h5",
+        ).code
+        == 0
+    )
     done = paceline("train", "recipes=speedup", "data.train=m.h5", "data.val=m.h5", *TINY)
     assert done.code == 0, done.err
 
 
 def test_the_sweep_recipe_is_the_grid_of_54():
     text = (ROOT / "recipes" / "sweep_combinations.yaml").read_text()
-    for line in ("data: hdf5,lmdb,dali", "loader: plain,prefetch,stream", "parallel: none,dp,ddp", "precision: fp32,amp"):
+    for line in (
+        "data: hdf5,lmdb,dali",
+        "loader: plain,prefetch,stream",
+        "parallel: none,dp,ddp",
+        "precision: fp32,amp",
+    ):
         assert line in text
 
 
 def test_the_sweep_recipe_sweeps():
-    done = paceline("train", "recipes=sweep_combinations", "data=hdf5", "parallel=none", "max_steps=2", "hydra.sweep.dir=sweep")
+    done = paceline(
+        "train",
+        "recipes=sweep_combinations",
+        "data=hdf5",
+        "parallel=none",
+        "max_steps=2",
+        "hydra.sweep.dir=sweep",
+    )
     assert done.code == 0, done.err
     assert len(list(Path("sweep").glob("*/summary.json"))) == 6
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from paceline_examples.digits_net import DigitsCNN
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from framework import settings
-from framework.checkpoint import newest_state
-from framework.cli.app import register, resolved
+from framework.cli.hydra_app import register, resolved
 from framework.cli.paths import CONF
+from framework.config import schema as settings
+from framework.config.prepare_data import prepare
+from framework.contracts.span import SPANS
 from framework.errors import CheckpointError, ConfigError
-from framework.model.digits import DigitsCNN
-from framework.pack.packing import Packing
-from framework.pack.run import pack
-from framework.prepare import prepare
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
 from framework.run import _complete_resolved, choices, facts, run
-from framework.span import SPANS
+from framework.train.checkpoint import newest_state
 from tests.fakes import Reads
 
 SUMMARY = {
@@ -57,11 +57,20 @@ FILES = {
 
 def make_config(dataset, *overrides):
     """The plain configuration of ``paceline train`` on a few digits, with these changes."""
-    few = ["model.width=4", "batch_size=32", "limit=96", "epochs=2", "report_every=2", "augment.mean=[0.25]"]
+    few = [
+        "model.width=4",
+        "batch_size=32",
+        "limit=96",
+        "epochs=2",
+        "report_every=2",
+        "augment.mean=[0.25]",
+    ]
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = resolved(compose("train", ["recipes=digits", f'dataset="{dataset}"', *few, *overrides]))
+        config = resolved(
+            compose("train", ["recipes=digits", f'dataset="{dataset}"', *few, *overrides])
+        )
     settings.check(config)
     return config
 
@@ -74,7 +83,12 @@ def say_nothing(_):
 def dataset(tmp_path_factory):
     """The digits, packed once as the recipe says."""
     folder = tmp_path_factory.mktemp("digits")
-    prepare(make_config(folder), (), lambda source, _, make, path, __: pack(Packing(source, make, path)), print)
+    prepare(
+        make_config(folder),
+        (),
+        lambda source, _, make, path, __: pack(Packing(source, make, path)),
+        print,
+    )
     return folder
 
 
@@ -132,8 +146,12 @@ def test_the_summary_s_spans_are_parts_of_its_wall_time(run_dir):
     summary = read(run_dir / "summary.json")
     spans = summary["spans"]
     assert tuple(spans) == SPANS
-    assert all(span.keys() == {"total_s", "mean_s", "p50_s", "p90_s", "share"} for span in spans.values())
-    assert sum(span["total_s"] for span in spans.values()) + summary["validate_s"] <= summary["wall_s"]
+    assert all(
+        span.keys() == {"total_s", "mean_s", "p50_s", "p90_s", "share"} for span in spans.values()
+    )
+    assert (
+        sum(span["total_s"] for span in spans.values()) + summary["validate_s"] <= summary["wall_s"]
+    )
     assert sum(span["share"] for span in spans.values()) == pytest.approx(1.0)
     assert all(span["mean_s"] == pytest.approx(span["total_s"] / 6) for span in spans.values())
     assert all(0 < span["p50_s"] <= span["p90_s"] for span in spans.values())
@@ -157,12 +175,27 @@ def test_the_summary_s_means_are_the_log_s(run_dir):
 
 
 def test_the_log_has_a_line_for_every_report_and_validation(run_dir):
-    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "train")] == [(2, 1), (3, 1), (4, 2), (6, 2)]
+    assert [(line["step"], line["epoch"]) for line in lines(run_dir, "train")] == [
+        (2, 1),
+        (3, 1),
+        (4, 2),
+        (6, 2),
+    ]
     assert [(line["step"], line["epoch"]) for line in lines(run_dir, "val")] == [(3, 1), (6, 2)]
 
 
 def test_a_training_line_has_every_key(run_dir):
-    keys = {"step", "epoch", "split", "loss", "accuracy", "lr", "records_per_s", "epoch_left", "left_s"}
+    keys = {
+        "step",
+        "epoch",
+        "split",
+        "loss",
+        "accuracy",
+        "lr",
+        "records_per_s",
+        "epoch_left",
+        "left_s",
+    }
     spans = {f"{name}{kind}_s" for name in SPANS for kind in ("", "_p50", "_p90")}
     assert all(line.keys() >= keys | spans for line in lines(run_dir, "train"))
     shorter = {name for name in spans if not name.startswith(("backward", "optimizer"))}
@@ -173,7 +206,10 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
     summary, logged = read(run_dir / "summary.json"), lines(run_dir, "train")
     assert "read" in summary["stages_s"]
     steps = [2, 1, 1, 2]  # of each line
-    told_s = sum(line.get("stages_s", {}).get("read", 0.0) * count for line, count in zip(logged, steps, strict=True))
+    told_s = sum(
+        line.get("stages_s", {}).get("read", 0.0) * count
+        for line, count in zip(logged, steps, strict=True)
+    )
     assert summary["stages_s"]["read"] == pytest.approx(told_s)
     assert all(0 <= line["ready"] <= summary["queue"]["depth"] for line in logged)
     assert 0 <= summary["queue"]["ready"] <= summary["queue"]["depth"] == 2
@@ -188,17 +224,37 @@ def test_the_log_says_what_is_left(run_dir):
 
 def test_run_json_says_what_ran_where_on_which_data(run_dir):
     known = read(run_dir / "run.json")
-    assert known.keys() == {"command", "overrides", "started", "versions", "git", "machine", "data", "auto"}
-    assert {split: known["data"][split]["num_records"] for split in known["data"]} == {"train": 1437, "val": 360}
+    assert known.keys() == {
+        "command",
+        "overrides",
+        "started",
+        "versions",
+        "git",
+        "machine",
+        "data",
+        "auto",
+    }
+    assert {split: known["data"][split]["num_records"] for split in known["data"]} == {
+        "train": 1437,
+        "val": 360,
+    }
     assert known["versions"]["torch"] == torch.__version__
-    assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= known["versions"].keys()
+    assert {"python", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb"} <= known[
+        "versions"
+    ].keys()
 
 
 def test_run_json_keeps_what_was_known_before(dataset, tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({**facts(["paceline", "train"], ["epochs=1"]), "mine": 1}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({**facts(["paceline", "train"], ["epochs=1"]), "mine": 1})
+    )
     trained(dataset, tmp_path, "max_steps=1")
     known = read(tmp_path / "run.json")
-    assert (known["command"], known["overrides"], known["mine"]) == (["paceline", "train"], ["epochs=1"], 1)
+    assert (known["command"], known["overrides"], known["mine"]) == (
+        ["paceline", "train"],
+        ["epochs=1"],
+        1,
+    )
     assert known["data"].keys() == {"train", "val"}
 
 
@@ -212,7 +268,9 @@ def test_tensorboard_shows_the_log_s_losses(run_dir):
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     shown = [(event.step, event.value) for event in events.Scalars("loss/train")]
-    assert shown == [(line["step"], pytest.approx(line["loss"])) for line in lines(run_dir, "train")]
+    assert shown == [
+        (line["step"], pytest.approx(line["loss"])) for line in lines(run_dir, "train")
+    ]
     assert events.Tags()["images"]
 
 
@@ -220,7 +278,10 @@ def test_tensorboard_shows_the_log_s_losses(run_dir):
 
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not(dataset, run_dir, tmp_path):
-    again, other = trained(dataset, tmp_path / "again"), trained(dataset, tmp_path / "other", "seed=1")
+    again, other = (
+        trained(dataset, tmp_path / "again"),
+        trained(dataset, tmp_path / "other", "seed=1"),
+    )
     assert again["val"] == read(run_dir / "summary.json")["val"]
     assert other["val"] != again["val"]
 
@@ -231,7 +292,10 @@ def test_a_run_that_is_stopped_says_so_and_is_resumed_to_the_same_log(dataset, r
     summary = trained(dataset, tmp_path, f'resume.run="{tmp_path}"')
     assert (summary["status"], summary["steps"]) == ("finished", 6)
     assert lines(tmp_path, "val")[-1]["loss"] == lines(run_dir, "val")[-1]["loss"]
-    weights = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (tmp_path, run_dir)]
+    weights = [
+        torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
+        for folder in (tmp_path, run_dir)
+    ]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
@@ -251,25 +315,42 @@ def test_notes_of_parts_are_said_and_kept(dataset, tmp_path):
 
 def test_a_moving_average_is_what_is_kept(dataset, tmp_path):
     trained(dataset, tmp_path, "ema_decay=0.5", "max_steps=2")
-    state, last = newest_state(tmp_path).state, torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
+    state, last = (
+        newest_state(tmp_path).state,
+        torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True),
+    )
     assert all(torch.equal(last[name], value) for name, value in state["average"].items())
     assert any(not torch.equal(last[name], value) for name, value in state["model"].items())
 
 
 @pytest.mark.parametrize(
-    "overrides", [["precision=amp"], ["precision=amp", "precision.dtype=fp16"], ["workers.num=1"], ["accumulate=3"]]
+    "overrides",
+    [
+        ["precision=amp"],
+        ["precision=amp", "precision.dtype=fp16"],
+        ["workers.num=1"],
+        ["accumulate=3"],
+    ],
 )
 def test_other_choices_finish_too(dataset, tmp_path, overrides):
     assert trained(dataset, tmp_path, "max_steps=2", *overrides)["steps"] == 2
 
 
 def test_rank_batch_size_sets_the_batch_size(dataset, tmp_path):
-    assert trained(dataset, tmp_path, "rank_batch_size=12", "accumulate=2", "epochs=1")["steps"] == 96 / 24
+    assert (
+        trained(dataset, tmp_path, "rank_batch_size=12", "accumulate=2", "epochs=1")["steps"]
+        == 96 / 24
+    )
 
 
-def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(dataset, run_dir, tmp_path):
+def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(
+    dataset, run_dir, tmp_path
+):
     summary = trained(dataset, tmp_path, "clock=false")
-    means = [[(line["step"], line["loss"]) for line in lines(folder, "train")] for folder in (tmp_path, run_dir)]
+    means = [
+        [(line["step"], line["loss"]) for line in lines(folder, "train")]
+        for folder in (tmp_path, run_dir)
+    ]
     assert means[0] == means[1]
     assert summary["spans"] == {}
     assert summary["records_per_s"] > 0
@@ -280,7 +361,13 @@ def test_with_the_clock_off_the_same_is_learned_and_nothing_is_said_of_spans(dat
 def test_with_the_clock_on_no_number_is_read_between_two_reports(dataset, tmp_path, loader):
     counts, reads = [], Reads()
     with reads:
-        trained(dataset, tmp_path, f"loader={loader}", "report_every=100", stop=lambda: counts.append(reads.count) or False)
+        trained(
+            dataset,
+            tmp_path,
+            f"loader={loader}",
+            "report_every=100",
+            stop=lambda: counts.append(reads.count) or False,
+        )
     assert counts[:3] == [counts[0]] * 3  # the first epoch's steps; its report comes after
     assert counts[3:] == [counts[3]] * 3
 
@@ -292,7 +379,9 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
     trace = read(traced / "profile" / "rank0.pt.trace.json")
     names = {event.get("name") for event in trace["traceEvents"]}
     assert names >= {*SPANS, "aten::conv2d"}
-    assert [line["loss"] for line in lines(traced, "train")] == [line["loss"] for line in lines(plain, "train")]
+    assert [line["loss"] for line in lines(traced, "train")] == [
+        line["loss"] for line in lines(plain, "train")
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------------ errors
@@ -321,15 +410,24 @@ def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
 
 def test_a_run_of_another_model_cannot_be_resumed(dataset, run_dir, tmp_path):
     with pytest.raises(
-        CheckpointError, match=r"^error\[K105\]: resume = .*: was saved with other values of model.width \(4, now 8\)"
+        CheckpointError,
+        match=r"^error\[K105\]: resume = .*: was saved with other values of model.width \(4, now 8\)",
     ):
         trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"')
-    with pytest.raises(CheckpointError, match=r"^error\[K103\]: resume = .*: its state does not fit this configuration"):
-        trained(dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"', "resume.allow=[model]")
+    with pytest.raises(
+        CheckpointError,
+        match=r"^error\[K103\]: resume = .*: its state does not fit this configuration",
+    ):
+        trained(
+            dataset, tmp_path, "model.width=8", f'resume.run="{run_dir}"', "resume.allow=[model]"
+        )
 
 
 def test_a_model_that_does_not_fit_is_said_before_the_first_step(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"^error\[C155\]: model.in_channels = 3: .* 1 channel .*leave it out, or give 1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^error\[C155\]: model.in_channels = 3: .* 1 channel .*leave it out, or give 1",
+    ):
         trained(dataset, tmp_path, "model.in_channels=3")
     assert not (tmp_path / "checkpoints").exists()
 
@@ -342,18 +440,33 @@ def test_a_device_that_is_not_here_is_said(dataset, tmp_path):
 def test_a_sink_that_cannot_be_made_leaves_the_others_closed(dataset, tmp_path):
     before = set(threading.enumerate())
     with pytest.raises(ConfigError, match=r"^error\[C106\]: sink.wrong"):
-        trained(dataset, tmp_path, "+sink.wrong={_target_: framework.sink.jsonl.JsonlSink, colour: red}")
+        trained(
+            dataset, tmp_path, "+sink.wrong={_target_: framework.sink.jsonl.JsonlSink, colour: red}"
+        )
     assert set(threading.enumerate()) == before
 
 
 def test_choices_are_the_names_of_modules():
-    blocks = {name: {"_target_": f"framework.{name}.chosen.Part"} for name in ("loader", "parallel", "precision")}
+    blocks = {
+        name: {"_target_": f"framework.{name}.chosen.Part"}
+        for name in ("loader", "parallel", "precision")
+    }
     config = {"data": {"source": {"_target_": "framework.data.mine.source"}}, **blocks}
-    assert choices(config) == {"data": "mine", "loader": "chosen", "parallel": "chosen", "precision": "chosen"}
+    assert choices(config) == {
+        "data": "mine",
+        "loader": "chosen",
+        "parallel": "chosen",
+        "precision": "chosen",
+    }
 
 
 def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(tmp_path):
-    (tmp_path / "resolved.json").write_text(json.dumps({"model": {"a.b": {"num_classes": "auto"}, "in_channels": "auto"}}))
+    (tmp_path / "resolved.json").write_text(
+        json.dumps({"model": {"a.b": {"num_classes": "auto"}, "in_channels": "auto"}})
+    )
     taken = SimpleNamespace(from_data={"model.a.b.num_classes": 7, "model.in_channels": 3})
     _complete_resolved(tmp_path, taken)
-    assert read(tmp_path / "resolved.json")["model"] == {"a.b": {"num_classes": "auto"}, "in_channels": 3}
+    assert read(tmp_path / "resolved.json")["model"] == {
+        "a.b": {"num_classes": "auto"},
+        "in_channels": 3,
+    }

@@ -14,8 +14,20 @@ import pytest
 from tests.cli.command import paceline
 
 FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1400,5000"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--window-size=1400,5000",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+    ),
 ]
 
 
@@ -52,7 +64,11 @@ def started():
     processes: list[subprocess.Popen] = []
 
     def start(*words: object) -> None:
-        processes.append(subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        processes.append(
+            subprocess.Popen(
+                [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
 
     yield start
     for process in reversed(processes):
@@ -61,25 +77,59 @@ def started():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's packages chromium and chromium-driver")
+@pytest.mark.skipif(
+    not shutil.which("chromedriver"), reason="needs Debian's packages chromium and chromium-driver"
+)
 def test_a_run_is_seen_in_the_browser(started, tmp_path):
     assert paceline("train", "epochs=2", "report_every=2", "hydra.run.dir=run").code == 0
-    board, driver = f"http://127.0.0.1:{(port := free_port())}", f"http://127.0.0.1:{(driver_port := free_port())}"
+    board, driver = (
+        f"http://127.0.0.1:{(port := free_port())}",
+        f"http://127.0.0.1:{(driver_port := free_port())}",
+    )
     started(
-        sys.executable, "-m", "tensorboard.main", "--logdir", "run", "--host", "127.0.0.1", "--port", port, "--load_fast=false"
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        "run",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        port,
+        "--load_fast=false",
     )
     started(shutil.which("chromedriver"), f"--port={driver_port}")
     assert wait_for(lambda: call(f"{board}/data/runs"))
     assert wait_for(lambda: call(f"{driver}/status")["value"]["ready"])
-    options = {"args": [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"], "binary": shutil.which("chromium")}
-    session = call(f"{driver}/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})["value"]["sessionId"]
+    options = {
+        "args": [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"],
+        "binary": shutil.which("chromium"),
+    }
+    session = call(
+        f"{driver}/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+    )["value"]["sessionId"]
     page = f"{driver}/session/{session}"
     call(f"{page}/url", {"url": f"{board}/#timeseries"})
     script = {"script": "return document.body.innerText.replace(/\\s/g, '')", "args": []}
-    text = wait_for(lambda: next((t for t in [call(f"{page}/execute/sync", script)["value"]] if "loss/train" in t), ""))
+    text = wait_for(
+        lambda: next(
+            (t for t in [call(f"{page}/execute/sync", script)["value"]] if "loss/train" in t), ""
+        )
+    )
     shot = base64.b64decode(call(f"{page}/screenshot")["value"])
     call(page, method="DELETE")
     assert text, "the loss is not on the page"
-    assert all(tag in text for tag in ("accuracy/train", "accuracy/val", "loss/val", "records_per_s", "sample", "span", "lr"))
+    assert all(
+        tag in text
+        for tag in (
+            "accuracy/train",
+            "accuracy/val",
+            "loss/val",
+            "records_per_s",
+            "sample",
+            "span",
+            "lr",
+        )
+    )
     assert shot.startswith(b"\x89PNG")
     assert len(shot) > 20_000  # a page with curves, not a blank one

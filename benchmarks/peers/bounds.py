@@ -46,7 +46,9 @@ def memcpy(work: Work) -> Epoch:
     buffer = torch.empty_like(pixels[: work.batch_size])
 
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch, places in zip(pixels.split(work.batch_size), numbers.split(work.batch_size), strict=True):
+        for batch, places in zip(
+            pixels.split(work.batch_size), numbers.split(work.batch_size), strict=True
+        ):
             yield buffer[: len(batch)].copy_(batch), places
 
     return epoch
@@ -56,13 +58,19 @@ def _bytes(work: Work) -> list[bytes]:
     return [open(path, "rb").read() for path in work.files()]
 
 
-def _write(image: np.ndarray, window: tuple[int, ...], flip: bool, place: np.ndarray, antialias: bool) -> None:
+def _write(
+    image: np.ndarray, window: tuple[int, ...], flip: bool, place: np.ndarray, antialias: bool
+) -> None:
     top, left, height, width = window
     part = scaled(image[top : top + height, left : left + width], antialias)
     np.copyto(place, (part[:, ::-1] if flip else part).transpose(2, 0, 1))
 
 
-def _loop(work: Work, sizes: list[tuple[int, int]], one: Callable[[int, tuple[int, ...], np.ndarray], None]) -> Epoch:
+def _loop(
+    work: Work,
+    sizes: list[tuple[int, int]],
+    one: Callable[[int, tuple[int, ...], np.ndarray], None],
+) -> Epoch:
     """Threads that take the next image until none is left; the results of one batch at a time stay in memory."""
     windows = [random_window(*size) for size in sizes]
     results = torch.zeros(work.batch_size, 3, SIZE, SIZE, dtype=torch.uint8)
@@ -74,7 +82,9 @@ def _loop(work: Work, sizes: list[tuple[int, int]], one: Callable[[int, tuple[in
             one(number, windows[number], places[number % work.batch_size])
 
     def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        counter = itertools.count()  # its next() is one step for the interpreter: threads may share it
+        counter = (
+            itertools.count()
+        )  # its next() is one step for the interpreter: threads may share it
         for future in [pool.submit(take, counter) for _ in range(work.num_workers)]:
             future.result()
         for numbers in torch.arange(work.num_records).split(work.batch_size):

@@ -13,7 +13,9 @@ from typing import Any
 
 from peers.work import Work
 
-LAP_S = 0.5  # a lap is whole epochs until so many seconds have passed: an epoch of D takes some 5 ms
+LAP_S = (
+    0.5  # a lap is whole epochs until so many seconds have passed: an epoch of D takes some 5 ms
+)
 
 
 def say(event: str, **facts: Any) -> None:
@@ -30,7 +32,9 @@ def warm_up(epoch: Any, start: float) -> dict[str, Any]:
         first_s = first_s or time.perf_counter() - start
         shape, dtype = shape or list(images.shape), str(images.dtype)
         if list(images.shape[1:]) != shape[1:] or not images.is_contiguous():
-            raise ValueError(f"a batch of shape {tuple(images.shape)}, contiguous {images.is_contiguous()}, after {shape}")
+            raise ValueError(
+                f"a batch of shape {tuple(images.shape)}, contiguous {images.is_contiguous()}, after {shape}"
+            )
         total += float(images.sum(dtype=torch.float64))
         values += images.numel()
         seen += torch.as_tensor(numbers).flatten().tolist()

@@ -19,10 +19,18 @@ def jpeg(work: Work) -> Epoch:
 
     def images() -> tuple[Any, Any]:
         data, label = fn.readers.file(
-            files=files, labels=list(range(len(files))), shuffle_after_epoch=True, pad_last_batch=True, name="reader"
+            files=files,
+            labels=list(range(len(files))),
+            shuffle_after_epoch=True,
+            pad_last_batch=True,
+            name="reader",
         )
-        image = fn.decoders.image_random_crop(data, output_type=types.RGB, random_area=SCALE, random_aspect_ratio=RATIO)
-        return fn.resize(image, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=work.antialias), label
+        image = fn.decoders.image_random_crop(
+            data, output_type=types.RGB, random_area=SCALE, random_aspect_ratio=RATIO
+        )
+        return fn.resize(
+            image, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=work.antialias
+        ), label
 
     return _epochs(work, images)
 
@@ -31,12 +39,22 @@ def raw(work: Work) -> Epoch:
     """C: a .npy file an image, as DALI's numpy reader wants them."""
 
     def images() -> tuple[Any, Any]:
-        options = {"file_root": work.path("npy"), "shuffle_after_epoch": True, "pad_last_batch": True}
+        options = {
+            "file_root": work.path("npy"),
+            "shuffle_after_epoch": True,
+            "pad_last_batch": True,
+        }
         image = fn.readers.numpy(file_filter="*.image.npy", name="reader", seed=1, **options)
         label = fn.readers.numpy(file_filter="*.label.npy", seed=1, **options)
         image = fn.reshape(image, layout="HWC")
-        size = {"size": (SIZE, SIZE), "interp_type": types.INTERP_LINEAR, "antialias": work.antialias}
-        return fn.random_resized_crop(image, random_area=SCALE, random_aspect_ratio=RATIO, **size), label
+        size = {
+            "size": (SIZE, SIZE),
+            "interp_type": types.INTERP_LINEAR,
+            "antialias": work.antialias,
+        }
+        return fn.random_resized_crop(
+            image, random_area=SCALE, random_aspect_ratio=RATIO, **size
+        ), label
 
     return _epochs(work, images)
 
@@ -46,11 +64,15 @@ def _epochs(work: Work, images: Callable[[], tuple[Any, Any]]) -> Epoch:
     def pipeline() -> tuple[Any, Any]:
         image, label = images()
         flip = fn.random.coin_flip(probability=FLIP)
-        image = fn.crop_mirror_normalize(image, mirror=flip, dtype=types.UINT8, output_layout="CHW", mean=[0.0], std=[1.0])
+        image = fn.crop_mirror_normalize(
+            image, mirror=flip, dtype=types.UINT8, output_layout="CHW", mean=[0.0], std=[1.0]
+        )
         return image, label
 
     policy = {"last_batch_policy": LastBatchPolicy.PARTIAL, "auto_reset": True}
-    return _batches(DALIGenericIterator([pipeline()], ["image", "label"], reader_name="reader", **policy))
+    return _batches(
+        DALIGenericIterator([pipeline()], ["image", "label"], reader_name="reader", **policy)
+    )
 
 
 def _batches(iterator: DALIGenericIterator) -> Epoch:
@@ -67,13 +89,24 @@ def small(work: Work) -> Epoch:
 
     @pipeline_def(batch_size=work.batch_size, num_threads=work.num_workers, device_id=None, seed=1)
     def pipeline() -> tuple[Any, Any]:
-        image, label = fn.external_source(source=feed, num_outputs=2, batch=True, cycle="raise", layout=["HWC", ""])
-        corner = fn.cast(fn.random.uniform(values=list(range(-PADDING, PADDING + 1)), shape=2), dtype=types.INT32)
-        options = {"axes": (0, 1), "out_of_bounds_policy": "pad", "normalized_anchor": False, "normalized_shape": False}
+        image, label = fn.external_source(
+            source=feed, num_outputs=2, batch=True, cycle="raise", layout=["HWC", ""]
+        )
+        corner = fn.cast(
+            fn.random.uniform(values=list(range(-PADDING, PADDING + 1)), shape=2), dtype=types.INT32
+        )
+        options = {
+            "axes": (0, 1),
+            "out_of_bounds_policy": "pad",
+            "normalized_anchor": False,
+            "normalized_shape": False,
+        }
         image = fn.slice(image, corner, [32, 32], **options)
         mean, std = [255 * m for m in MEAN], [255 * s for s in STD]
         flip = fn.random.coin_flip(probability=FLIP)
-        image = fn.crop_mirror_normalize(image, mirror=flip, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std)
+        image = fn.crop_mirror_normalize(
+            image, mirror=flip, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std
+        )
         return image, label
 
     return _batches(DALIGenericIterator([pipeline()], ["image", "label"], auto_reset=True))

@@ -15,7 +15,7 @@ from peers.ours import SEED, part
 from peers.work import SIZE
 from PIL import Image
 
-from framework.contracts import SourceContext
+from framework.contracts.data import SourceContext
 from framework.data.folder import folder_source
 from framework.order import ON_HOST, Order, draws
 
@@ -24,7 +24,9 @@ def by_pillow(path: str, window: list[int]) -> np.ndarray:
     top, left, height, width, flip = window
     with Image.open(path) as file:
         image = file.convert("RGB")
-    image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    image = image.resize(
+        (SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
+    )
     pixels = np.asarray(image).transpose(2, 0, 1)
     return pixels[:, :, ::-1] if flip else pixels
 
@@ -33,17 +35,28 @@ def differences(folder: str, antialias: bool) -> list[tuple[bool, np.ndarray]]:
     """(whether its window is shrunk, how many values differ by 0, 1, 2, ... levels) of each image."""
     transform = part("transform", "random_resized_crop", antialias=antialias)
     context = SourceContext(
-        partial(Order, batch_size=64, seed=SEED), transform, seed=SEED, num_workers=None, worker_kind="thread", num_cores=1
+        partial(Order, batch_size=64, seed=SEED),
+        transform,
+        seed=SEED,
+        num_workers=None,
+        worker_kind="thread",
+        num_cores=1,
     )
     source, found = folder_source(folder, context=context), list[tuple[bool, np.ndarray]]()
-    files = sorted(os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    files = sorted(
+        os.path.join(place, name) for place, _, names in os.walk(folder) for name in names
+    )
     for batch, _, _ in source.batches(0):
         paths = [files[number] for number in batch["index"].tolist()]
         sizes = [Image.open(path).size[::-1] for path in paths]
-        windows = transform.windows(torch.tensor(sizes), draws(batch["index"], SEED, 0, transform.num_draws, ON_HOST)).tolist()
+        windows = transform.windows(
+            torch.tensor(sizes), draws(batch["index"], SEED, 0, transform.num_draws, ON_HOST)
+        ).tolist()
         for path, window, ours in zip(paths, windows, batch["image"].numpy(), strict=True):
             gap = np.abs(by_pillow(path, window).astype(int) - ours)
-            found.append((window[2] >= SIZE and window[3] >= SIZE, np.bincount(gap.ravel(), minlength=256)))
+            found.append(
+                (window[2] >= SIZE and window[3] >= SIZE, np.bincount(gap.ravel(), minlength=256))
+            )
     source.close()
     return found
 

@@ -5,9 +5,20 @@ from typing import Any
 
 import numpy as np
 from ffcv.fields import IntField, NDArrayField, RGBImageField
-from ffcv.fields.decoders import IntDecoder, NDArrayDecoder, RandomResizedCropRGBImageDecoder, SimpleRGBImageDecoder
+from ffcv.fields.decoders import (
+    IntDecoder,
+    NDArrayDecoder,
+    RandomResizedCropRGBImageDecoder,
+    SimpleRGBImageDecoder,
+)
 from ffcv.loader import Loader, OrderOption
-from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, RandomTranslate, ToTensor, ToTorchImage
+from ffcv.transforms import (
+    NormalizeImage,
+    RandomHorizontalFlip,
+    RandomTranslate,
+    ToTensor,
+    ToTorchImage,
+)
 from ffcv.writer import DatasetWriter
 from peers.pixels import decoded
 from peers.work import FLIP, MEAN, PADDING, RATIO, SCALE, SIZE, STD, Epoch, Work
@@ -23,7 +34,11 @@ def images_400(work: Work) -> Epoch:
 
 def _random_crops(name: str, work: Work) -> Epoch:
     crop = RandomResizedCropRGBImageDecoder((SIZE, SIZE), SCALE, RATIO)
-    return _epochs(name, [crop, RandomHorizontalFlip(FLIP), ToTensor(), ToTorchImage(channels_last=False)], work)
+    return _epochs(
+        name,
+        [crop, RandomHorizontalFlip(FLIP), ToTensor(), ToTorchImage(channels_last=False)],
+        work,
+    )
 
 
 def small(work: Work) -> Epoch:
@@ -32,8 +47,17 @@ def small(work: Work) -> Epoch:
 
 def small_augmented(work: Work) -> Epoch:
     mean, std = 255 * np.array(MEAN), 255 * np.array(STD)
-    change = [RandomHorizontalFlip(FLIP), RandomTranslate(PADDING), NormalizeImage(mean, std, np.float32)]
-    steps = [SimpleRGBImageDecoder(), *change, ToTensor(), ToTorchImage(channels_last=False, convert_back_int16=False)]
+    change = [
+        RandomHorizontalFlip(FLIP),
+        RandomTranslate(PADDING),
+        NormalizeImage(mean, std, np.float32),
+    ]
+    steps = [
+        SimpleRGBImageDecoder(),
+        *change,
+        ToTensor(),
+        ToTorchImage(channels_last=False, convert_back_int16=False),
+    ]
     return _epochs("small-images.beton", steps, work)
 
 
@@ -100,7 +124,12 @@ def make_raw_400(work: Work) -> None:
 
 
 def make_small(work: Work) -> None:
-    _write(work, "small.beton", NDArrayField(np.dtype("u1"), (3, 32, 32)), Pixels(work.path("raw.npy"), planes=True))
+    _write(
+        work,
+        "small.beton",
+        NDArrayField(np.dtype("u1"), (3, 32, 32)),
+        Pixels(work.path("raw.npy"), planes=True),
+    )
 
 
 def make_small_images(work: Work) -> None:

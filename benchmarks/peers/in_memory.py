@@ -59,7 +59,10 @@ class Augmented(Dataset[Any]):
     def __init__(self, work: Work) -> None:
         self.pixels = torch.from_numpy(planes(work))
         scale = 1 / (255 * torch.tensor(STD))
-        self.scale, self.shift = scale.view(-1, 1, 1), (-torch.tensor(MEAN) / torch.tensor(STD)).view(-1, 1, 1)
+        self.scale, self.shift = (
+            scale.view(-1, 1, 1),
+            (-torch.tensor(MEAN) / torch.tensor(STD)).view(-1, 1, 1),
+        )
         self.padded = torch.nn.functional.pad(self.pixels, (PADDING,) * 4)
 
     def __len__(self) -> int:
@@ -82,7 +85,12 @@ def per_item(work: Work) -> Epoch:
         return images * dataset.scale + dataset.shift, torch.tensor([number for _, number in items])
 
     loader = DataLoader(
-        dataset, work.batch_size, shuffle=True, num_workers=work.num_workers, persistent_workers=True, collate_fn=collate
+        dataset,
+        work.batch_size,
+        shuffle=True,
+        num_workers=work.num_workers,
+        persistent_workers=True,
+        collate_fn=collate,
     )
     return lambda _: iter(loader)
 

@@ -22,7 +22,9 @@ class Images(StreamingDataset):
 class Planes(StreamingDataset):
     def __getitem__(self, index: Any) -> tuple[Tensor, int]:
         item = super().__getitem__(index)
-        return from_numpy(np.frombuffer(item["image"], np.uint8).reshape(3, 32, 32).copy()), item["number"]
+        return from_numpy(np.frombuffer(item["image"], np.uint8).reshape(3, 32, 32).copy()), item[
+            "number"
+        ]
 
 
 def jpeg(work: Work) -> Epoch:
@@ -36,7 +38,9 @@ def small(work: Work) -> Epoch:
 
 
 def _epochs(dataset: StreamingDataset, work: Work) -> Epoch:
-    loader = StreamingDataLoader(dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True)
+    loader = StreamingDataLoader(
+        dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True
+    )
     return lambda _: iter(loader)
 
 
@@ -48,7 +52,11 @@ def file_item(path: str, numbers: dict[str, int]) -> dict[str, Any]:
 def make_jpeg(work: Work) -> None:
     numbers = {path: number for number, path in enumerate(work.files())}
     optimize(
-        partial(file_item, numbers=numbers), list(numbers), work.path("litdata"), chunk_bytes="64MB", num_workers=work.num_workers
+        partial(file_item, numbers=numbers),
+        list(numbers),
+        work.path("litdata"),
+        chunk_bytes="64MB",
+        num_workers=work.num_workers,
     )
 
 
@@ -59,4 +67,10 @@ def pixel_item(number: int, path: str) -> dict[str, Any]:
 
 def make_small(work: Work) -> None:
     item = partial(pixel_item, path=os.path.abspath(work.path("raw.npy")))
-    optimize(item, list(range(work.num_records)), work.path("litdata"), chunk_bytes="64MB", num_workers=work.num_workers)
+    optimize(
+        item,
+        list(range(work.num_records)),
+        work.path("litdata"),
+        chunk_bytes="64MB",
+        num_workers=work.num_workers,
+    )

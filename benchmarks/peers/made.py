@@ -33,7 +33,9 @@ def make_full_size(source: str, folder: str, count: int) -> None:
     """A: the first ``count`` files in the order of their names, unchanged; each in a folder of its own, which is its class."""
     chosen = sorted(images_in(source))[:count]
     if len(chosen) < count:
-        raise ValueError(f"{source}: {len(chosen)} images, {count} wanted; give more, or --records {len(chosen)}")
+        raise ValueError(
+            f"{source}: {len(chosen)} images, {count} wanted; give more, or --records {len(chosen)}"
+        )
     for number, (name, data) in enumerate(chosen):
         place = Path(folder, "files", f"{number:06}", Path(name).with_suffix(".jpg").name)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,9 @@ def prepared(data: bytes) -> bytes:
     with Image.open(io.BytesIO(data)) as file:
         image = ImageOps.exif_transpose(file).convert("RGB")
     scale = SHORTER_SIDE / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    image = image.resize(
+        (round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR
+    )
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
     return buffer.getvalue()
@@ -61,7 +65,9 @@ def make_prepared(full_size: str, folder: str, num_workers: int) -> None:
     """B, from A."""
     files = sorted(Path(full_size, "files").glob("*/*"))
     with Pool(num_workers) as pool:
-        pool.map(prepare_file, [(path, Path(folder, path.relative_to(full_size))) for path in files])
+        pool.map(
+            prepare_file, [(path, Path(folder, path.relative_to(full_size))) for path in files]
+        )
 
 
 def make_raw(prepared_folder: str, full_size: str, folder: str) -> None:
@@ -78,12 +84,14 @@ def make_raw(prepared_folder: str, full_size: str, folder: str) -> None:
 
 def make_small(source: str, folder: str, count: int) -> None:
     """D and E: the pixels of CIFAR's training images, [N, 32, 32, 3]."""
-    chosen: list[Any] = sorted((name, data) for name, data in images_in(source) if "test" not in name and "val" not in name)[
-        :count
-    ]
+    chosen: list[Any] = sorted(
+        (name, data) for name, data in images_in(source) if "test" not in name and "val" not in name
+    )[:count]
     if len(chosen) < count:
         raise ValueError(f"{source}: {len(chosen)} images for training, {count} wanted")
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for _, data in chosen])
+    pixels = np.stack(
+        [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for _, data in chosen]
+    )
     if pixels.shape[1:] != (32, 32, 3):
         raise ValueError(f"{source}: images of {pixels.shape[1:]}, not 32 x 32")
     os.makedirs(folder, exist_ok=True)

@@ -15,8 +15,12 @@ from typing import Any
 from peers.work import Work
 
 HERE = Path(__file__).parent.parent
-PATH = os.pathsep.join([str(HERE), str(HERE.parent)])  # the framework that is measured is the one beside us
-END_S = 15.0  # for a contestant to end by itself: mosaicml-streaming takes its shared memory away then
+PATH = os.pathsep.join(
+    [str(HERE), str(HERE.parent)]
+)  # the framework that is measured is the one beside us
+END_S = (
+    15.0  # for a contestant to end by itself: mosaicml-streaming takes its shared memory away then
+)
 LOOK_S = 0.05  # between two looks at the memory, in the warm-up epoch; nothing looks while laps are timed
 
 
@@ -24,7 +28,9 @@ def run(enter: str, work: Work, laps: int, log: Path, timeout_s: float) -> dict[
     """``rates`` (records per second of each lap), ``first_s``, ``imports_s``, ``memory_bytes`` beyond torch's own import, what the
     checked epoch found; or ``failed``: why not.
     """
-    return _converse({"call": enter, "make": False, "work": asdict(work), "laps": laps}, log, timeout_s)
+    return _converse(
+        {"call": enter, "make": False, "work": asdict(work), "laps": laps}, log, timeout_s
+    )
 
 
 def make(function: str, work: Work, log: Path, timeout_s: float) -> dict[str, Any]:
@@ -39,7 +45,9 @@ def _converse(order: dict[str, Any], log: Path, timeout_s: float) -> dict[str, A
     with open(log, "ab") as errors:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         # unbuffered: select does not see a line that was read along with the one before it, and the contestant waits for an answer
-        process = subprocess.Popen(command, env=environment, start_new_session=True, bufsize=0, **pipes)
+        process = subprocess.Popen(
+            command, env=environment, start_new_session=True, bufsize=0, **pipes
+        )
     wait_s = 0.0
     try:
         told = _listen(process, time.monotonic() + timeout_s)
@@ -69,7 +77,9 @@ class _Watch:
     def hear(self) -> None:
         """The next line, or in the warm-up epoch, while there is none, a look at the memory."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], LOOK_S if self.stage == "imported" else 1.0)[0]:
+        if not select.select(
+            [self.process.stdout], [], [], LOOK_S if self.stage == "imported" else 1.0
+        )[0]:
             if self.stage == "imported":
                 self.look()
             return
@@ -122,7 +132,11 @@ def session(leader: int) -> list[int]:
     found: list[int] = []
     for entry in os.listdir("/proc"):
         try:
-            if entry.isdigit() and int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[3]) == leader:
+            if (
+                entry.isdigit()
+                and int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[3])
+                == leader
+            ):
                 found.append(int(entry))
         except OSError:
             continue

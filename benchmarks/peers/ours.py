@@ -12,12 +12,15 @@ from peers.work import MEAN, PADDING, STD, Epoch, Work
 from torch import Tensor
 
 import framework
-from framework.contracts import Field, Manifest, Source, SourceContext
+from framework.contracts.data import Source, SourceContext
+from framework.contracts.records import Field, Manifest
 from framework.data.folder import folder_source
-from framework.data.hdf5 import HDF5Writer, hdf5_source
-from framework.data.lmdb import LMDBWriter, lmdb_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.measure.host import num_cores
 from framework.order import Order, draws
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
 
 SEED = 0
 JPEG = Field("uint8", (3, None, None), "image")
@@ -25,7 +28,9 @@ JPEG = Field("uint8", (3, None, None), "image")
 
 def part(group: str, name: str, **changes: Any) -> Any:
     """A component with the defaults of its file under conf/; without Hydra, which reading needs nothing of."""
-    block = yaml.safe_load(Path(framework.__file__).parents[1].joinpath("conf", group, f"{name}.yaml").read_text())
+    block = yaml.safe_load(
+        Path(framework.__file__).parents[1].joinpath("conf", group, f"{name}.yaml").read_text()
+    )
     module, _, target = block.pop("_target_").rpartition(".")
     return getattr(importlib.import_module(module), target)(**{**block, **changes})
 
@@ -33,10 +38,20 @@ def part(group: str, name: str, **changes: Any) -> Any:
 def context(work: Work, verify: str = "off") -> SourceContext:
     """A Source's context as a training run makes it. Workers: one thread per core where images are decoded."""
     small = work.workload in "DE"
-    transform = part("transform", "none") if small else part("transform", "random_resized_crop", antialias=work.antialias)
+    transform = (
+        part("transform", "none")
+        if small
+        else part("transform", "random_resized_crop", antialias=work.antialias)
+    )
     order = partial(Order, batch_size=work.batch_size, seed=SEED, shuffle=True)
     return SourceContext(
-        order, transform, seed=SEED, num_workers=None, worker_kind="thread", verify=verify, num_cores=num_cores()
+        order,
+        transform,
+        seed=SEED,
+        num_workers=None,
+        worker_kind="thread",
+        verify=verify,
+        num_cores=num_cores(),
     )
 
 
@@ -102,7 +117,9 @@ def _write(writer_class: Any, name: str, work: Work, planes: bool) -> None:
     for start in range(0, work.num_records, 64):
         span = range(start, min(start + 64, work.num_records))
         values = (
-            [Path(files[n]).read_bytes() for n in span] if pixels is None else np.ascontiguousarray(pixels[start : span.stop])
+            [Path(files[n]).read_bytes() for n in span]
+            if pixels is None
+            else np.ascontiguousarray(pixels[start : span.stop])
         )
         writer.write({"image": values}, [f"{number:06}" for number in span])
     writer.close(Manifest(work.num_records, {"image": field}, source="benchmarks/data.py"))

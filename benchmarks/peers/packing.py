@@ -27,7 +27,9 @@ def resized(path: str) -> bytes:
     with Image.open(path) as file:
         image = file.convert("RGB")
     scale = 256 / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    image = image.resize(
+        (round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR
+    )
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
@@ -75,7 +77,10 @@ def main(data: str, num_workers: int, rounds: int) -> None:
                 start_s, _ = seconds(name, few, num_workers, place)
                 whole_s, size = seconds(name, files, num_workers, place)
                 found.append((whole_s, start_s, size))
-    rates = {name: [(count - FEW) / (whole - start) for whole, start, _ in found] for name, found in rows.items()}
+    rates = {
+        name: [(count - FEW) / (whole - start) for whole, start, _ in found]
+        for name, found in rows.items()
+    }
     told = [
         {
             "name": name,
@@ -84,7 +89,9 @@ def main(data: str, num_workers: int, rounds: int) -> None:
             "rate": statistics.median(rates[name]),
             "least": min(rates[name]),
             "most": max(rates[name]),
-            "ratio": statistics.median(mine / loop for mine, loop in zip(rates[name], rates[LOOP], strict=True)),
+            "ratio": statistics.median(
+                mine / loop for mine, loop in zip(rates[name], rates[LOOP], strict=True)
+            ),
             "bytes": found[0][2],
         }
         for name, found in rows.items()

@@ -21,7 +21,11 @@ def decoded(data: Any) -> np.ndarray:
 def scaled(part: np.ndarray, antialias: bool) -> np.ndarray:
     """uint8 [h, w, 3] -> [SIZE, SIZE, 3]; shrinking by area where ``antialias``, else linear."""
     shrinking = part.shape[0] > SIZE or part.shape[1] > SIZE
-    return cv2.resize(part, (SIZE, SIZE), interpolation=cv2.INTER_AREA if antialias and shrinking else cv2.INTER_LINEAR)
+    return cv2.resize(
+        part,
+        (SIZE, SIZE),
+        interpolation=cv2.INTER_AREA if antialias and shrinking else cv2.INTER_LINEAR,
+    )
 
 
 def random_crop(image: np.ndarray, antialias: bool) -> Tensor:

@@ -7,9 +7,25 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "simplejpeg", "opencv-python-headless", "pillow", "h5py", "lmdb", "nvidia-dali-cuda120", "ffcv")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "simplejpeg",
+    "opencv-python-headless",
+    "pillow",
+    "h5py",
+    "lmdb",
+    "nvidia-dali-cuda120",
+    "ffcv",
+)
 PACKAGES += ("litdata", "webdataset", "mosaicml-streaming", "prefetch_generator", "spdl-io")
-SHAPES = {"A": [3, 224, 224], "B": [3, 224, 224], "C": [3, 224, 224], "D": [3, 32, 32], "E": [3, 32, 32]}
+SHAPES = {
+    "A": [3, 224, 224],
+    "B": [3, 224, 224],
+    "C": [3, 224, 224],
+    "D": [3, 32, 32],
+    "E": [3, 32, 32],
+}
 CROP_MEAN = 130.0  # how far the means of two sets of random crops may be apart, times the square root of their number
 MEAN_TOLERANCE = {"D": 1e-6, "E": 0.02}
 TITLES = {
@@ -21,11 +37,20 @@ TITLES = {
 }
 # (workload, filter, ours, the other or "best peer", at least so many times as fast)
 GOALS = [
-    *(("A", f, "paceline hdf5", "a thread per core, no framework", 0.95) for f in ("antialiased", "linear")),
+    *(
+        ("A", f, "paceline hdf5", "a thread per core, no framework", 0.95)
+        for f in ("antialiased", "linear")
+    ),
     *(("A", f, "paceline hdf5", "best peer", 1.25) for f in ("antialiased", "linear")),
-    *(("B", f, "paceline hdf5", "a thread per core, no framework", 0.92) for f in ("antialiased", "linear")),
+    *(
+        ("B", f, "paceline hdf5", "a thread per core, no framework", 0.92)
+        for f in ("antialiased", "linear")
+    ),
     *(("B", f, "paceline hdf5", "best peer", 1.25) for f in ("antialiased", "linear")),
-    *(("C", f, "paceline hdf5", "a thread per core, no framework", 0.75) for f in ("antialiased", "linear")),
+    *(
+        ("C", f, "paceline hdf5", "a thread per core, no framework", 0.75)
+        for f in ("antialiased", "linear")
+    ),
     ("C", "antialiased", "paceline hdf5", "ffcv raw, longer side 400", 1.6),
     ("C", "antialiased", "paceline hdf5", "best peer", 1.0),
     ("C", "linear", "paceline hdf5", "best peer", 1.0),
@@ -70,16 +95,25 @@ class Table:
         return [rate for result in self.rows[key].values() for rate in result["rates"]]
 
     def by_round(self, key: Key) -> dict[int, float]:
-        return {number: statistics.median(result["rates"]) for number, result in self.rows.get(key, {}).items()}
+        return {
+            number: statistics.median(result["rates"])
+            for number, result in self.rows.get(key, {}).items()
+        }
 
     def best_peer(self, workload: str, filter_: str) -> tuple[str, dict[int, float]]:
         """(its name by median, the fastest peer's rate of each round)."""
-        peers = [key for key, role in self.roles.items() if key[:2] == (workload, filter_) and role == "peer"]
+        peers = [
+            key
+            for key, role in self.roles.items()
+            if key[:2] == (workload, filter_) and role == "peer"
+        ]
         rates: dict[int, float] = {}
         for key in peers:
             for number, rate in self.by_round(key).items():
                 rates[number] = max(rates.get(number, 0.0), rate)
-        name = max(peers, key=lambda key: statistics.median(self.laps(key)), default=("", "", "none"))[2]
+        name = max(
+            peers, key=lambda key: statistics.median(self.laps(key)), default=("", "", "none")
+        )[2]
         return name, rates
 
     def ratio(self, mine: dict[int, float], other: dict[int, float]) -> float | None:
@@ -103,7 +137,9 @@ def wrong_output(table: Table, counts: dict[str, int]) -> dict[Key, str]:
         ours = [k for k in table.rows if k[:2] == (workload, filter_) and table.roles[k] == "ours"]
         mean = table.middle(ours[0], "mean") if ours else None
         for result in rounds.values():
-            if reason := _wrong(result, workload, counts["D" if workload == "E" else workload], mean):
+            if reason := _wrong(
+                result, workload, counts["D" if workload == "E" else workload], mean
+            ):
                 wrong[key] = reason
     return wrong
 
@@ -116,7 +152,9 @@ def _wrong(result: dict[str, Any], workload: str, count: int, mean: float | None
     dtype = "torch.float32" if workload == "E" else "torch.uint8"
     if result["shape"][1:] != SHAPES[workload] or result["dtype"] != dtype:
         return f"batches {result['shape']} of {result['dtype']}"
-    if mean is not None and abs(result["mean"] - mean) > MEAN_TOLERANCE.get(workload, CROP_MEAN / count**0.5):
+    if mean is not None and abs(result["mean"] - mean) > MEAN_TOLERANCE.get(
+        workload, CROP_MEAN / count**0.5
+    ):
         return f"mean {result['mean']:.3f}, ours {mean:.3f}"
     return ""
 
@@ -131,7 +169,12 @@ def markdown(told: dict[str, Any], baselines: dict[str, str]) -> tuple[str, dict
         for workload in "ABCDE"
         if any(k[0] == workload for k in table.rows)
     ]
-    parts += [_goals(table), _start(table), _packing(told.get("packing")), _difference(told.get("difference"))]
+    parts += [
+        _goals(table),
+        _start(table),
+        _packing(told.get("packing")),
+        _difference(told.get("difference")),
+    ]
     parts += [_failed(told["failed"], facts["absent"], wrong)]
     return "\n\n".join(part for part in parts if part) + "\n", wrong
 
@@ -139,7 +182,11 @@ def markdown(told: dict[str, Any], baselines: dict[str, str]) -> tuple[str, dict
 def _head(facts: dict[str, Any]) -> str:
     machine = facts["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    quick = " **Quick: a tenth of the data, to try the script; no figures to quote.**" if facts["quick"] else ""
+    quick = (
+        " **Quick: a tenth of the data, to try the script; no figures to quote.**"
+        if facts["quick"]
+        else ""
+    )
     return (
         f"# Reading beside the peers, {facts['date']}\n\n"
         f"`{facts['command']}` at {facts['commit']}.{quick}\n\n"
@@ -159,14 +206,16 @@ def _workload(table: Table, workload: str, baseline: str, wrong: dict[Key, str])
         f"| contestant | filter | records/s | x {baseline} | x best peer of the filter | first, s | memory, MB |",
     ]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-    base = next((table.by_round(key) for key in table.rows if key[0] == workload and key[2] == baseline), {})
+    base = next(
+        (table.by_round(key) for key in table.rows if key[0] == workload and key[2] == baseline), {}
+    )
     keys = [key for key in table.rows if key[0] == workload]
     for key in sorted(keys, key=lambda k: (k[1], -statistics.median(table.laps(k)))):
         laps, mine = table.laps(key), table.by_round(key)
         best = table.best_peer(workload, key[1])[1]
-        name = {"ours": f"**{key[2]}**", "bound": f"_bound: {key[2]}_"}.get(table.roles[key], key[2]) + (
-            " (!)" if key in wrong else ""
-        )
+        name = {"ours": f"**{key[2]}**", "bound": f"_bound: {key[2]}_"}.get(
+            table.roles[key], key[2]
+        ) + (" (!)" if key in wrong else "")
         rate = f"{statistics.median(laps):,.0f} ({min(laps):,.0f} .. {max(laps):,.0f})"
         bound = table.roles[key] == "bound"
         start = "" if bound else f"{table.middle(key, 'first_s'):.2f}"
@@ -191,7 +240,9 @@ def _goals(table: Table) -> str:
     for workload, filter_, ours, other, wanted in GOALS:
         mine = table.by_round((workload, filter_, ours))
         name, rates = (
-            table.best_peer(workload, filter_) if other == "best peer" else (other, table.by_round((workload, filter_, other)))
+            table.best_peer(workload, filter_)
+            if other == "best peer"
+            else (other, table.by_round((workload, filter_, other)))
         )
         ratio = table.ratio(mine, rates)
         if ratio is not None:
@@ -199,12 +250,24 @@ def _goals(table: Table) -> str:
             lines.append(
                 f"| {workload} | {filter_} | {ours} | {label} | {ratio:.2f} x | {wanted} x | {_verdict(ratio >= wanted)} |"
             )
-    if laps := table.laps(("D", "-", "paceline lmdb")) if ("D", "-", "paceline lmdb") in table.rows else []:
+    if (
+        laps := table.laps(("D", "-", "paceline lmdb"))
+        if ("D", "-", "paceline lmdb") in table.rows
+        else []
+    ):
         rate = statistics.median(laps)
-        lines.append(f"| D | - | paceline lmdb | | {rate:,.0f}/s | {LMDB_RATE:,.0f}/s | {_verdict(rate >= LMDB_RATE)} |")
-    for key in (key for key in table.rows if key[0] == "A" and table.roles[key] == "ours" and "verify" not in key[2]):
+        lines.append(
+            f"| D | - | paceline lmdb | | {rate:,.0f}/s | {LMDB_RATE:,.0f}/s | {_verdict(rate >= LMDB_RATE)} |"
+        )
+    for key in (
+        key
+        for key in table.rows
+        if key[0] == "A" and table.roles[key] == "ours" and "verify" not in key[2]
+    ):
         first, memory = table.middle(key, "first_s"), table.worst(key, "memory_bytes")
-        lines.append(f"| F | {key[1]} | {key[2]} | first batch | {first:.2f} s | {FIRST_S} s | {_verdict(first <= FIRST_S)} |")
+        lines.append(
+            f"| F | {key[1]} | {key[2]} | first batch | {first:.2f} s | {FIRST_S} s | {_verdict(first <= FIRST_S)} |"
+        )
         lines.append(
             f"| F | {key[1]} | {key[2]} | memory | {memory / 1e6:.0f} MB | {MEMORY_BYTES / 1e6:.0f} MB | {_verdict(memory <= MEMORY_BYTES)} |"
         )
@@ -227,7 +290,9 @@ def _start(table: Table) -> str:
     ]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for key in sorted(keys, key=lambda k: table.middle(k, "first_s")):
-        grown = statistics.median(result["done_bytes"] - result["warm_bytes"] for result in table.rows[key].values())
+        grown = statistics.median(
+            result["done_bytes"] - result["warm_bytes"] for result in table.rows[key].values()
+        )
         lines.append(
             f"| {key[2]} | {key[1]} | {table.middle(key, 'imports_s'):.2f} | {table.middle(key, 'first_s'):.2f} "
             f"| {table.worst(key, 'memory_bytes') / 1e6:,.0f} | {grown / 1e6:+,.0f} |"
@@ -249,7 +314,11 @@ def _packing(found: dict[str, Any] | None) -> str:
             f"| {row['name']} | {row['whole_s']:.2f} | {row['start_s']:.2f} | {spread} | {row['ratio']:.2f} | {row['bytes']:,} |"
         )
     return "\n".join(
-        [*lines, "", "Ratio: of whole commands less their start, to the plain loop's in the same round; 1.5 was to be reached."]
+        [
+            *lines,
+            "",
+            "Ratio: of whole commands less their start, to the plain loop's in the same round; 1.5 was to be reached.",
+        ]
     )
 
 
@@ -262,14 +331,23 @@ def _difference(found: dict[str, Any] | None) -> str:
         f"{found['images']} images of A, the same windows, levels of 0 .. 255.",
         "",
     ]
-    lines += ["| ours | windows | mean difference | 99.9 % below | largest |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        "| ours | windows | mean difference | 99.9 % below | largest |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in found["rows"]:
-        lines.append(f"| {row['filter']} | {row['windows']} | {row['mean']:.2f} | {row['p999']:.0f} | {row['largest']} |")
+        lines.append(
+            f"| {row['filter']} | {row['windows']} | {row['mean']:.2f} | {row['p999']:.0f} | {row['largest']} |"
+        )
     return "\n".join(lines)
 
 
 def _failed(failed: list[dict[str, Any]], absent: dict[str, str], wrong: dict[Key, str]) -> str:
     lines = [f"- {workload}: not run, {why}" for workload, why in absent.items()]
-    lines += [f"- {row['workload']}, {row['filter']}, {row['name']}: {row['why']}" for row in failed]
-    lines += [f"- {' '.join(key)} (!): its output is not the others': {why}" for key, why in wrong.items()]
+    lines += [
+        f"- {row['workload']}, {row['filter']}, {row['name']}: {row['why']}" for row in failed
+    ]
+    lines += [
+        f"- {' '.join(key)} (!): its output is not the others': {why}" for key, why in wrong.items()
+    ]
     return "\n".join(["## Not compared", "", *lines]) if lines else ""

@@ -17,17 +17,28 @@ def jpeg(work: Work) -> Epoch:
     def decoded(number: int) -> tuple[Any, int]:
         packets = spdl.io.demux_image(files[number])
         top, left, height, width = random_window(packets.codec.height, packets.codec.width)
-        steps = [f"crop={width}:{height}:{left}:{top}", f"scale={SIZE}:{SIZE}:flags=bilinear", "format=pix_fmts=rgb24"]
+        steps = [
+            f"crop={width}:{height}:{left}:{top}",
+            f"scale={SIZE}:{SIZE}:flags=bilinear",
+            "format=pix_fmts=rgb24",
+        ]
         steps += ["hflip"] * (random.random() < FLIP)
         return spdl.io.decode_packets(packets, filter_desc=",".join(steps)), number
 
     def collated(items: list[tuple[Any, int]]) -> tuple[Tensor, Tensor]:
         images = spdl.io.to_torch(spdl.io.convert_frames([frames for frames, _ in items]))
-        return images.permute(0, 3, 1, 2).contiguous(), torch.tensor([number for _, number in items])
+        return images.permute(0, 3, 1, 2).contiguous(), torch.tensor(
+            [number for _, number in items]
+        )
 
     def epoch(_: int) -> Iterator[tuple[Tensor, Tensor]]:
         builder = PipelineBuilder().add_source(torch.randperm(work.num_records).tolist())
-        builder = builder.pipe(decoded, concurrency=work.num_workers).aggregate(work.batch_size).pipe(collated).add_sink(3)
+        builder = (
+            builder.pipe(decoded, concurrency=work.num_workers)
+            .aggregate(work.batch_size)
+            .pipe(collated)
+            .add_sink(3)
+        )
         pipeline = builder.build(num_threads=work.num_workers + 1)  # one more for collating
         with pipeline.auto_stop():
             yield from pipeline.get_iterator(timeout=60)

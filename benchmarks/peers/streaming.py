@@ -17,7 +17,10 @@ from torch import Tensor, from_numpy
 def _stand_in() -> None:
     for name in ("streaming.text", "streaming.vision", "streaming.multimodal"):
         sys.modules[name] = ModuleType(name)
-    for name, kind in (("feature_extraction_utils", "BatchFeature"), ("tokenization_utils_base", "BatchEncoding")):
+    for name, kind in (
+        ("feature_extraction_utils", "BatchFeature"),
+        ("tokenization_utils_base", "BatchEncoding"),
+    ):
         module = ModuleType(f"transformers.{name}")
         setattr(module, kind, type(kind, (), {}))
         sys.modules[module.__name__] = module
@@ -54,7 +57,9 @@ def small(work: Work) -> Epoch:
 
 
 def _epochs(dataset: StreamingDataset, work: Work) -> Epoch:
-    loader = StreamingDataLoader(dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True)
+    loader = StreamingDataLoader(
+        dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True
+    )
     return lambda _: iter(loader)
 
 
@@ -68,6 +73,8 @@ def make_jpeg(work: Work) -> None:
 
 def make_small(work: Work) -> None:
     shutil.rmtree(work.path("mds"), ignore_errors=True)
-    with MDSWriter(out=work.path("mds"), columns={"image": "ndarray:uint8:3,32,32", "number": "int"}) as writer:
+    with MDSWriter(
+        out=work.path("mds"), columns={"image": "ndarray:uint8:3,32,32", "number": "int"}
+    ) as writer:
         for number, image in enumerate(np.load(work.path("raw.npy")).transpose(0, 3, 1, 2)):
             writer.write({"image": np.ascontiguousarray(image), "number": number})

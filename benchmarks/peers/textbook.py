@@ -29,13 +29,17 @@ class HDF5Items(Dataset[Any]):
         value = self.file["x"][number]
         if not self.crop:
             return torch.tensor(value), number
-        return random_crop(decoded(value) if value.ndim == 1 else value, self.work.antialias), number
+        return random_crop(
+            decoded(value) if value.ndim == 1 else value, self.work.antialias
+        ), number
 
 
 class LMDBItems(Dataset[Any]):
     """A value per record: JPEG bytes, or the pixels' own where ``shape`` says what they are."""
 
-    def __init__(self, path: str, work: Work, shape: tuple[int, ...] | None, crop: bool = True) -> None:
+    def __init__(
+        self, path: str, work: Work, shape: tuple[int, ...] | None, crop: bool = True
+    ) -> None:
         self.path, self.work, self.shape, self.crop = path, work, shape, crop
         self.environment: Any = None
 
@@ -44,13 +48,17 @@ class LMDBItems(Dataset[Any]):
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         if self.environment is None:
-            self.environment = lmdb.open(self.path, readonly=True, lock=False, readahead=False, meminit=False)
+            self.environment = lmdb.open(
+                self.path, readonly=True, lock=False, readahead=False, meminit=False
+            )
         with self.environment.begin() as transaction:
             value = transaction.get(b"%08d" % number)
         if self.shape is None:
             return random_crop(decoded(value), self.work.antialias), number
         pixels = np.frombuffer(value, np.uint8).reshape(self.shape)
-        return (random_crop(pixels, self.work.antialias) if self.crop else torch.tensor(pixels)), number
+        return (
+            random_crop(pixels, self.work.antialias) if self.crop else torch.tensor(pixels)
+        ), number
 
 
 def hdf5_jpeg(work: Work) -> Epoch:
@@ -94,7 +102,9 @@ def make_hdf5(work: Work) -> None:
 
 
 def make_hdf5_chunked(work: Work) -> None:
-    _make_hdf5(work.path("textbook-chunked.h5"), np.load(work.path("raw.npy"), mmap_mode="r"), chunks=True)
+    _make_hdf5(
+        work.path("textbook-chunked.h5"), np.load(work.path("raw.npy"), mmap_mode="r"), chunks=True
+    )
 
 
 def make_hdf5_plain(work: Work) -> None:
@@ -114,7 +124,9 @@ def planes(work: Work) -> np.ndarray:
 
 
 def make_lmdb_jpeg(work: Work) -> None:
-    _make_lmdb(work.path("textbook-jpeg.lmdb"), (np.fromfile(path, np.uint8) for path in work.files()))
+    _make_lmdb(
+        work.path("textbook-jpeg.lmdb"), (np.fromfile(path, np.uint8) for path in work.files())
+    )
 
 
 def make_lmdb_raw(work: Work) -> None:
@@ -126,6 +138,9 @@ def make_lmdb_plain(work: Work) -> None:
 
 
 def _make_lmdb(path: str, values: Any) -> None:
-    with lmdb.open(path, map_size=1 << 34) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(path, map_size=1 << 34) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for number, value in enumerate(values):
             transaction.put(b"%08d" % number, value.tobytes())

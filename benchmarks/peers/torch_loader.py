@@ -24,7 +24,9 @@ class Pillow(Dataset[Any]):
         with Image.open(self.files[number]) as file:
             image = file.convert("RGB")
         top, left, height, width = random_window(image.height, image.width)
-        image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+        image = image.resize(
+            (SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
+        )
         if random.random() < FLIP:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), number
@@ -38,7 +40,10 @@ class SimpleJpeg(Dataset[Any]):
         return len(self.files)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        from peers.pixels import decoded, random_crop  # here: the Pillow row must not pay for OpenCV
+        from peers.pixels import (
+            decoded,
+            random_crop,
+        )  # here: the Pillow row must not pay for OpenCV
 
         with open(self.files[number], "rb") as file:
             return random_crop(decoded(file.read()), self.antialias), number
@@ -46,7 +51,13 @@ class SimpleJpeg(Dataset[Any]):
 
 def batches(dataset: Dataset[Any], work: Work, loader: type[DataLoader[Any]] = DataLoader) -> Epoch:
     """The usual loader: workers that stay, shuffled, the last batch kept; collating writes into shared memory."""
-    made = loader(dataset, work.batch_size, shuffle=True, num_workers=work.num_workers, persistent_workers=True)
+    made = loader(
+        dataset,
+        work.batch_size,
+        shuffle=True,
+        num_workers=work.num_workers,
+        persistent_workers=True,
+    )
     return lambda _: iter(made)
 
 

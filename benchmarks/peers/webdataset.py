@@ -19,12 +19,23 @@ def jpeg(work: Work) -> Epoch:
         return random_crop(decoded(item[0]), work.antialias), int(item[1])
 
     def collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-        return torch.stack([image for image, _ in items]), torch.tensor([number for _, number in items])
+        return torch.stack([image for image, _ in items]), torch.tensor(
+            [number for _, number in items]
+        )
 
     shards = sorted(glob.glob(work.path("shards/*.tar")))
-    dataset: Any = wds.WebDataset(shards, shardshuffle=len(shards), workersplitter=wds.split_by_worker)
-    dataset = dataset.shuffle(1000).to_tuple("jpg", "cls").map(sample).batched(work.batch_size, collation_fn=collate)
-    loader = wds.WebLoader(dataset, batch_size=None, num_workers=work.num_workers, persistent_workers=True)
+    dataset: Any = wds.WebDataset(
+        shards, shardshuffle=len(shards), workersplitter=wds.split_by_worker
+    )
+    dataset = (
+        dataset.shuffle(1000)
+        .to_tuple("jpg", "cls")
+        .map(sample)
+        .batched(work.batch_size, collation_fn=collate)
+    )
+    loader = wds.WebLoader(
+        dataset, batch_size=None, num_workers=work.num_workers, persistent_workers=True
+    )
     return lambda _: iter(loader)
 
 
@@ -36,4 +47,6 @@ def make_jpeg(work: Work) -> None:
         with wds.TarWriter(work.path(f"shards/{place:03}.tar")) as writer:
             for number in part.tolist():
                 with open(files[number], "rb") as file:
-                    writer.write({"__key__": f"{number:06}", "jpg": file.read(), "cls": str(number)})
+                    writer.write(
+                        {"__key__": f"{number:06}", "jpg": file.read(), "cls": str(number)}
+                    )

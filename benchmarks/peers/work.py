@@ -14,7 +14,9 @@ SCALE, RATIO, FLIP = (0.08, 1.0), (3 / 4, 4 / 3), 0.5  # torchvision's defaults
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10, for E
 PADDING = 4
 
-Epoch = Callable[[int], Iterator[tuple[Tensor, Tensor]]]  # number -> batches: (images [B, C, H, W], record numbers [B])
+Epoch = Callable[
+    [int], Iterator[tuple[Tensor, Tensor]]
+]  # number -> batches: (images [B, C, H, W], record numbers [B])
 
 
 @dataclass(frozen=True)

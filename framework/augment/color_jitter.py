@@ -14,9 +14,9 @@ from torch import Tensor
 
 from framework.augment.labels import leaving_alone
 from framework.augment.normalize import SHARED, Fields, fields_of, unit
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 from framework.errors import ConfigError
-from framework.native import find, num_threads
+from framework.system.native import find, num_threads
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as native/color_jitter.c has them
 
@@ -50,7 +50,9 @@ def _turned(image: Tensor, sixths: Tensor) -> Tensor:
     chroma = value - image.amin(1, keepdim=True)
     is_red, is_green = value == red, value == green
     apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
-    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)))
+    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(
+        torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
+    )
     hue += sixths.view(-1, 1, 1, 1)
     return torch.cat([_channel(value, chroma, hue + ahead) for ahead in (5, 3, 1)], 1)
 
@@ -75,18 +77,36 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
 
 def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
     """The same in two passes over colored images on the CPU; None where the compiled function is not there or not made for it."""
-    if image.device.type != "cpu" or image.dtype not in (torch.uint8, torch.float32) or image.dim() != 4 or image.shape[1] != 3:
+    if (
+        image.device.type != "cpu"
+        or image.dtype not in (torch.uint8, torch.float32)
+        or image.dim() != 4
+        or image.shape[1] != 3
+    ):
         return None
     function = find("paceline_color_jitter")
     if function is None:
         return None
     image, table = image.contiguous(), torch.stack(list(factors), 1)
-    if table.shape != (len(image), 4) or table.dtype != torch.float32 or table.device != image.device:
+    if (
+        table.shape != (len(image), 4)
+        or table.dtype != torch.float32
+        or table.device != image.device
+    ):
         return None  # torch says what is wrong
     out = torch.empty(image.shape)
     threads = num_threads() if out.numel() >= SHARED else 1
     of_bytes, pixels = image.dtype == torch.uint8, image.shape[2] * image.shape[3]
-    function(image.data_ptr(), of_bytes, len(image), pixels, steps, table.data_ptr(), out.data_ptr(), threads)
+    function(
+        image.data_ptr(),
+        of_bytes,
+        len(image),
+        pixels,
+        steps,
+        table.data_ptr(),
+        out.data_ptr(),
+        threads,
+    )
     return out
 
 
@@ -101,8 +121,14 @@ class ColorJitter:
     exact = True
     of_pixels = True  # from 0 to 1
 
-    def __init__(self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
+    def __init__(
+        self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float
+    ) -> None:
+        for name, value in (
+            ("brightness", brightness),
+            ("contrast", contrast),
+            ("saturation", saturation),
+        ):
             if not 0 <= value < inf:
                 raise ValueError(f"{name} = {value} is not a number from 0 on")
         if not 0 <= hue <= 0.5:

@@ -5,8 +5,8 @@ from typing import final
 
 from torch import Tensor
 
-from framework.batch import Batch
-from framework.contracts import Augment, KnowsLabels
+from framework.contracts.batch import Batch
+from framework.contracts.data import Augment, KnowsLabels
 
 
 def _check_pixels(parts: Mapping[str, Augment]) -> None:
@@ -34,7 +34,9 @@ class Compose:
             raise ValueError("parts = {} changes nothing: name some, or choose augment=none")
         for name, part in parts.items():
             if not callable(part):
-                raise TypeError(f"parts.{name} = {part} is no augment: add +augment@augment.parts.{name}=CHOICE")
+                raise TypeError(
+                    f"parts.{name} = {part} is no augment: add +augment@augment.parts.{name}=CHOICE"
+                )
         _check_pixels(parts)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in self.parts.values())
@@ -42,7 +44,10 @@ class Compose:
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
         return Compose(
-            {name: part.with_labels(labels) if isinstance(part, KnowsLabels) else part for name, part in self.parts.items()}
+            {
+                name: part.with_labels(labels) if isinstance(part, KnowsLabels) else part
+                for name, part in self.parts.items()
+            }
         )
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:

@@ -9,8 +9,15 @@ from torch.compiler import is_compiling
 
 from framework.augment.flip import chance, words
 from framework.augment.labels import inverted, moving
-from framework.augment.normalize import Fields, check_statistics, crop_flip, fields_of, normalized, scale_and_shift
-from framework.batch import Batch
+from framework.augment.normalize import (
+    Fields,
+    check_statistics,
+    crop_flip,
+    fields_of,
+    normalized,
+    scale_and_shift,
+)
+from framework.contracts.batch import Batch
 
 
 def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
@@ -25,18 +32,26 @@ def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Ten
     image = image.contiguous()
     batch_size, channels, height, width = image.shape
     source = words(image)
-    side = -(-padding // 4) * 4  # so that words stay whole; the cut begins later by what is too much
+    side = (
+        -(-padding // 4) * 4
+    )  # so that words stay whole; the cut begins later by what is too much
     rows, columns = height + 2 * padding, width + 2 * side
     padded = image.new_zeros(batch_size, channels, rows, columns)
     unit = width // source.shape[-1]  # pixels in a word
-    inside = padded.view(source.dtype)[:, :, padding : padding + height, side // unit : (side + width) // unit]
+    inside = padded.view(source.dtype)[
+        :, :, padding : padding + height, side // unit : (side + width) // unit
+    ]
     torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
-    right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])  # cut and mirror, the other way round
+    right = torch.where(
+        mirror, 2 * padding - offsets[:, 1], offsets[:, 1]
+    )  # cut and mirror, the other way round
     record = channels * rows * columns
     starts = torch.arange(side - padding, batch_size * record, record, device=image.device)
     starts = starts.add_(offsets[:, 0], alpha=columns).add_(right)
     last = ((channels - 1) * rows + height - 1) * columns + width - 1  # a window's last pixel
-    windows = padded.as_strided((batch_size * record - last, channels, height, width), (1, rows * columns, columns, 1))
+    windows = padded.as_strided(
+        (batch_size * record - last, channels, height, width), (1, rows * columns, columns, 1)
+    )
     return windows.index_select(0, starts)
 
 
@@ -47,7 +62,9 @@ def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> T
     height, width = image.shape[2:]
     rows = torch.arange(height, device=image.device) + (offsets[:, :1] - padding)
     places = torch.arange(width, device=image.device)
-    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places) + (offsets[:, 1:] - padding)
+    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places) + (
+        offsets[:, 1:] - padding
+    )
     rows, columns = rows.view(-1, 1, height, 1), columns.view(-1, 1, 1, width)
     there = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     record, channel = (
@@ -70,12 +87,23 @@ class CropFlip:
     exact = True
 
     def __init__(
-        self, field: Fields, padding: int, flip: float, mean: Sequence[float] | None, std: Sequence[float] | None
+        self,
+        field: Fields,
+        padding: int,
+        flip: float,
+        mean: Sequence[float] | None,
+        std: Sequence[float] | None,
     ) -> None:
         check_statistics(mean, std)
         if padding < 0:
             raise ValueError(f"padding = {padding} is less than nothing")
-        self.fields, self.padding, self.flip, self.mean, self.std = fields_of(field), padding, chance("flip", flip), mean, std
+        self.fields, self.padding, self.flip, self.mean, self.std = (
+            fields_of(field),
+            padding,
+            chance("flip", flip),
+            mean,
+            std,
+        )
         self.labels: tuple[str, ...] = ()
 
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
@@ -104,4 +132,8 @@ class CropFlip:
             if found is not None:
                 return found
             image = shifted(image, offsets, mirror, self.padding)
-        return image if self.mean is None or self.std is None else normalized(image, self.mean, self.std)
+        return (
+            image
+            if self.mean is None or self.std is None
+            else normalized(image, self.mean, self.std)
+        )

@@ -10,11 +10,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-POINTS = 4096  # a power of two, so that a draw of 24 bits is split into place and rest without rounding
+POINTS = (
+    4096  # a power of two, so that a draw of 24 bits is split into place and rest without rounding
+)
 
 
 @final
-class Curve:
+class QuantileCurve:
     """``values``: float64 [POINTS + 1], the function at 0, 1/POINTS, ..., 1."""
 
     def __init__(self, values: Tensor) -> None:
@@ -35,12 +37,14 @@ class Curve:
         return self._tables[device]
 
 
-def log_uniform(low: float, high: float) -> Curve:
+def log_uniform(low: float, high: float) -> QuantileCurve:
     """Numbers from ``low`` to ``high`` whose logarithm is uniform."""
-    return Curve(torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64).exp())
+    return QuantileCurve(
+        torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64).exp()
+    )
 
 
-def beta(alpha: float) -> Curve:
+def beta(alpha: float) -> QuantileCurve:
     """Numbers of Beta(alpha, alpha). ValueError unless alpha > 0.
 
     The distribution function up to 1/2 is summed by trapezoids over s = x ** min(alpha, 1), in which the density has no pole, and is
@@ -58,4 +62,4 @@ def beta(alpha: float) -> Curve:
     upper = torch.searchsorted(below, wanted).clamp(1, len(below) - 1)
     rest = (wanted - below[upper - 1]) / (below[upper] - below[upper - 1]).clamp(min=1e-300)
     half = (s[upper - 1] + rest * (s[upper] - s[upper - 1])) ** (1 / power)
-    return Curve(torch.cat([half, 1 - half[:-1].flip(0)]))
+    return QuantileCurve(torch.cat([half, 1 - half[:-1].flip(0)]))

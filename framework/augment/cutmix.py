@@ -14,7 +14,7 @@ from framework.augment.flip import chance
 from framework.augment.labels import moving
 from framework.augment.mixup import as_numbers, blended, partner
 from framework.augment.normalize import Fields, fields_of
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 
 
 def inside(start: Tensor, stop: Tensor, length: int) -> Tensor:
@@ -33,7 +33,9 @@ class CutMix:
     num_draws = 4
     exact = True
 
-    def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
+    def __init__(
+        self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float
+    ) -> None:
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes
         self.curve, self.probability = beta(alpha), chance("probability", probability)
         self.labels: tuple[str, ...] = ()
@@ -51,14 +53,21 @@ class CutMix:
             found[name] = torch.where(box, partner(batch[name]), batch[name])
         if self.target in self.labels:
             return found
-        taken = box.sum((1, 2, 3)).to(torch.float32) * (1 / (height * width))  # not divided: CUDA would multiply
+        taken = box.sum((1, 2, 3)).to(torch.float32) * (
+            1 / (height * width)
+        )  # not divided: CUDA would multiply
         found[self.target] = blended(as_numbers(batch[self.target], self.num_classes), 1 - taken)
         return found
 
     def _box(self, draws: Tensor, height: int, width: int) -> Tensor:
         """What is the partner's: bool [B, 1, height, width]."""
-        half = torch.where(draws[:, 0] < self.probability, 0.5 * (1 - self.curve(draws[:, 1])).sqrt(), 0.0)
+        half = torch.where(
+            draws[:, 0] < self.probability, 0.5 * (1 - self.curve(draws[:, 1])).sqrt(), 0.0
+        )
         row, column = (draws[:, 2] * height).long(), (draws[:, 3] * width).long()
         tall, wide = (half * height).long(), (half * width).long()
-        rows, columns = inside(row - tall, row + tall, height), inside(column - wide, column + wide, width)
+        rows, columns = (
+            inside(row - tall, row + tall, height),
+            inside(column - wide, column + wide, width),
+        )
         return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)

@@ -9,7 +9,7 @@ from torch.compiler import is_compiling
 
 from framework.augment.labels import moving
 from framework.augment.normalize import Fields, fields_of
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 
 
 def chance(name: str, value: float) -> float:
@@ -25,7 +25,12 @@ def words(image: Tensor) -> Tensor:
     """
     if is_compiling():
         return image
-    fits = image.dtype == torch.uint8 and image.shape[-1] % 4 == 0 and image.storage_offset() % 4 == 0 and image.is_contiguous()
+    fits = (
+        image.dtype == torch.uint8
+        and image.shape[-1] % 4 == 0
+        and image.storage_offset() % 4 == 0
+        and image.is_contiguous()
+    )
     return image.view(torch.int32) if fits else image
 
 
@@ -33,7 +38,9 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
     """[B, ...] with the ``chosen`` (bool [B]) records flipped along ``dim``."""
     image = image.contiguous()
     other = words(image.flip(dim))
-    return torch.where(chosen.view(-1, *[1] * (image.dim() - 1)), other, words(image).view_as(other)).view(image.dtype)
+    return torch.where(
+        chosen.view(-1, *[1] * (image.dim() - 1)), other, words(image).view_as(other)
+    ).view(image.dtype)
 
 
 @final

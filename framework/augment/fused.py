@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.batch import Batch, tensors
+from framework.contracts.batch import Batch, tensors
 from framework.errors import words_of
 
 Finish = Callable[[Batch, Tensor], Batch]  # (batch, the epoch's key) -> the batch, augmented
@@ -34,21 +34,31 @@ class Fused:
         from torch._inductor import list_options  # noqa: PLC0415  # takes seconds to load
 
         known = list_options()  # of this version of torch
-        options: dict[str, Any] = {name: value for name, value in AS_OPERATORS_DO.items() if name in known}
+        options: dict[str, Any] = {
+            name: value for name, value in AS_OPERATORS_DO.items() if name in known
+        }
         words: dict[str, Any] = (
-            {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
+            {"isolate_recompiles": True}
+            if "isolate_recompiles" in inspect.signature(torch.compile).parameters
+            else {}
         )
         self._plain, self._tell = finish, tell
-        self._fused: Finish | None = torch.compile(finish, fullgraph=True, dynamic=False, options=options, **words)
+        self._fused: Finish | None = torch.compile(
+            finish, fullgraph=True, dynamic=False, options=options, **words
+        )
         self._seen: set[tuple[Any, ...]] = set()
 
     def __call__(self, batch: Batch, key: Tensor) -> Batch:
         if self._fused is None:
             return self._plain(batch, key)
-        if len(tensors(batch)) < len(batch):  # the compiler would compile anew for every other string
+        if len(tensors(batch)) < len(
+            batch
+        ):  # the compiler would compile anew for every other string
             self._end("is not possible with values that are no tensors")
             return self._plain(batch, key)
-        kind = tuple((name, tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in batch.items())
+        kind = tuple(
+            (name, tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in batch.items()
+        )
         if kind not in self._seen:
             self._seen.add(kind)
             return self._first(self._fused, batch, key)
@@ -72,7 +82,9 @@ class Fused:
 
     def _end(self, reason: str) -> None:
         self._fused = None
-        self._tell(f"note: compile=true: compiling the augmentation {reason}; it runs kernel by kernel")
+        self._tell(
+            f"note: compile=true: compiling the augmentation {reason}; it runs kernel by kernel"
+        )
 
 
 def _failure(error: Exception) -> str:

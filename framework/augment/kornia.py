@@ -16,7 +16,7 @@ from torch import Tensor
 
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, fields_of, unit
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 from framework.errors import ConfigError, ResourceError
 
 Step = Mapping[str, Any]  # name and params
@@ -27,7 +27,9 @@ def _import() -> Any:
         import kornia.augmentation  # noqa: PLC0415  # optional: an extra
     except ImportError as error:
         fix = "pip install 'paceline[kornia]'"
-        raise ResourceError(131, "augment = kornia", f"Kornia is not installed ({error})", fix) from error
+        raise ResourceError(
+            131, "augment = kornia", f"Kornia is not installed ({error})", fix
+        ) from error
     return kornia.augmentation
 
 
@@ -36,19 +38,35 @@ def _make(library: Any, step: Step, where: str) -> Any:
     name = str(step.get("name"))
     kind: Any = getattr(library, name, None)
     if unknown := sorted(step.keys() - {"name", "params"}):
-        raise ConfigError(131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name and params")
+        raise ConfigError(
+            131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name and params"
+        )
     if not _is_theirs(library, kind):
-        close = get_close_matches(name, [word for word in dir(library) if _is_theirs(library, getattr(library, word))], n=1)
-        hint = f"did you mean {close[0]}?" if close else "name a class of kornia.augmentation for images"
+        close = get_close_matches(
+            name,
+            [word for word in dir(library) if _is_theirs(library, getattr(library, word))],
+            n=1,
+        )
+        hint = (
+            f"did you mean {close[0]}?"
+            if close
+            else "name a class of kornia.augmentation for images"
+        )
         raise ConfigError(130, f"{where}.name = {name}", "Kornia has no such augmentation", hint)
     try:
         return kind(**(step.get("params") or {}))
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise ConfigError(131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params") from error
+        raise ConfigError(
+            131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params"
+        ) from error
 
 
 def _is_theirs(library: Any, kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, library.AugmentationBase2D) and "Base" not in kind.__name__
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, library.AugmentationBase2D)
+        and "Base" not in kind.__name__
+    )
 
 
 @contextmanager
@@ -80,8 +98,13 @@ class Kornia:
         library = _import()
         self.fields, self.together = fields_of(field), together
         self.labels: tuple[str, ...] = ()
-        self.steps = [_make(library, step, f"augment.pipeline.{number}") for number, step in enumerate(pipeline)]
-        self.sequence = library.AugmentationSequential(*self.steps, data_keys=["input"] * len(self.fields))
+        self.steps = [
+            _make(library, step, f"augment.pipeline.{number}")
+            for number, step in enumerate(pipeline)
+        ]
+        self.sequence = library.AugmentationSequential(
+            *self.steps, data_keys=["input"] * len(self.fields)
+        )
 
     def with_labels(self, labels: Sequence[str]) -> "Kornia":
         known = moving(self, self.fields, labels)
@@ -95,7 +118,13 @@ class Kornia:
             maps = [inverted(batch[name]).float() for name in self.labels]
             images = self._changed([*images, *maps], draws)
         found = dict(zip((*self.fields, *self.labels), images, strict=draws is not None))
-        return {**batch, **{name: inverted(t.to(torch.uint8)) if name in self.labels else t for name, t in found.items()}}
+        return {
+            **batch,
+            **{
+                name: inverted(t.to(torch.uint8)) if name in self.labels else t
+                for name, t in found.items()
+            },
+        }
 
     def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
         size = len(draws) if self.together else 1

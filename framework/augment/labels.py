@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.contracts import IGNORE
+from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
 
 
@@ -31,7 +31,12 @@ def leaving_alone(augment: Any, fields: Sequence[str], labels: Sequence[str], do
     wrong = [name for name in fields if name in labels]
     if wrong:
         where = f"augment.field = {', '.join(fields)}"
-        raise ConfigError(193, where, f"{does} {', '.join(wrong)}, a label map", "leave it out: only pictures have colors")
+        raise ConfigError(
+            193,
+            where,
+            f"{does} {', '.join(wrong)}, a label map",
+            "leave it out: only pictures have colors",
+        )
     return augment
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from framework.augment.curve import beta
 from framework.augment.flip import chance
 from framework.augment.normalize import Fields, fields_of, unit
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 from framework.errors import ConfigError
 
 
@@ -32,8 +32,15 @@ def as_numbers(target: Tensor, num_classes: int | None) -> Tensor:
     if target.is_floating_point():
         return target
     if num_classes is None:
-        raise ConfigError(133, "augment.num_classes = null", "is needed to blend a target of classes", "set it as the model's")
-    return torch.zeros(len(target), num_classes, device=target.device).scatter_(1, target.view(-1, 1), 1.0)
+        raise ConfigError(
+            133,
+            "augment.num_classes = null",
+            "is needed to blend a target of classes",
+            "set it as the model's",
+        )
+    return torch.zeros(len(target), num_classes, device=target.device).scatter_(
+        1, target.view(-1, 1), 1.0
+    )
 
 
 @final
@@ -50,14 +57,21 @@ class Mixup:
     num_draws = 2
     exact = True
 
-    def __init__(self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float) -> None:
+    def __init__(
+        self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float
+    ) -> None:
         self.fields, self.target, self.num_classes = fields_of(field), target, num_classes
         self.curve, self.probability = beta(alpha), chance("probability", probability)
 
     def with_labels(self, labels: Sequence[str]) -> "Mixup":
         if labels:
             where = f"augment = mixup, label map {', '.join(labels)}"
-            raise ConfigError(193, where, "class numbers cannot be blended as the images are", "choose augment=cutmix")
+            raise ConfigError(
+                193,
+                where,
+                "class numbers cannot be blended as the images are",
+                "choose augment=cutmix",
+            )
         return self
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
@@ -66,4 +80,8 @@ class Mixup:
             return found
         share = torch.where(draws[:, 0] < self.probability, self.curve(draws[:, 1]), 1.0)
         target = as_numbers(batch[self.target], self.num_classes)
-        return {**found, **{name: blended(found[name], share) for name in self.fields}, self.target: blended(target, share)}
+        return {
+            **found,
+            **{name: blended(found[name], share) for name in self.fields},
+            self.target: blended(target, share),
+        }

@@ -5,7 +5,7 @@ from typing import final
 
 from torch import Tensor
 
-from framework.batch import Batch
+from framework.contracts.batch import Batch
 
 
 @final

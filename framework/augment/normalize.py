@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.compiler import assume_constant_result
 
 from framework.augment.labels import leaving_alone
-from framework.batch import Batch
-from framework.native import find, num_threads
+from framework.contracts.batch import Batch
+from framework.system.native import find, num_threads
 
 SHARED = 1 << 16  # pixels from which threads share a batch
 Fields = str | Sequence[str]  # one field of the batch, or several that are changed alike
@@ -24,19 +24,29 @@ def fields_of(field: Fields) -> tuple[str, ...]:
 
 def unit(image: Tensor) -> Tensor:
     """Pixels as float32 in [0, 1]: uint8 divided by 255; floats are taken to be that already."""
-    return image.to(torch.float32) if image.is_floating_point() else image.to(torch.float32).mul_(1 / 255)
+    return (
+        image.to(torch.float32)
+        if image.is_floating_point()
+        else image.to(torch.float32).mul_(1 / 255)
+    )
 
 
 @assume_constant_result  # where an augmentation is compiled, too
-def _made_once(mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _made_once(
+    mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     return _scale_and_shift(mean, std, white, device)
 
 
 @cache
-def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Made once per device: a tensor made from a list at every batch would be a synchronizing copy at every batch."""
     scale = torch.tensor([1 / (white * s) for s in std], device=device).view(-1, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(-1, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(
+        -1, 1, 1
+    )
     return scale, shift
 
 
@@ -46,7 +56,9 @@ def scale_and_shift(
     """What ``image``'s values are multiplied by, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    return _made_once(tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device)
+    return _made_once(
+        tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device
+    )
 
 
 def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -64,7 +76,12 @@ def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def crop_flip(
-    image: Tensor, offsets: Tensor | None, mirror: Tensor | None, padding: int, scale: Tensor | None, shift: Tensor | None
+    image: Tensor,
+    offsets: Tensor | None,
+    mirror: Tensor | None,
+    padding: int,
+    scale: Tensor | None,
+    shift: Tensor | None,
 ) -> Tensor | None:
     """One pass for uint8 [B, C, H, W] on the CPU: cut at ``offsets`` (int64 [B, 2]) out of ``padding`` black pixels, mirrored where
     ``mirror`` (bool [B]) says, then times ``scale`` plus ``shift`` (float32, one or a number per channel) as float32; uint8 without.
@@ -82,7 +99,10 @@ def crop_flip(
     if scale is not None and scale.numel() not in (1, count):
         return None
     out = torch.empty(image.shape, dtype=torch.uint8 if scale is None else torch.float32)
-    held = [None if t is None else t.contiguous() for t in (offsets, mirror, _each(scale, count), _each(shift, count))]
+    held = [
+        None if t is None else t.contiguous()
+        for t in (offsets, mirror, _each(scale, count), _each(shift, count))
+    ]
     pointers = [None if t is None else t.data_ptr() for t in held]
     threads = num_threads() if out.numel() >= SHARED else 1
     compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads)
@@ -97,8 +117,15 @@ def _each(values: Tensor | None, count: int) -> Tensor | None:
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
     """ValueError where there is not a mean for each deviation, or a deviation is not above 0."""
     numbers = all(map(isfinite, (*(mean or ()), *(std or ()))))
-    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or min(std or [1]) <= 0 or not numbers:
-        raise ValueError(f"mean = {mean} and std = {std} do not fit: as many numbers of each, and std above 0")
+    if (
+        (mean is None) != (std is None)
+        or len(mean or ()) != len(std or ())
+        or min(std or [1]) <= 0
+        or not numbers
+    ):
+        raise ValueError(
+            f"mean = {mean} and std = {std} do not fit: as many numbers of each, and std above 0"
+        )
 
 
 @final
@@ -116,4 +143,7 @@ class Normalize:
         return leaving_alone(self, self.fields, labels, "normalizes")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        return {**batch, **{name: normalized(batch[name], self.mean, self.std) for name in self.fields}}
+        return {
+            **batch,
+            **{name: normalized(batch[name], self.mean, self.std) for name in self.fields},
+        }

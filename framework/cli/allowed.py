@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Any, NamedTuple
 
+from framework.config.targets import as_prefixes
 from framework.errors import ConfigError
-from framework.targets import as_prefixes
 
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 
@@ -28,11 +28,16 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     given = config.get("allow_targets") or []
     if not isinstance(given, list):
         raise ConfigError(
-            101, f"allow_targets = {given}", "not a value it can have", "give packages, as in 'allow_targets=[mypkg]'"
+            101,
+            f"allow_targets = {given}",
+            "not a value it can have",
+            "give packages, as in 'allow_targets=[mypkg]'",
         )
     if given and not grant.typed:
         what = "set by a configuration file, which must not allow itself anything"
-        raise ConfigError(105, f"allow_targets = {given}", what, f"give it on the command line, or by {VARIABLE}")
+        raise ConfigError(
+            105, f"allow_targets = {given}", what, f"give it on the command line, or by {VARIABLE}"
+        )
     allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
     if allowed and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the user's package is where the user stands

@@ -28,7 +28,11 @@ def option(arguments: list[str], *names: str) -> str | None:
 def quoted(value: str) -> str:
     """A value as Hydra's override grammar takes it literally."""
     # it takes a backslash for one of its own only before a quotation mark
-    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
+    return (
+        '"'
+        + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
+        + '"'
+    )
 
 
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
@@ -42,8 +46,18 @@ def literal(word: str) -> str:
     like a list, a dictionary, an interpolation or a quotation, and lists of values, stay as they are.
     """
     key, equals, value = word.partition("=")
-    bare = equals and _KEY.fullmatch(key) and key not in _AS_IT_STANDS and not os.path.exists(word[:4096])
-    if not bare or value[:1] in ("", "[", "{", "$", "'", '"') or "," in value or not _UNUSUAL.search(value):
+    bare = (
+        equals
+        and _KEY.fullmatch(key)
+        and key not in _AS_IT_STANDS
+        and not os.path.exists(word[:4096])
+    )
+    if (
+        not bare
+        or value[:1] in ("", "[", "{", "$", "'", '"')
+        or "," in value
+        or not _UNUSUAL.search(value)
+    ):
         return word
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415  # takes 0.1 s to load
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -78,21 +92,32 @@ def plain_words(arguments: list[str]) -> list[str]:
     """
     pairs = zip(["", *arguments], arguments, strict=False)
     return [
-        w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE and ("=" not in w or os.path.exists(w))
+        w
+        for before, w in pairs
+        if not w.startswith("-")
+        and before not in TAKES_VALUE
+        and ("=" not in w or os.path.exists(w))
     ]
 
 
 def without_options(arguments: list[str]) -> list[str]:
     """The overrides: words that are neither options nor options' values."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return [word for before, word in pairs if not word.startswith("-") and before not in TAKES_VALUE]
+    return [
+        word for before, word in pairs if not word.startswith("-") and before not in TAKES_VALUE
+    ]
 
 
 def check_words(words: Sequence[str]) -> None:
     """ConfigError C128 for overrides that Hydra's grammar, or what it makes of them, would hang or break on."""
     overrides = [word for word in words if "=" in word and not os.path.exists(word[:4096])]
     if len(overrides) > MOST_WORDS:
-        raise ConfigError(128, f"{len(overrides)} words", f"more than {MOST_WORDS:,} overrides", "put them into a recipe")
+        raise ConfigError(
+            128,
+            f"{len(overrides)} words",
+            f"more than {MOST_WORDS:,} overrides",
+            "put them into a recipe",
+        )
     for word in overrides:
         key, _, value = word.partition("=")
         values = sum(map(value.count, ",[{("))
@@ -100,7 +125,9 @@ def check_words(words: Sequence[str]) -> None:
             what = f"{len(word):,} characters and {values:,} values, more than {MOST_CHARACTERS:,} and {MOST_VALUES:,}"
             raise ConfigError(128, f"{word[:40]}...", what, "put it into a file")
         if max(key.count("."), _depth(value)) > DEEPEST:
-            raise ConfigError(128, f"{word[:40]}...", f"nested more than {DEEPEST} deep", "make it flatter")
+            raise ConfigError(
+                128, f"{word[:40]}...", f"nested more than {DEEPEST} deep", "make it flatter"
+            )
 
 
 def _depth(text: str) -> int:

@@ -54,7 +54,11 @@ def _named(key: str, *default: Any) -> Any:
 
 
 def _decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
-    return f"${{oc.decode:{text}}}" if _REFERENCE.search(str(text)) else oc.decode(text, _parent_, _node_)
+    return (
+        f"${{oc.decode:{text}}}"
+        if _REFERENCE.search(str(text))
+        else oc.decode(text, _parent_, _node_)
+    )
 
 
 def without_values(text: str, run_dir: Path) -> str:
@@ -72,4 +76,7 @@ def _taken(run_dir: Path) -> list[tuple[str, str]]:
         with suppress(OSError, UnicodeDecodeError):
             names.update(_REFERENCE.findall(path.read_text(encoding="utf-8")))
     found = [(os.environ.get(name, ""), f"${{oc.env:{name}}}") for name in names]
-    return sorted(((value, reference) for value, reference in found if len(value) >= LEAST_LETTERS), key=lambda one: -len(one[0]))
+    return sorted(
+        ((value, reference) for value, reference in found if len(value) >= LEAST_LETTERS),
+        key=lambda one: -len(one[0]),
+    )

@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.arguments import option
 from framework.cli.help import groups_of
 from framework.cli.paths import CONF
+from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
-from framework.targets import did_you_mean
 
 
 def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:
@@ -25,14 +25,30 @@ def explain(command: str, arguments: list[str], error: Exception) -> ConfigError
     choice = re.search(r"Could not find '([^']+)'", text)
     if choice:
         return _unknown_choice(command, arguments, choice.group(1))
-    key = re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
+    key = re.search(
+        r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text
+    )
     if key and "@" in key.group(1) and not key.group(1).startswith(("+", "~")):
-        return ConfigError(102, key.group(1), "is not there to be replaced", f"put a + before it: +{key.group(1)}=CHOICE")
+        return ConfigError(
+            102,
+            key.group(1),
+            "is not there to be replaced",
+            f"put a + before it: +{key.group(1)}=CHOICE",
+        )
     if key:
         return unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
-    kind = "" if isinstance(error, HydraException | OmegaConfBaseException | ValueError) else f"{type(error).__name__} "
+    kind = (
+        ""
+        if isinstance(error, HydraException | OmegaConfBaseException | ValueError)
+        else f"{type(error).__name__} "
+    )
     words = " ".join(f"{kind}{text} {error.__cause__ or ''}".split())[:300]
-    return ConfigError(100, f"paceline {command}", words, "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'")
+    return ConfigError(
+        100,
+        f"paceline {command}",
+        words,
+        "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'",
+    )
 
 
 def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigError:
@@ -41,7 +57,9 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
     options = _options(command, group, option(arguments, "--config-dir", "-cd"))
     fix = f"choose {', '.join(options)}" if options else "see --help for the groups"
-    return ConfigError(104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix)
+    return ConfigError(
+        104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix
+    )
 
 
 def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
@@ -49,7 +67,10 @@ def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
     known = _keys(command, arguments)
     if key in known:  # '+' adds, '~' takes away what has that value
         return ConfigError(
-            102, key, "is there, and has another value than the line says", "leave out the + or ~: key=value sets it"
+            102,
+            key,
+            "is there, and has another value than the line says",
+            "leave out the + or ~: key=value sets it",
         )
     others = _choices_with(command, key)
     if others:
@@ -57,7 +78,9 @@ def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
         fix = f"choose {' or '.join(f'{group}={name}' for name in others)}, which {'has' if len(others) == 1 else 'have'} it"
         return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     hint = did_you_mean(key, known)
-    if not hint and "." not in key:  # a group's name with a letter wrong is nearer to groups than to dotted keys
+    if (
+        not hint and "." not in key
+    ):  # a group's name with a letter wrong is nearer to groups than to dotted keys
         hint = did_you_mean(key, [name for name in known if "." not in name])
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
 
@@ -67,7 +90,10 @@ def _choices_with(command: str, key: str) -> list[str]:
     group, _, name = key.partition(".")
     if group not in groups_of(CONF / f"{command}.yaml") or not name:
         return []
-    plain = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in sorted((CONF / group).glob("*.yaml"))}
+    plain = {
+        path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        for path in sorted((CONF / group).glob("*.yaml"))
+    }
     return [choice for choice, block in plain.items() if name in _flat(block)]
 
 
@@ -96,7 +122,11 @@ def _keys(command: str, arguments: list[str]) -> list[str]:
 
     def ask(_: Any) -> list[str]:
         groups = groups_of(CONF / f"{command}.yaml")
-        chosen = [word for word in arguments if "=" in word and word.split("=")[0] in groups and "," not in word]
+        chosen = [
+            word
+            for word in arguments
+            if "=" in word and word.split("=")[0] in groups and "," not in word
+        ]
         try:
             config = compose(command, chosen)
         except Exception:  # noqa: BLE001

@@ -24,11 +24,16 @@ from framework.cli.paths import CONF
 from framework.cli.yaml_limits import MOST_NODES, check_yaml, too_much, unreadable
 from framework.errors import ConfigError
 
-MOST_ENTRIES = 2000  # of defaults lists, followed; ours are about 30, and each is asked for a few times
+MOST_ENTRIES = (
+    2000  # of defaults lists, followed; ours are about 30, and each is asked for a few times
+)
 MOST_REFERENCES = 1000
 MOST_CHARACTERS = 1 << 20
 MOST_JOBS = 10_000
-PACKAGES = ("hydra.conf", "hydra_plugins.")  # that hold configurations; a package is imported before it is looked into
+PACKAGES = (
+    "hydra.conf",
+    "hydra_plugins.",
+)  # that hold configurations; a package is imported before it is looked into
 HARMLESS = re.compile(r"\$\{(now|stamp|slug):[^${}/]*\}")
 BASIC = "hydra._internal.core_plugins.basic_"
 
@@ -51,10 +56,16 @@ _spent = _Spent()
 
 def guard_hydra() -> None:
     """From here on. May be said again."""
-    plugins = Plugins.instance().class_name_to_class  # those that Hydra calls: it makes them anew when it looks for plugins
+    plugins = (
+        Plugins.instance().class_name_to_class
+    )  # those that Hydra calls: it makes them anew when it looks for plugins
     core = "hydra._internal.core_plugins"
     _guard(plugins[f"{core}.file_config_source.FileConfigSource"], "load_config", _load_checked)
-    _guard(plugins[f"{core}.importlib_resources_config_source.ImportlibResourcesConfigSource"], "__init__", _open_known_package)
+    _guard(
+        plugins[f"{core}.importlib_resources_config_source.ImportlibResourcesConfigSource"],
+        "__init__",
+        _open_known_package,
+    )
     _guard(plugins[f"{core}.basic_sweeper.BasicSweeper"], "split_arguments", _split_counted)
     _guard(CachingConfigRepository, "load_config", _find_counted)
     _guard(CachingConfigRepository, "__init__", _begin_counting)
@@ -75,7 +86,11 @@ def _guard(owner: type, name: str, around: Callable[..., Any]) -> None:
         return around(method, *arguments, **options)
 
     guarded.__dict__["around"] = around
-    setattr(owner, name, staticmethod(guarded) if isinstance(owner.__dict__[name], staticmethod) else guarded)
+    setattr(
+        owner,
+        name,
+        staticmethod(guarded) if isinstance(owner.__dict__[name], staticmethod) else guarded,
+    )
 
 
 def count_references_anew() -> None:
@@ -90,14 +105,23 @@ def _load_checked(load: Callable[..., Any], self: Any, config_path: str) -> Any:
     """ConfigError C114, C115 for the file, C117 for a name that leads out of the folder it is looked for in."""
     path = os.path.normpath(os.path.join(self.path, self._normalize_file_name(config_path)))
     if not path.startswith(os.path.join(os.path.normpath(self.path), "")):
-        raise ConfigError(117, config_path, "leads out of the folders of configurations", "give a name inside them")
+        raise ConfigError(
+            117,
+            config_path,
+            "leads out of the folders of configurations",
+            "give a name inside them",
+        )
     if os.path.exists(path):
         _spent.nodes += check_yaml(path)
     if _spent.nodes > MOST_NODES:
-        raise too_much(path, f"makes more than {MOST_NODES:,} values, with the files read before it")
+        raise too_much(
+            path, f"makes more than {MOST_NODES:,} values, with the files read before it"
+        )
     try:
         result = load(self, config_path)
-        precedence.edit(config_path, path, result.header.get("package") == "_global_", result.config)
+        precedence.edit(
+            config_path, path, result.header.get("package") == "_global_", result.config
+        )
         return result
     except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
         raise unreadable(path, error) from error
@@ -125,7 +149,12 @@ def _open_known_package(begin: Callable[..., Any], self: Any, provider: str, pat
     name = path.removeprefix("pkg://").replace("/", ".")
     if not f"{name}.".startswith(tuple(f"{package.rstrip('.')}." for package in PACKAGES)):
         what = "would import a package that no list checks"
-        raise ConfigError(125, f"hydra.searchpath = {path}", what, "give a folder: file://DIR, or --config-dir DIR")
+        raise ConfigError(
+            125,
+            f"hydra.searchpath = {path}",
+            what,
+            "give a folder: file://DIR, or --config-dir DIR",
+        )
     begin(self, provider, path)
 
 
@@ -133,7 +162,12 @@ def _open_known_package(begin: Callable[..., Any], self: Any, provider: str, pat
 
 
 def _compose_checked(
-    compose: Callable[..., DictConfig], self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **options: Any
+    compose: Callable[..., DictConfig],
+    self: Any,
+    config_name: str | None,
+    overrides: list[str],
+    *arguments: Any,
+    **options: Any,
 ) -> DictConfig:
     """ConfigError C125 for what Hydra would do with the result."""
     is_group = self.repository.group_exists
@@ -192,30 +226,47 @@ def _check_loggers(hydra: dict[str, Any]) -> None:
             raise _refused(key, f"would be led to {foreign[0]}")
         for part in ("handlers", "formatters", "filters"):
             for name, given in (_value(block, part) or {}).items():
-                kinds = {str(_value(given, "class") or "logging.StreamHandler"), *({"()", "."} & set(given or ()))}
+                kinds = {
+                    str(_value(given, "class") or "logging.StreamHandler"),
+                    *({"()", "."} & set(given or ())),
+                }
                 if kinds != {"logging.StreamHandler"}:
                     raise _refused(f"{key}.{part}.{name}", "Hydra would call it without any check")
 
 
 def _texts(node: Any) -> list[str]:
     if isinstance(node, dict | list):
-        return [text for inner in (node.values() if isinstance(node, dict) else node) for text in _texts(inner)]
+        return [
+            text
+            for inner in (node.values() if isinstance(node, dict) else node)
+            for text in _texts(inner)
+        ]
     return [node] if isinstance(node, str) else []
 
 
 def _check_places(hydra: dict[str, Any], ours: dict[str, Any], typed: set[str]) -> None:
     """A file may say where a run goes, below the present directory; and who starts it, only the command line."""
     for key in ("run.dir", "sweep.dir", "sweep.subdir"):
-        if f"hydra.{key}" not in typed and _value(hydra, key) != _value(ours, key) and not _stays_below(str(_value(hydra, key))):
+        if (
+            f"hydra.{key}" not in typed
+            and _value(hydra, key) != _value(ours, key)
+            and not _stays_below(str(_value(hydra, key)))
+        ):
             what = "set by a configuration file, which may not lead out of this directory"
             raise _refused(key, what, "give it on the command line")
     subdir = str(_value(hydra, "sweep.subdir"))
     if os.path.isabs(subdir) or ".." in subdir.split("/"):
-        raise _refused("sweep.subdir", "leads out of the sweep's directory", "give a name inside it")
+        raise _refused(
+            "sweep.subdir", "leads out of the sweep's directory", "give a name inside it"
+        )
     for key in ("launcher", "sweeper"):
         target = str(_value(hydra, f"{key}._target_"))
         if not target.startswith(BASIC) and f"hydra/{key}" not in typed:
-            raise _refused(key, "set by a configuration file, which must not choose it", f"give hydra/{key}= on the command line")
+            raise _refused(
+                key,
+                "set by a configuration file, which must not choose it",
+                f"give hydra/{key}= on the command line",
+            )
 
 
 def _stays_below(path: str) -> bool:
@@ -247,7 +298,9 @@ def _text_counted(resolve: Callable[..., Any], *arguments: Any, **options: Any) 
 # ------------------------------------------------------------------------------------------------------------------------ sweeps
 
 
-def _split_counted(split: Callable[..., Any], overrides: list[Override], max_batch_size: int | None) -> Any:
+def _split_counted(
+    split: Callable[..., Any], overrides: list[Override], max_batch_size: int | None
+) -> Any:
     check_jobs(overrides)
     return split(overrides, max_batch_size)
 
@@ -256,7 +309,12 @@ def check_jobs(overrides: Sequence[Override]) -> None:
     """ConfigError C129 for a sweep whose jobs would not even fit into memory as a list."""
     jobs = math.prod(map(_num_values, overrides))
     if jobs > MOST_JOBS:
-        raise ConfigError(129, "sweep", f"makes {jobs:,} jobs, more than {MOST_JOBS:,}", "sweep fewer values at a time")
+        raise ConfigError(
+            129,
+            "sweep",
+            f"makes {jobs:,} jobs, more than {MOST_JOBS:,}",
+            "sweep fewer values at a time",
+        )
 
 
 def _num_values(override: Override) -> int:
@@ -266,4 +324,8 @@ def _num_values(override: Override) -> int:
     if not isinstance(found, RangeSweep):
         return 1
     start, stop, step = (float(number or 0) for number in (found.start, found.stop, found.step))
-    return max(1, math.ceil((stop - start) / step)) if step and math.isfinite(stop - start) else MOST_JOBS + 1
+    return (
+        max(1, math.ceil((stop - start) / step))
+        if step and math.isfinite(stop - start)
+        else MOST_JOBS + 1
+    )

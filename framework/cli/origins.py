@@ -109,7 +109,9 @@ def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
 
 def _of_file(name: str, package: str, key: str) -> Iterator[Origin]:
     file = precedence.files()[name]
-    content = {part: value for part, value in file.content.items() if part not in ("defaults", "hydra")}
+    content = {
+        part: value for part, value in file.content.items() if part not in ("defaults", "hydra")
+    }
     prefix = package.removeprefix("_global_")
     for leaf, value in precedence.leaves(content, prefix):
         if _is_within(leaf, key):
@@ -123,4 +125,9 @@ def _is_within(leaf: str, key: str) -> bool:
 def check_key(command: str, key: str) -> None:
     """ConfigError C124 for an option without its key."""
     if not key or key.startswith("-") or "=" in key:
-        raise ConfigError(124, f"--explain {key}".strip(), "needs a key", f"paceline {command} ... --explain optim.lr")
+        raise ConfigError(
+            124,
+            f"--explain {key}".strip(),
+            "needs a key",
+            f"paceline {command} ... --explain optim.lr",
+        )

@@ -6,6 +6,6 @@ _PACKAGE = Path(__file__).parent.parent
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
 CONF = ROOT / "conf"
 SUFFIXES = {
-    "framework.data.hdf5.HDF5Writer": ".h5",
-    "framework.data.lmdb.LMDBWriter": ".lmdb",
+    "framework.store.hdf5_store.HDF5Writer": ".h5",
+    "framework.store.lmdb_store.LMDBWriter": ".lmdb",
 }  # of files that are stores, by their writers

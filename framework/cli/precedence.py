@@ -43,12 +43,20 @@ class File(NamedTuple):
 class Composition:
     """What was typed for one composition, and the files it has read."""
 
-    def __init__(self, command: str | None, typed: Sequence[Override], groups: Sequence[str]) -> None:
+    def __init__(
+        self, command: str | None, typed: Sequence[Override], groups: Sequence[str]
+    ) -> None:
         self.command = command
-        self.choices = {_place(o.key_or_group, o.package): str(o.input_line) for o in typed if o.key_or_group in groups}
+        self.choices = {
+            _place(o.key_or_group, o.package): str(o.input_line)
+            for o in typed
+            if o.key_or_group in groups
+        }
         self.keys = {o.key_or_group for o in typed}
         # null names no data: data.val=null only turns validation off
-        self.data_keys = sorted(o.key_or_group for o in typed if _names_data(o.key_or_group) and o.value() is not None)
+        self.data_keys = sorted(
+            o.key_or_group for o in typed if _names_data(o.key_or_group) and o.value() is not None
+        )
         self.is_sweep = any(o.is_sweep_override() for o in typed)
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
         self.dropped: list[Drop] = []
@@ -65,7 +73,12 @@ class Composition:
     def without_validation(self) -> bool:
         """Training data is named, and validation data is not."""
         keys = self.keys
-        return self.command == TRAIN and "data.train" in keys and "data.val" not in keys and "dataset" not in keys
+        return (
+            self.command == TRAIN
+            and "data.train" in keys
+            and "data.val" not in keys
+            and "dataset" not in keys
+        )
 
 
 _composition = Composition(None, (), ())
@@ -87,7 +100,9 @@ def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str
     """Note the words of the composition that starts. ``is_group``: says of a key whether it is a group's name."""
     global _composition  # noqa: PLW0603  # Hydra's readers of files are handed nothing else of ours
     typed = OverridesParser.create().parse_overrides(list(overrides))
-    groups = [o.key_or_group for o in typed if "." not in o.key_or_group and is_group(o.key_or_group)]
+    groups = [
+        o.key_or_group for o in typed if "." not in o.key_or_group and is_group(o.key_or_group)
+    ]
     _composition = Composition(command, typed, groups)
 
 
@@ -151,7 +166,10 @@ def notes() -> list[str]:
     """What the last composition did that was not typed; nothing for a sweep as a whole, whose jobs say it."""
     if _composition.is_sweep:
         return []
-    lines = [f"{drop.path}: dropped {_listed(drop.values)}, because of {drop.reason}" for drop in _composition.dropped]
+    lines = [
+        f"{drop.path}: dropped {_listed(drop.values)}, because of {drop.reason}"
+        for drop in _composition.dropped
+    ]
     if (key := _composition.without_recipe) is not None:
         lines.append(f"no recipe is used, because {key} is typed; recipes=NAME adds one")
     if _composition.without_validation:
@@ -194,7 +212,9 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
     stronger = dict(_composition.choices)
     for above in _ancestors(name):
         chosen = _choices_of(_composition.recipes[above])
-        stronger |= {place: f"{above}'s {word}" for place, word in chosen.items() if place not in stronger}
+        stronger |= {
+            place: f"{above}'s {word}" for place, word in chosen.items() if place not in stronger
+        }
     for place, word in stronger.items():
         _drop(recipe, file, place, word)
     if _composition.without_validation and OmegaConf.select(recipe, "data.val") is not None:

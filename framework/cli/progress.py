@@ -14,16 +14,16 @@ from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 
 from framework.cli.paths import CONF, SUFFIXES
-from framework.contracts import RecordInput, notes_of
+from framework.config.prepare_data import packed_from_others, prepare
+from framework.config.targets import did_you_mean
+from framework.contracts.records import RecordInput, notes_of
 from framework.data.classes import is_numbered, listed
-from framework.data.hdf5 import HDF5Writer
 from framework.errors import ConfigError, printable
-from framework.pack.jobs import MakeWriter
-from framework.pack.packing import Packed, Packing, Progress
-from framework.pack.prepare import Preparation
-from framework.pack.run import pack
-from framework.prepare import packed_from_others, prepare
-from framework.targets import did_you_mean
+from framework.pack.engine.jobs import MakeWriter
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packed, Packing, PackProgress
+from framework.pack.images import Preparation
+from framework.store.hdf5_store import HDF5Writer
 
 TYPES: dict[str, tuple[type, ...]] = {
     "encode": (str,),
@@ -40,7 +40,17 @@ TYPES: dict[str, tuple[type, ...]] = {
     "part": (int, type(None)),
     "parts": (int,),
 }
-OF_PREPARATION = ("encode", "resize", "max_side", "size", "quality", "color", "bit_depth", "layout", "max_pixels")
+OF_PREPARATION = (
+    "encode",
+    "resize",
+    "max_side",
+    "size",
+    "quality",
+    "color",
+    "bit_depth",
+    "layout",
+    "max_pixels",
+)
 
 
 def default_options() -> dict[str, Any]:
@@ -54,16 +64,28 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
     for key, value in options.items():
         if key not in TYPES:
             close = did_you_mean(key, list(TYPES), "pack")
-            raise ConfigError(102, f"pack.{key} = {value}", f"no such key{close}", "correct or remove it")
-        if not isinstance(value, TYPES[key]) or (isinstance(value, bool) and bool not in TYPES[key]):
-            wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in TYPES[key])
-            raise ConfigError(101, f"pack.{key} = {value}", "not a value it can have", f"give {wanted}")
+            raise ConfigError(
+                102, f"pack.{key} = {value}", f"no such key{close}", "correct or remove it"
+            )
+        if not isinstance(value, TYPES[key]) or (
+            isinstance(value, bool) and bool not in TYPES[key]
+        ):
+            wanted = " or ".join(
+                "null" if kind is type(None) else kind.__name__ for kind in TYPES[key]
+            )
+            raise ConfigError(
+                101, f"pack.{key} = {value}", "not a value it can have", f"give {wanted}"
+            )
     if any(not isinstance(side, int) for side in options["size"] or ()):
-        raise ConfigError(101, f"pack.size = {options['size']}", "not a value it can have", "give [height, width]")
+        raise ConfigError(
+            101, f"pack.size = {options['size']}", "not a value it can have", "give [height, width]"
+        )
     return Preparation(**{key: options[key] for key in OF_PREPARATION})
 
 
-def packing_of(source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str) -> Packing:
+def packing_of(
+    source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str
+) -> Packing:
     """A packing with these keys of ``pack:``, all of which must be there."""
     prepare = preparation_of(options)
     run = {key: options[key] for key in ("on_error", "one_file", "part", "parts")}
@@ -84,12 +106,15 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
     if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
         for path, source in packed_from_others(config):
             print(
-                f"note: {path} was packed before, from {source}, and is read as it is; dataset=OTHER packs anew", file=sys.stderr
+                f"note: {path} was packed before, from {source}, and is read as it is; dataset=OTHER packs anew",
+                file=sys.stderr,
             )
     prepare(config, allowed, _pack_one, lambda text: print(f"note: {text}", file=sys.stderr))
 
 
-def _pack_one(source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str) -> Packed:
+def _pack_one(
+    source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str
+) -> Packed:
     """Pack with the default options but for those ``changed``; ``target``: the writer's name."""
     packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
     return show_packing(for_output(packing, target), None)
@@ -118,9 +143,7 @@ def _labels(classes: Sequence[str]) -> str:
 def _summary(packing: Packing, packed: Packed) -> str:
     if packed.manifest is None:
         others = f"{packed.waiting} jobs of other parts are not done yet: the last part to end makes the store"
-        return (
-            f"part {packing.part} of {packing.parts} is done; {others if packed.waiting else 'another part has made the store'}"
-        )
+        return f"part {packing.part} of {packing.parts} is done; {others if packed.waiting else 'another part has made the store'}"
     count, seconds = packed.manifest.num_records, packed.seconds
     resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
     return (
@@ -136,7 +159,9 @@ def progress_bar(name: str) -> Generator[Any, None, None]:
     columns: tuple[ProgressColumn | str, ...] = (
         TextColumn("{task.fields[phase]} {task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  {task.fields[mb]:,.1f} MB"),
+        TextColumn(
+            "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  {task.fields[mb]:,.1f} MB"
+        ),
         TimeRemainingColumn(),
     )
     bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -144,13 +169,20 @@ def progress_bar(name: str) -> Generator[Any, None, None]:
     with bar:
         task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
 
-        def tell(now: Progress) -> None:
+        def tell(now: PackProgress) -> None:
             nonlocal start
             if now.phase != start[0]:
                 start = (now.phase, time.monotonic(), now.records)
                 bar.reset(task, total=now.num_items)
             rate = (now.records - start[2]) / max(1e-3, time.monotonic() - start[1])
             done = now.records if now.phase == "joining" else now.items
-            bar.update(task, completed=done, total=now.num_items, mb=now.num_bytes / 1e6, rate=rate, phase=now.phase)
+            bar.update(
+                task,
+                completed=done,
+                total=now.num_items,
+                mb=now.num_bytes / 1e6,
+                rate=rate,
+                phase=now.phase,
+            )
 
         yield console, tell

@@ -10,11 +10,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.environment import as_written
-from framework.durable import remove_leftovers, write_json, write_text
+from framework.config.schema import FACTS, NEXT_FACTS
 from framework.errors import ConfigError, ResourceError
-from framework.lock import locked
-from framework.settings import FACTS, NEXT_FACTS
-from framework.stopping import undone
+from framework.system.durable import remove_leftovers, write_json, write_text
+from framework.system.lock import locked
+from framework.system.stopping import undone
 
 PATIENCE_S = 60.0
 
@@ -33,12 +33,22 @@ def in_use(run_dir: Path) -> Generator[None]:
         yield
 
 
-def claim(run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None) -> None:
+def claim(
+    run_dir: Path,
+    cfg: DictConfig,
+    config: dict[str, Any],
+    overrides: list[str],
+    config_dir: str | None,
+) -> None:
     """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
     try:
-        os.close(os.open(run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666))
+        os.close(
+            os.open(
+                run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666
+            )
+        )
     except FileExistsError as error:
         raise ConfigError(
             121,
@@ -57,16 +67,26 @@ def _give_back(run_dir: Path) -> None:
 
 
 def _fill(
-    run_dir: Path, cfg: DictConfig, config: dict[str, Any], overrides: list[str], config_dir: str | None, resumed: bool
+    run_dir: Path,
+    cfg: DictConfig,
+    config: dict[str, Any],
+    overrides: list[str],
+    config_dir: str | None,
+    resumed: bool,
 ) -> None:
     remove_leftovers(run_dir)
-    suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""  # what it was started with stays
+    suffix = (
+        f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""
+    )  # what it was started with stays
     write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
     write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
     from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
 
     # a resumed run's facts count once its state has been taken up: what fails before that must change nothing
-    write_json(run_dir / (NEXT_FACTS if resumed else FACTS), {**facts(sys.argv, overrides), "config_dir": config_dir})
+    write_json(
+        run_dir / (NEXT_FACTS if resumed else FACTS),
+        {**facts(sys.argv, overrides), "config_dir": config_dir},
+    )
 
 
 def discard_if_empty(run_dir: Path) -> None:

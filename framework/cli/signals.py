@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
-from framework.stopping import NUMBERS, SAME_S, end, set_all
+from framework.system.stopping import NUMBERS, SAME_S, end, set_all
 
 
 class StopSignals:
@@ -42,7 +42,12 @@ class StopSignals:
             _last = self
             self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._before and self._of_rank:
             set_all(signal.SIG_IGN)
 
@@ -65,7 +70,9 @@ class StopSignals:
         return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._home:  # a worker that has no handlers of its own yet: its parent decides
+        if (
+            os.getpid() != self._home
+        ):  # a worker that has no handlers of its own yet: its parent decides
             return
         if not self._first:
             self._first, self._at = number, time.monotonic()
@@ -86,5 +93,7 @@ def end_again() -> None:
 
 def reader_has_gone() -> int:
     """Nobody reads our output any more, as in ``| head``: nothing is wrong here. Returns the exit code."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again when it exits
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # or Python complains again when it exits
     return EXIT_PIPE

@@ -8,9 +8,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from framework.cli.app import register
 from framework.cli.explain import explain
 from framework.cli.guard import check_jobs
+from framework.cli.hydra_app import register
 from framework.cli.paths import CONF
 from framework.errors import ConfigError, PacelineError
 
@@ -27,11 +27,21 @@ def axes_of(words: Sequence[str]) -> tuple[Axes, list[str]]:
     try:
         with initialize_config_dir(str(CONF), version_base="1.3", job_name="train"):
             parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-            typed = {found.get_key_element(): found for found in parser.parse_overrides(list(words))}
-            fixed = [str(found.input_line) for found in typed.values() if not found.is_sweep_override()]
-            found = {key: value for key, value in _of_recipe(parser, fixed).items() if key not in typed}
+            typed = {
+                found.get_key_element(): found for found in parser.parse_overrides(list(words))
+            }
+            fixed = [
+                str(found.input_line) for found in typed.values() if not found.is_sweep_override()
+            ]
+            found = {
+                key: value for key, value in _of_recipe(parser, fixed).items() if key not in typed
+            }
             check_jobs([*found.values(), *typed.values()])
-            return {key: _values(one) for key, one in {**found, **typed}.items() if one.is_sweep_override()}, [
+            return {
+                key: _values(one)
+                for key, one in {**found, **typed}.items()
+                if one.is_sweep_override()
+            }, [
                 *(str(one.input_line) for one in found.values() if not one.is_sweep_override()),
                 *fixed,
             ]
@@ -49,12 +59,17 @@ def _of_recipe(parser: OverridesParser, fixed: list[str]) -> dict[str, Override]
     except Exception:  # noqa: BLE001
         return {}  # composing each cell will say what is wrong
     return {
-        found.get_key_element(): found for found in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+        found.get_key_element(): found
+        for found in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
     }
 
 
 def _values(found: Override) -> list[str]:
     if found.is_hydra_override() or not found.is_discrete_sweep():
-        what = "is of Hydra's, not of training" if found.is_hydra_override() else "has no list of values"
+        what = (
+            "is of Hydra's, not of training"
+            if found.is_hydra_override()
+            else "has no list of values"
+        )
         raise ConfigError(186, str(found.input_line), what, "sweep key=a,b or key=range(0,4)")
     return list(found.sweep_string_iterator())

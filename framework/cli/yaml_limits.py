@@ -9,9 +9,13 @@ from framework.errors import ConfigError
 MOST_BYTES = 64 << 10  # Hydra reads a file of this size, twice, in less than a second
 MOST_NODES = 10_000
 DEEPEST = 40
-TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+TAGS = tuple(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
+)
 MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where there is one, is 20 times as fast
+LOADER: Any = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml, where there is one, is 20 times as fast
 
 
 class _Size(NamedTuple):
@@ -37,9 +41,19 @@ def check_yaml(path: str) -> int:
 def unreadable(path: str, error: Exception) -> ConfigError:
     """What YAML's own reader says, in one line."""
     mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error) or type(error).__name__
+    what = (
+        getattr(error, "problem", None)
+        or getattr(error, "reason", None)
+        or str(error)
+        or type(error).__name__
+    )
     where = path if mark is None else f"{path}, line {mark.line + 1}"
-    return ConfigError(115, where, f"not YAML that can be read ({' '.join(str(what).split())[:200]})", "correct the file")
+    return ConfigError(
+        115,
+        where,
+        f"not YAML that can be read ({' '.join(str(what).split())[:200]})",
+        "correct the file",
+    )
 
 
 def _text(path: str) -> str:
@@ -49,7 +63,9 @@ def _text(path: str) -> str:
         if len(data) > MOST_BYTES:
             raise too_much(path, f"has more than {MOST_BYTES:,} bytes")
         if data.startswith(MARKS):
-            raise ConfigError(115, path, "begins with a byte-order mark", "save it as UTF-8 without one")
+            raise ConfigError(
+                115, path, "begins with a byte-order mark", "save it as UTF-8 without one"
+            )
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         what = f"cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})"
@@ -58,7 +74,9 @@ def _text(path: str) -> str:
 
 def too_much(path: str, what: str) -> ConfigError:
     """A file that nobody writes by hand."""
-    return ConfigError(114, path, what, "no configuration needs that: keep data in files of their own")
+    return ConfigError(
+        114, path, what, "no configuration needs that: keep data in files of their own"
+    )
 
 
 class _Counting:
@@ -66,7 +84,9 @@ class _Counting:
 
     def __init__(self, path: str) -> None:
         self.path, self.total = path, 0
-        self._open: list[tuple[str | None, int, int]] = []  # of those around the present one: anchor, nodes, height
+        self._open: list[
+            tuple[str | None, int, int]
+        ] = []  # of those around the present one: anchor, nodes, height
         self._known: dict[str, _Size] = {}
 
     def take(self, event: Any) -> None:
@@ -76,7 +96,9 @@ class _Counting:
             raise self._wrong(event, f"a tag, {tag}")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._known:
-                raise self._wrong(event, f"*{event.anchor} stands for nothing, or for what it is a part of")
+                raise self._wrong(
+                    event, f"*{event.anchor} stands for nothing, or for what it is a part of"
+                )
             self._add(self._known[event.anchor])
         elif isinstance(event, yaml.ScalarEvent):
             self._close(event.anchor, _Size(1, 1))
@@ -108,4 +130,9 @@ class _Counting:
             raise too_much(self.path, f"is nested more than {DEEPEST} deep")
 
     def _wrong(self, event: Any, what: str) -> ConfigError:
-        return ConfigError(115, f"{self.path}, line {event.start_mark.line + 1}", what, "write the values out, without it")
+        return ConfigError(
+            115,
+            f"{self.path}, line {event.start_mark.line + 1}",
+            what,
+            "write the values out, without it",
+        )

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, MicroBatches, Source, notes_of
+from framework.contracts.batch import Batch
+from framework.contracts.data import MicroBatch, MicroBatches, Source
+from framework.contracts.records import Manifest, notes_of
 from framework.errors import DataError
 from framework.order import Order
 

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.batch import Batch
-from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
-from framework.data.decode import accepted_header, decode
-from framework.data.image import BadImage
+from framework.contracts.batch import Batch
+from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.records import Field, Manifest
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut
 from framework.data.source import make_order
-from framework.data.store import open_store
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.native import crowded
+from framework.image.decode import accepted_header, decode
+from framework.image.header import BadImage
 from framework.order import ON_HOST, Order, Share, draws, spread
+from framework.store.open_store import open_store
+from framework.system.native import crowded
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
@@ -60,11 +61,15 @@ class DALISource:
         verify = when == "always" or (when == "first_epoch" and epoch == self._first_epoch)
         decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
         with crowded() if decodes else nullcontext():
-            yield from self._run(list(self.order.shares(epoch, start)), epoch, self.context.training, verify)
+            yield from self._run(
+                list(self.order.shares(epoch, start)), epoch, self.context.training, verify
+            )
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
-        return next(iter(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False))).batch
+        return next(
+            iter(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False))
+        ).batch
 
     def stages(self) -> dict[str, float]:
         """{}: DALI's own threads read ahead, decode and scale in one graph, and say nothing of how long each takes."""
@@ -76,15 +81,21 @@ class DALISource:
 
     def _run(self, shares: list[Share], epoch: int, training: bool, verify: bool) -> MicroBatches:
         largest = max((len(share.indices) for share in shares), default=1)
-        self._feed = (self._inputs(Request(epoch, share.indices, training, verify)) for share in shares)
+        self._feed = (
+            self._inputs(Request(epoch, share.indices, training, verify)) for share in shares
+        )
         self._prepare(largest)
         for number, share in enumerate(shares):
             try:
                 outputs = self._pipeline.run()
-                batch = {name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)}
+                batch = {
+                    name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)
+                }
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                raise self._explain(error, shares[number : number + 1 + self.prefetch_depth]) from error
+                raise self._explain(
+                    error, shares[number : number + 1 + self.prefetch_depth]
+                ) from error
             yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
         self._exhaust()
 
@@ -107,13 +118,17 @@ class DALISource:
         gpu = self.context.device.type == "cuda"
         pipeline = pipeline_class(
             batch_size=batch_size,
-            num_threads=self.context.num_cores if self.context.num_workers is None else max(1, self.context.num_workers),
+            num_threads=self.context.num_cores
+            if self.context.num_workers is None
+            else max(1, self.context.num_workers),
             device_id=(self.context.device.index or 0) if gpu else None,
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = self.store.manifest.fields
         with pipeline:
-            inputs = fn.external_source(source=self._next, num_outputs=len(fields) + 4 * len(self._cut), batch=True)
+            inputs = fn.external_source(
+                source=self._next, num_outputs=len(fields) + 4 * len(self._cut), batch=True
+            )
             windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
@@ -128,15 +143,21 @@ class DALISource:
     def _decoded(self, data: Any, channels: int | None, gpu: bool) -> Any:
         fn, types, _ = self._dali
         color = types.GRAY if channels == 1 else types.RGB
-        return fn.decoders.image(data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=True)
+        return fn.decoders.image(
+            data, device="mixed" if gpu else "cpu", output_type=color, adjust_orientation=True
+        )
 
     def _windowed(self, image: Any, window: list[Any]) -> Any:
         """[H, W, C] -> the transform's window of it, [C, h, w]."""
         fn, _, _ = self._dali
         start, shape, mirror, upside_down = window
-        image = fn.slice(image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False)
+        image = fn.slice(
+            image, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False
+        )
         if self.context.transform.size is not None:
-            image = fn.resize(image, size=self.context.transform.size, antialias=self.context.transform.antialias)
+            image = fn.resize(
+                image, size=self.context.transform.size, antialias=self.context.transform.antialias
+            )
         image = fn.flip(image, horizontal=mirror, vertical=upside_down)
         return fn.transpose(image, perm=[2, 0, 1])
 
@@ -150,10 +171,16 @@ class DALISource:
             check_crcs(self.store, request.indices, records)
         fields = self.store.manifest.fields
         values = [
-            self._map(name, records[name], request) if name in self._maps else self._array(name, records[name])
+            self._map(name, records[name], request)
+            if name in self._maps
+            else self._array(name, records[name])
             for name in self._names
         ]
-        windows = [part for name in self._cut for part in self._windows(fields[name], records[name], request)]
+        windows = [
+            part
+            for name in self._cut
+            for part in self._windows(fields[name], records[name], request)
+        ]
         return (*values, *windows)
 
     def _array(self, name: str, values: Any) -> Any:
@@ -168,10 +195,20 @@ class DALISource:
     def _numbers(self, request: Request) -> Tensor | None:
         if not request.training:
             return None
-        return draws(request.indices, self.context.seed, request.epoch, self.context.transform.num_draws, ON_HOST)
+        return draws(
+            request.indices,
+            self.context.seed,
+            request.epoch,
+            self.context.transform.num_draws,
+            ON_HOST,
+        )
 
     def _windows(self, field: Field, images: Any, request: Request) -> tuple[Any, ...]:
-        transform, indices, numbers = self.context.transform, request.indices, self._numbers(request)
+        transform, indices, numbers = (
+            self.context.transform,
+            request.indices,
+            self._numbers(request),
+        )
         sizes = self._sizes(images, indices, field.interleaved)
         windows = transform.windows(torch.tensor(sizes), numbers)
         start, shape, flip = windows[:, :2].float(), windows[:, 2:4].float(), windows[:, 4].int()
@@ -187,14 +224,22 @@ class DALISource:
             try:
                 sizes.append(accepted_header(data).size)
             except BadImage as error:
-                raise DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it") from error
+                raise DataError(
+                    106,
+                    self.store.name(index),
+                    f"not a readable image ({error})",
+                    "mend or remove it",
+                ) from error
         return sizes
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
         """A DataError that names the record, which DALI does not: the first of the batches ``under_way`` that our own decoder refuses too."""
         if isinstance(error, DataError):
             return error
-        words, first = " ".join(str(error).split())[:300], self.store.name(int(under_way[0].indices[0]))
+        words, first = (
+            " ".join(str(error).split())[:300],
+            self.store.name(int(under_way[0].indices[0])),
+        )
         if "dense" in words.lower() or "uniform" in words.lower():
             what = "the images of its batch have different sizes"
             return DataError(107, first, what, "set transform=resize, or pack with one size")
@@ -217,7 +262,12 @@ class DALISource:
                 try:
                     decode(data, channels or 3)
                 except BadImage as error:
-                    return DataError(106, self.store.name(index), f"not a readable image ({error})", "mend or remove it")
+                    return DataError(
+                        106,
+                        self.store.name(index),
+                        f"not a readable image ({error})",
+                        "mend or remove it",
+                    )
         return None
 
 
@@ -225,9 +275,16 @@ def _refuse(context: SourceContext) -> None:
     """What DALI would ignore."""
     if context.transform.function is not None:
         what = "DALI's operators cannot call it"
-        raise ConfigError(174, "data = dali, a transform with a function", what, "choose data=hdf5 or lmdb")
+        raise ConfigError(
+            174, "data = dali, a transform with a function", what, "choose data=hdf5 or lmdb"
+        )
     if context.worker_kind == "process":
-        raise ConfigError(174, "data = dali, workers.kind = process", "DALI works in threads", "leave workers.kind out")
+        raise ConfigError(
+            174,
+            "data = dali, workers.kind = process",
+            "DALI works in threads",
+            "leave workers.kind out",
+        )
 
 
 def _import_dali() -> tuple[Any, Any, Any]:
@@ -236,7 +293,10 @@ def _import_dali() -> tuple[Any, Any, Any]:
         from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
     except ImportError as error:
         raise ResourceError(
-            103, "data = dali", f"DALI is not installed ({error})", "pip install 'paceline[dali]', or choose data=hdf5"
+            103,
+            "data = dali",
+            f"DALI is not installed ({error})",
+            "pip install 'paceline[dali]', or choose data=hdf5",
         ) from error
     return fn, types, Pipeline
 

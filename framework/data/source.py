@@ -4,20 +4,23 @@ from collections.abc import Callable
 from itertools import tee
 from typing import final
 
-from framework.batch import Batch
-from framework.contracts import Manifest, MicroBatch, MicroBatches, RecordStore, SourceContext, notes_of
+from framework.contracts.batch import Batch
+from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.records import Manifest, RecordStore, notes_of
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError
-from framework.heap import keep_freed_memory
 from framework.order import Order, spread
+from framework.system.malloc import keep_freed_memory
 
 
 @final
 class StoreSource:
     """Batches from a store, read by ``context.num_workers`` workers. ``on_close`` is called at the end."""
 
-    def __init__(self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
+    ) -> None:
         keep_freed_memory()
         self.store, self.training, self.verify = store, context.training, context.verify
         self.order: Order = make_order(store, context)
@@ -25,7 +28,13 @@ class StoreSource:
         num_workers = context.num_workers
         if num_workers is None:  # handing over what is only gathered costs more than gathering it
             num_workers = context.num_cores if self.read.decodes else 0
-        self.workers = Workers(self.read, num_workers, context.worker_kind, context.worker_timeout_s, context.start_method)
+        self.workers = Workers(
+            self.read,
+            num_workers,
+            context.worker_kind,
+            context.worker_timeout_s,
+            context.start_method,
+        )
         self._first_epoch: int | None = None
         self._on_close = on_close
 
@@ -40,7 +49,9 @@ class StoreSource:
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.store.check()
         self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-        verify = self.verify == "always" or (self.verify == "first_epoch" and epoch == self._first_epoch)
+        verify = self.verify == "always" or (
+            self.verify == "first_epoch" and epoch == self._first_epoch
+        )
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, self.training, verify) for share in ahead)
         batches = self.workers.map(requests)

@@ -6,8 +6,9 @@ from typing import final
 
 import torch
 
-from framework.batch import Batch, pin
-from framework.contracts import Field, Manifest, MicroBatch, MicroBatches, SourceContext
+from framework.contracts.batch import Batch, pin
+from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError
 from framework.order import Order, draws, spread
 
@@ -20,18 +21,33 @@ class SyntheticSource:
     """
 
     def __init__(
-        self, path: str, image_shape: Sequence[int], num_classes: int, num_records: int, *, context: SourceContext
+        self,
+        path: str,
+        image_shape: Sequence[int],
+        num_classes: int,
+        num_records: int,
+        *,
+        context: SourceContext,
     ) -> None:
         if context.num_workers:
             what = "there is nothing to read, so nobody would use them"
-            raise ConfigError(174, f"workers.num = {context.num_workers}, data = synthetic", what, "leave workers.num out")
+            raise ConfigError(
+                174,
+                f"workers.num = {context.num_workers}, data = synthetic",
+                what,
+                "leave workers.num out",
+            )
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
-        self.manifest = Manifest(num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}")
+        self.manifest = Manifest(
+            num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}"
+        )
         self._seed = context.seed
         self._size = min(self.order.batch_size, num_records)
         largest = self._batch(torch.arange(self._size), context.seed)
-        self._largest = pin(largest) if context.device.type == "cuda" else largest  # once: data costs nothing here
+        self._largest = (
+            pin(largest) if context.device.type == "cuda" else largest
+        )  # once: data costs nothing here
 
     def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
         shape = self.manifest.fields["image"].shape

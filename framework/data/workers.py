@@ -17,16 +17,18 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from framework.batch import Batch, tensors
-from framework.data.reader import BatchReader, Request, Timed, Work, plain
-from framework.data.stages import Stages
+from framework.contracts.batch import Batch, tensors
+from framework.data.reader import BatchReader, ReadWork, Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
-from framework.native import crowded, limit_threads
-from framework.stopping import deaf_children, set_all
-from framework.user_code import user_error
+from framework.measure.stopwatch import Stages
+from framework.system.native import crowded, limit_threads
+from framework.system.stopping import deaf_children, set_all
+from framework.system.user_code import user_error
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
-LEAST_SLICE = 8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
+LEAST_SLICE = (
+    8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
+)
 
 
 @contextmanager
@@ -46,10 +48,25 @@ class Workers:
     seconds of what was handed over, which processes send along with each batch.
     """
 
-    def __init__(self, read: BatchReader, num: int, kind: str, timeout_s: float = 300.0, start_method: str | None = None) -> None:
+    def __init__(
+        self,
+        read: BatchReader,
+        num: int,
+        kind: str,
+        timeout_s: float = 300.0,
+        start_method: str | None = None,
+    ) -> None:
         if kind not in ("thread", "process"):
-            raise ConfigError(107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process")
-        self.read, self.num, self.kind, self.timeout_s, self.start_method = read, num, kind, timeout_s, start_method
+            raise ConfigError(
+                107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process"
+            )
+        self.read, self.num, self.kind, self.timeout_s, self.start_method = (
+            read,
+            num,
+            kind,
+            timeout_s,
+            start_method,
+        )
         self.stages = Stages()
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
@@ -81,7 +98,7 @@ class Workers:
 
     def _threads(self, requests: Iterable[Request]) -> Iterator[Batch]:
         pool = _Pool(self.num)
-        under_way: deque[tuple[Work, list[Future[None]]]] = deque()
+        under_way: deque[tuple[ReadWork, list[Future[None]]]] = deque()
         try:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
@@ -93,13 +110,16 @@ class Workers:
         finally:
             pool.close(wait=not self._late)
 
-    def _submit(self, pool: "_Pool", request: Request) -> tuple[Work, list[Future[None]]]:
+    def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
         work, count = self.read.begin(request), len(request.indices)
         # a slice per thread: smaller ones would end at the same time, but of raw records two threads then read no more than one
         step = max(LEAST_SLICE, -(-count // self.num)) if self.read.decodes else max(1, count)
-        return work, [pool.submit(self.read.fill, work, at, min(at + step, count)) for at in range(0, max(1, count), step)]
+        return work, [
+            pool.submit(self.read.fill, work, at, min(at + step, count))
+            for at in range(0, max(1, count), step)
+        ]
 
-    def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:
+    def _finished(self, work: ReadWork, futures: list[Future[None]]) -> Batch:
         end = time.monotonic() + self.timeout_s
         for future in futures:
             try:
@@ -116,7 +136,12 @@ class Workers:
     def _too_late(self, request: Request | None = None) -> ResourceError:
         which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
         fix = "look at the disk or the transform, or raise workers.timeout_s"
-        return ResourceError(106, f"workers.timeout_s = {self.timeout_s:g}", f"no batch came within that time{which}", fix)
+        return ResourceError(
+            106,
+            f"workers.timeout_s = {self.timeout_s:g}",
+            f"no batch came within that time{which}",
+            fix,
+        )
 
     def _by_processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
         if self._busy.acquire(blocking=False):
@@ -144,7 +169,11 @@ class Workers:
                         raise result.error()
                     self.stages.add_slices(result.slices_s)
                     yield result.batch
-        except (RuntimeError, OSError, EOFError) as error:  # torch's own words for a killed worker, a full /dev/shm
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+        ) as error:  # torch's own words for a killed worker, a full /dev/shm
             for _ in range(3):  # torch's handler may raise once more, in here
                 with suppress(RuntimeError):
                     self._give_up()
@@ -154,7 +183,10 @@ class Workers:
             self.read.store.check()  # a store that was cut while it was mapped kills who reads it
             what = f"a worker process was lost ({plain(error)})"
             raise ResourceError(
-                102, f"workers.num = {self.num}", what, "look at memory and /dev/shm, or set workers.kind=thread"
+                102,
+                f"workers.num = {self.num}",
+                what,
+                "look at memory and /dev/shm, or set workers.kind=thread",
             ) from error
 
     def _make_loader(self) -> DataLoader[Timed]:
@@ -209,7 +241,10 @@ class _Pool:
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, name=f"paceline-reader-{n}", daemon=True) for n in range(num)]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"paceline-reader-{n}", daemon=True)
+            for n in range(num)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -301,7 +336,9 @@ class _Requests:
     now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
-        return (request._replace(indices=request.indices.numpy()) for request in self.now)  # a tensor would start a thread
+        return (
+            request._replace(indices=request.indices.numpy()) for request in self.now
+        )  # a tensor would start a thread
 
 
 def _share(batch: Batch) -> None:
@@ -311,7 +348,9 @@ def _share(batch: Batch) -> None:
             tensor.share_memory_()
     except (RuntimeError, OSError) as error:
         fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
-        raise ResourceError(102, "workers", f"a batch cannot be shared ({plain(error)})", fix) from error
+        raise ResourceError(
+            102, "workers", f"a batch cannot be shared ({plain(error)})", fix
+        ) from error
 
 
 class _Reads(Dataset[Any]):
@@ -327,11 +366,20 @@ class _Reads(Dataset[Any]):
             _share(found.batch)
             return found
         except PacelineError as error:
-            return Failure(error.args, type(error).__name__, "".join(traceback.format_exception(error)))
+            return Failure(
+                error.args, type(error).__name__, "".join(traceback.format_exception(error))
+            )
         except (Exception, SystemExit) as error:  # noqa: BLE001  # anything a user's code may raise
-            where, fix = f"records {request.indices[:4].tolist()}...", "try workers.num=0 to see it in place"
-            told = user_error(error, about=where, fix=fix) or DataError(108, where, plain(error), fix)
-            return Failure(told.args, type(told).__name__, "".join(traceback.format_exception(error)))
+            where, fix = (
+                f"records {request.indices[:4].tolist()}...",
+                "try workers.num=0 to see it in place",
+            )
+            told = user_error(error, about=where, fix=fix) or DataError(
+                108, where, plain(error), fix
+            )
+            return Failure(
+                told.args, type(told).__name__, "".join(traceback.format_exception(error))
+            )
 
 
 def _same(batch: Any) -> Any:
@@ -339,5 +387,7 @@ def _same(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    set_all(signal.SIG_IGN)  # a whole group is told to stop: the parent decides, and still needs its batches
+    set_all(
+        signal.SIG_IGN
+    )  # a whole group is told to stop: the parent decides, and still needs its batches
     # torch's worker looks every 5 s whether its parent lives; PR_SET_PDEATHSIG would end it with the prefetch thread that forked it

@@ -3,8 +3,9 @@
 from contextlib import closing
 from typing import final
 
-from framework.batch import move, pin
-from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
+from framework.contracts.batch import move, pin
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import LoaderContext, LoaderStats
 
 
 @final
@@ -14,7 +15,10 @@ class PlainLoader:
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context = context
         self.pin = pin_memory and context.device.type == "cuda"
-        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
+        self.num_steps, self.identity = (
+            context.source.order.num_steps,
+            context.source.order.identity,
+        )
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

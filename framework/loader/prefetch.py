@@ -3,10 +3,11 @@
 from contextlib import closing
 from typing import final
 
-from framework.batch import move, pin, use
-from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
+from framework.contracts.batch import move, pin, use
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.loader.queue import Ahead, Occupancy
-from framework.native import beside
+from framework.system.native import beside
 
 
 @final
@@ -16,13 +17,18 @@ class PrefetchLoader:
     def __init__(self, depth: int, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context, self.depth = context, depth
         self.pin = pin_memory and context.device.type == "cuda"
-        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
+        self.num_steps, self.identity = (
+            context.source.order.num_steps,
+            context.source.order.identity,
+        )
         self._occupancy = Occupancy()
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         context = self.context
-        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy, beside(context.device))) as ahead:
+        with closing(
+            Ahead(self._host(epoch, start), self.depth, self._occupancy, beside(context.device))
+        ) as ahead:
             for batch, weight, last in ahead:
                 context.clock.mark("wait")
                 device_batch = context.augment(move(batch, context.device), epoch)

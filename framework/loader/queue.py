@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar, final
 
-from framework.native import limit_threads
+from framework.system.native import limit_threads
 
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
@@ -48,9 +48,18 @@ class Ahead(Generic[T]):
     at each item taken how many lay ready. ``num_threads``: that share what the thread does.
     """
 
-    def __init__(self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1) -> None:
-        self._produce, self._depth, self._occupancy, self._num_threads = produce, depth, occupancy, num_threads
-        self._num_made = self._num_taken = 0  # each written by one thread alone: asking the queue would take its lock
+    def __init__(
+        self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1
+    ) -> None:
+        self._produce, self._depth, self._occupancy, self._num_threads = (
+            produce,
+            depth,
+            occupancy,
+            num_threads,
+        )
+        self._num_made = self._num_taken = (
+            0  # each written by one thread alone: asking the queue would take its lock
+        )
         self._queue: Queue[T | _End] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
@@ -58,7 +67,9 @@ class Ahead(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         while True:
-            num_ready = min(self._num_made - self._num_taken, self._depth)  # one more may be in the producer's hand
+            num_ready = min(
+                self._num_made - self._num_taken, self._depth
+            )  # one more may be in the producer's hand
             item = self._queue.get()
             if isinstance(item, _End):
                 if item.error is not None:

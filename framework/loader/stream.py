@@ -13,10 +13,11 @@ from typing import NamedTuple, final
 
 import torch
 
-from framework.batch import Batch, move, pin, tensors, use
-from framework.contracts import LoaderContext, LoaderStats, MicroBatch, MicroBatches
+from framework.contracts.batch import Batch, move, pin, tensors, use
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.loader.queue import Ahead, Occupancy
-from framework.native import beside
+from framework.system.native import beside
 
 AHEAD = 2  # steps that the host may be ahead of those whose batches it has started to copy; the device has that much queued work
 
@@ -35,16 +36,29 @@ class StreamLoader:
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
         self.context, self.depth, self.copies = context, depth, copies
-        self.num_steps, self.identity = context.source.order.num_steps, context.source.order.identity
+        self.num_steps, self.identity = (
+            context.source.order.num_steps,
+            context.source.order.identity,
+        )
         self._occupancy = Occupancy()
         cuda = context.device.type == "cuda"
         self.stream = torch.cuda.Stream(context.device) if cuda else None
-        self.notes: tuple[str, ...] = () if cuda else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
+        self.notes: tuple[str, ...] = (
+            ()
+            if cuda
+            else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
+        )
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
         threads = beside(self.context.device)
-        with closing(Ahead(self._host(epoch, start), self.depth, self._occupancy, threads)) as ahead:
-            yield from self._in_line(iter(ahead), epoch) if self.stream is None else self._overlapped(iter(ahead), epoch)
+        with closing(
+            Ahead(self._host(epoch, start), self.depth, self._occupancy, threads)
+        ) as ahead:
+            yield from (
+                self._in_line(iter(ahead), epoch)
+                if self.stream is None
+                else self._overlapped(iter(ahead), epoch)
+            )
 
     def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
         context = self.context

@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from framework.span import IDLE, Span, merged
+from framework.contracts.span import IDLE, Span, merged
 
 STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""
@@ -57,7 +57,10 @@ class _Steps:
     def fold(self) -> None:
         """Keep of the steps that are over no more than their spans."""
         present = {name: [self._seconds[name].pop()] for name in self._seen}
-        self._spans = merged(self._spans, {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds})
+        self._spans = merged(
+            self._spans,
+            {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds},
+        )
         self._seconds = present
 
     def take(self) -> dict[str, Span]:

@@ -12,13 +12,19 @@ import torch
 
 def peak_rss_bytes() -> int:
     """The most physical memory this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def num_cores() -> int:
     """Cores this process may use: those it may run on, and no more than its container's share of time (cgroup)."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(allowed, _cgroup_cores())))  # infinite where there is no limit, which cannot be rounded
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(
+        1, math.ceil(min(allowed, _cgroup_cores()))
+    )  # infinite where there is no limit, which cannot be rounded
 
 
 def cores_per_rank() -> int:
@@ -31,7 +37,11 @@ def threads_per_rank() -> int:
     (torchrun does so itself, to 1, for all who say nothing).
     """
     wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(wish) if wish.isdecimal() and int(wish) and "RANK" not in os.environ else cores_per_rank()
+    return (
+        int(wish)
+        if wish.isdecimal() and int(wish) and "RANK" not in os.environ
+        else cores_per_rank()
+    )
 
 
 def _cgroup_cores() -> float:
@@ -41,7 +51,9 @@ def _cgroup_cores() -> float:
             quota, period = file.read().split()
     except (OSError, ValueError):
         try:
-            quota, period = (_word(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+            quota, period = (
+                _word(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")
+            )
         except OSError:
             return math.inf
     return int(quota) / int(period) if quota.isdigit() else math.inf
@@ -68,7 +80,9 @@ def machine() -> dict[str, Any]:
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+            names = [
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            ]
     except OSError:
         names = []
     return names[0] if names else platform.processor()

@@ -10,13 +10,17 @@ from typing import Any, final
 import torch
 from torch.profiler import profile, record_function, schedule
 
-from framework.contracts import Clock
-from framework.durable import publish
+from framework.contracts.loader import Clock
+from framework.contracts.span import Span
 from framework.measure.clock import STEP_ENDS
-from framework.span import Span
+from framework.system.durable import publish
 
 ENDING = ".pt.trace.json"  # the ending that TensorBoard's profiler plugin looks for
-WAIT, WARM_UP, TRACED = 4, 2, 6  # steps: not looked at, so that caches are warm; with the tracer on, but thrown away; traced
+WAIT, WARM_UP, TRACED = (
+    4,
+    2,
+    6,
+)  # steps: not looked at, so that caches are warm; with the tracer on, but thrown away; traced
 LEAST_STEPS = WAIT + WARM_UP + TRACED
 ANCHOR = "paceline clock"  # an event whose time is known in both clocks
 QUIET = "6"  # of KINETO_LOG_LEVEL: not even that it starts and stops
@@ -41,7 +45,9 @@ class ProfiledClock:
         if not torch.cuda.is_available():  # where there is, CUPTI may have something to say
             os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
         plan = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
-        self._tracer: profile | None = profile(schedule=plan, on_trace_ready=self._save, record_shapes=True)
+        self._tracer: profile | None = profile(
+            schedule=plan, on_trace_ready=self._save, record_shapes=True
+        )
         self._tracer.start()
 
     def mark(self, name: str) -> None:
@@ -94,7 +100,12 @@ class ProfiledClock:
         if anchor_us is None or self._anchor_s is None:
             return []
         where = {"pid": os.getpid(), "tid": TRACK}
-        title = {"ph": "M", "name": "thread_name", **where, "args": {"name": "paceline spans, in host time"}}
+        title = {
+            "ph": "M",
+            "name": "thread_name",
+            **where,
+            "args": {"name": "paceline spans, in host time"},
+        }
         first = {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": -1}}
         return [
             title,

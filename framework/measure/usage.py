@@ -60,7 +60,9 @@ class Usage:
                 self._workers_cpu_s[pid] = seconds
         if not self._workers_cpu_s:
             return {}
-        spent_s = sum(seconds - before.get(pid, 0.0) for pid, seconds in self._workers_cpu_s.items())
+        spent_s = sum(
+            seconds - before.get(pid, 0.0) for pid, seconds in self._workers_cpu_s.items()
+        )
         return {"workers_cpu_cores": spent_s / wall_s}
 
     def _tree(self, pids: list[int]) -> dict[str, float]:
@@ -84,7 +86,9 @@ class _Others:
         self._own_s += own_s
         wall_s, busy_s = now - self._at, _busy_s() if now - self._at >= OTHERS_EVERY_S else None
         if busy_s is not None and self._busy_s is not None:
-            self._found = {"others_cpu_cores": max(0.0, busy_s - self._busy_s - self._own_s) / wall_s}
+            self._found = {
+                "others_cpu_cores": max(0.0, busy_s - self._busy_s - self._own_s) / wall_s
+            }
             self._at, self._busy_s, self._own_s = now, busy_s, 0.0
         return self._found
 

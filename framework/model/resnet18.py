@@ -18,7 +18,8 @@ class _BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+                nn.BatchNorm2d(out_channels),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,11 +29,16 @@ class _BasicBlock(nn.Module):
 
 def _stem(kind: str, in_channels: int) -> nn.Sequential:
     if kind == "large":
-        conv, pool = nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False), nn.MaxPool2d(3, 2, padding=1)
+        conv, pool = (
+            nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False),
+            nn.MaxPool2d(3, 2, padding=1),
+        )
     elif kind == "small":
         conv, pool = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False), nn.Identity()
     else:
-        raise ConfigError(112, f"model.stem = {kind}", "not a stem", "choose large (224x224) or small (32x32)")
+        raise ConfigError(
+            112, f"model.stem = {kind}", "not a stem", "choose large (224x224) or small (32x32)"
+        )
     return nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
 
 

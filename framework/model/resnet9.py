@@ -17,7 +17,9 @@ def _block(in_channels: int, out_channels: int, pool: bool) -> nn.Sequential:
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.inside = nn.Sequential(_block(channels, channels, pool=False), _block(channels, channels, pool=False))
+        self.inside = nn.Sequential(
+            _block(channels, channels, pool=False), _block(channels, channels, pool=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)

@@ -28,8 +28,13 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(depth + 1)]
         self.first = _block(channels, width)
-        self.down = nn.ModuleList(nn.Sequential(nn.MaxPool2d(2), _block(above, below)) for above, below in pairwise(widths))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * above, above, 2, stride=2) for above in widths[:-1])
+        self.down = nn.ModuleList(
+            nn.Sequential(nn.MaxPool2d(2), _block(above, below))
+            for above, below in pairwise(widths)
+        )
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(2 * above, above, 2, stride=2) for above in widths[:-1]
+        )
         self.join = nn.ModuleList(_block(2 * above, above) for above in widths[:-1])
         self.last = nn.Conv2d(width, channels, 1)
         nn.init.zeros_(self.last.weight)

@@ -5,8 +5,8 @@ from typing import final
 
 from torch import nn
 
-from framework.batch import Batch
-from framework.contracts import Outcome
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
 
 
 @final

@@ -6,8 +6,8 @@ from typing import final
 import torch
 from torch import nn
 
-from framework.batch import Batch
-from framework.contracts import Outcome
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
@@ -19,13 +19,17 @@ class Regress:
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
         if loss not in LOSSES:
-            raise ConfigError(111, f"objective.loss = {loss}", "not a loss", f"choose {' or '.join(LOSSES)}")
+            raise ConfigError(
+                111, f"objective.loss = {loss}", "not a loss", f"choose {' or '.join(LOSSES)}"
+            )
         self.input, self.target, self.loss = input, target, LOSSES[loss]
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         guess, target = model(batch[self.input]), batch[self.target]
         if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
-            raise ValueError(f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}")
+            raise ValueError(
+                f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}"
+            )
         guess, target = guess.float(), target.float()
         loss = self.loss(guess, target)
         with torch.no_grad():

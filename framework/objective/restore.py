@@ -6,8 +6,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from framework.batch import Batch
-from framework.contracts import Outcome
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 
 LOSSES = {"l1": nn.functional.l1_loss, "mse": nn.functional.mse_loss}
@@ -24,14 +24,18 @@ class Restore:
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002
         if loss not in LOSSES:
-            raise ConfigError(111, f"objective.loss = {loss}", "not a loss", f"choose {' or '.join(LOSSES)}")
+            raise ConfigError(
+                111, f"objective.loss = {loss}", "not a loss", f"choose {' or '.join(LOSSES)}"
+            )
         self.input, self.target, self.loss, self.peak = input, target, LOSSES[loss], peak
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         damaged, target = _floats(batch[self.input]), _floats(batch[self.target])
         guess = model(damaged)
         if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
-            raise ValueError(f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}")
+            raise ValueError(
+                f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}"
+            )
         guess = guess.float()
         loss = self.loss(guess, target)
         with torch.no_grad():

@@ -8,15 +8,25 @@ from typing import Any, final
 
 import numpy as np
 
-from framework.contracts import IGNORE, Chunk, Field, Manifest, RecordInput, Records, notes_of
-from framework.data.decode import MAX_PIXELS, encode_png, image_size
-from framework.data.image import BadImage
-from framework.data.label_map import BadLabels, decode_labels, labels_header
+from framework.contracts.records import (
+    IGNORE,
+    Chunk,
+    Field,
+    Manifest,
+    RecordInput,
+    Records,
+    notes_of,
+)
 from framework.errors import ConfigError, DataError
+from framework.image.decode import MAX_PIXELS, encode_png, image_size
+from framework.image.header import BadImage
+from framework.image.label_map import BadLabels, decode_labels, labels_header
 from framework.order import spread
 
 NUM_SAMPLES = 8  # items that are looked at before a guess
-MOST_VALUES = 32  # different numbers of a gray PNG that is taken for a label map; a photograph has some 200
+MOST_VALUES = (
+    32  # different numbers of a gray PNG that is taken for a label map; a photograph has some 200
+)
 PIXELS_PER_VALUE = 16  # a tiny picture has few values, too
 BINARY = {0, 255}
 
@@ -46,8 +56,15 @@ class MarkedInput:
         values: Mapping[int, int | str] | None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        if labels is not None and not (isinstance(labels, list | tuple) and all(isinstance(name, str) for name in labels)):
-            raise ConfigError(179, f"input.labels = {labels}", "is no list of fields", "give input.labels=[mask], say")
+        if labels is not None and not (
+            isinstance(labels, list | tuple) and all(isinstance(name, str) for name in labels)
+        ):
+            raise ConfigError(
+                179,
+                f"input.labels = {labels}",
+                "is no list of fields",
+                "give input.labels=[mask], say",
+            )
         self.source, self.max_pixels = source, max_pixels
         self.given: Sequence[str] | None = labels
         self.values = None if values is None else _checked_values(values)
@@ -63,7 +80,9 @@ class MarkedInput:
             _check_field(name, self.source.manifest.fields)
         if self.values is not None and not names:
             fix = "name the label maps: input.labels=[mask]"
-            raise ConfigError(179, f"input.values = {dict(self.values)}", "no field is a label map", fix)
+            raise ConfigError(
+                179, f"input.values = {dict(self.values)}", "no field is a label map", fix
+            )
         return names
 
     @cached_property
@@ -154,7 +173,10 @@ class MarkedInput:
 
     def _maps(self, name: str, chunk: Chunk) -> Any:
         values = chunk.records[name]
-        found = [self._map(value, f"{key}: {name}") for value, key in zip(values, chunk.keys, strict=True)]
+        found = [
+            self._map(value, f"{key}: {name}")
+            for value, key in zip(values, chunk.keys, strict=True)
+        ]
         return np.stack(found) if isinstance(values, np.ndarray) else found
 
     def _map(self, value: Any, where: str) -> Any:
@@ -167,9 +189,13 @@ class MarkedInput:
                 return value
             return encode_png(self._mapped(self._numbers(value).transpose(2, 0, 1), where))
         except BadLabels as error:
-            raise DataError(171, where, f"is no label map: {error}", "convert it, or correct input.labels") from error
+            raise DataError(
+                171, where, f"is no label map: {error}", "convert it, or correct input.labels"
+            ) from error
         except BadImage as error:
-            raise DataError(106, where, f"not a readable image ({error})", "mend or remove it") from error
+            raise DataError(
+                106, where, f"not a readable image ({error})", "mend or remove it"
+            ) from error
 
     def _numbers(self, value: Any) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -182,10 +208,22 @@ class MarkedInput:
         possible = range(256) if self.values is None else self.values
         strange = [number for number in present if number not in possible]
         if strange:
-            listed = ", ".join(str(int(number)) for number in strange[:10]) + (", ..." if len(strange) > 10 else "")
+            listed = ", ".join(str(int(number)) for number in strange[:10]) + (
+                ", ..." if len(strange) > 10 else ""
+            )
             if self.values is None:
-                raise DataError(170, where, f"holds {listed}, not within 0..255", "map its values with input.values")
-            raise DataError(170, where, f"holds {listed}, which input.values does not map", "add it to input.values")
+                raise DataError(
+                    170,
+                    where,
+                    f"holds {listed}, not within 0..255",
+                    "map its values with input.values",
+                )
+            raise DataError(
+                170,
+                where,
+                f"holds {listed}, which input.values does not map",
+                "add it to input.values",
+            )
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)
@@ -196,11 +234,16 @@ class MarkedInput:
         images = [name for name, field in fields.items() if field.kind == "image"]
         for number, key in enumerate(keys):
             with suppress(BadImage):  # preparing the images says what is wrong with one
-                sizes = {name: _size(records[name][number], fields[name]) for name in (*images, *self.labels)}
+                sizes = {
+                    name: _size(records[name][number], fields[name])
+                    for name in (*images, *self.labels)
+                }
                 for name in self.labels:
                     if images and all(sizes[image] != sizes[name] for image in images):
                         what = f"{name} has {_words(sizes[name])} pixels, {images[0]} {_words(sizes[images[0]])}"
-                        raise DataError(172, key, what, "give an image and its label map of one size")
+                        raise DataError(
+                            172, key, what, "give an image and its label map of one size"
+                        )
 
     def name(self, index: int) -> str:
         return self.source.name(index)
@@ -235,10 +278,22 @@ def _not_values(values: Any) -> ConfigError:
 def _check_field(name: str, fields: Mapping[str, Field]) -> None:
     field = fields.get(name)
     if field is None:
-        raise ConfigError(179, f"input.labels = {name}", "is no field of the input", f"its fields are {', '.join(fields)}")
-    if field.encoding == "raw" and (np.dtype(field.dtype).kind not in "biu" or _plane(field.shape) is None):
+        raise ConfigError(
+            179,
+            f"input.labels = {name}",
+            "is no field of the input",
+            f"its fields are {', '.join(fields)}",
+        )
+    if field.encoding == "raw" and (
+        np.dtype(field.dtype).kind not in "biu" or _plane(field.shape) is None
+    ):
         what = f"is {field.dtype} {list(field.shape)}, not an integer for each pixel"
-        raise ConfigError(179, f"input.labels = {name}", what, "give arrays of integers, [H, W] or [1, H, W], or PNGs")
+        raise ConfigError(
+            179,
+            f"input.labels = {name}",
+            what,
+            "give arrays of integers, [H, W] or [1, H, W], or PNGs",
+        )
 
 
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:

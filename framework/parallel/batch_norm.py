@@ -29,7 +29,9 @@ class _Normalized(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mine = torch.batch_norm_update_stats(x, None, None, 0.0)
         each = _gathered(torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *mine])).double()
         counts, (means, variances) = each[:, :1], each[:, 1:].chunk(2, dim=1)
@@ -39,7 +41,12 @@ class _Normalized(torch.autograd.Function):
         ctx.eps, mean = eps, mean.to(x.dtype)
         ctx.save_for_backward(x, weight, mean, torch.rsqrt(variance + eps), count)
         ctx.mark_non_differentiable(mean, variance, count)
-        return nn.functional.batch_norm(x, mean, variance, weight, bias, eps=eps), mean, variance, count
+        return (
+            nn.functional.batch_norm(x, mean, variance, weight, bias, eps=eps),
+            mean,
+            variance,
+            count,
+        )
 
     @staticmethod
     @once_differentiable
@@ -55,7 +62,9 @@ class _Normalized(torch.autograd.Function):
         by_gradient = weight * scale  # gradient * by_gradient + x * by_x + rest: two passes
         by_x = -by_gradient * scale * along
         rest = -by_x * mean - by_gradient * all_of_it
-        of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape)).addcmul_(x, by_x.view(shape))
+        of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape)).addcmul_(
+            x, by_x.view(shape)
+        )
         return of_x, of_weight, of_bias, None
 
 
@@ -76,7 +85,10 @@ class HostSyncBatchNorm(nn.Module):
     def __init__(self, old: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
         super().__init__()
         self.eps, self.momentum, self.affine = old.eps, old.momentum, old.affine
-        self.weight, self.bias = old.weight, old.bias  # the same parameters: the optimizer may hold them already
+        self.weight, self.bias = (
+            old.weight,
+            old.bias,
+        )  # the same parameters: the optimizer may hold them already
         self.register_buffer("running_mean", old.running_mean)
         self.register_buffer("running_var", old.running_var)
         self.register_buffer("num_batches_tracked", old.num_batches_tracked)
@@ -84,7 +96,9 @@ class HostSyncBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
-            return nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+            return nn.functional.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
         wide = x if x.dtype == torch.float64 else x.float()
         if self.affine:
             weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
@@ -96,9 +110,15 @@ class HostSyncBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if (
+            self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
             return
         self.num_batches_tracked += 1
-        momentum = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+        momentum = (
+            self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+        )
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(unbiased, momentum)

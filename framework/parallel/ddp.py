@@ -9,8 +9,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.errors import ConfigError
+from framework.parallel.gather_state import Whole
 from framework.parallel.group import RankGroup
-from framework.parallel.whole import Whole
 
 COMPRESS = ("none", "bf16")
 
@@ -40,8 +40,15 @@ class DistributedParallel(Whole, RankGroup):
         device: torch.device,
     ) -> None:
         if compress not in COMPRESS:
-            raise ConfigError(136, f"parallel.compress = {compress}", "not a way to send", f"choose {' or '.join(COMPRESS)}")
-        if compress == "bf16" and device.type != "cuda":  # torch refuses it on gloo; under another name it hangs now and then
+            raise ConfigError(
+                136,
+                f"parallel.compress = {compress}",
+                "not a way to send",
+                f"choose {' or '.join(COMPRESS)}",
+            )
+        if (
+            compress == "bf16" and device.type != "cuda"
+        ):  # torch refuses it on gloo; under another name it hangs now and then
             raise ConfigError(136, "parallel.compress = bf16", "not among CPUs", "choose none")
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
         self.bucket_mb, self.static_graph, self.compress = bucket_mb, static_graph, compress
@@ -63,4 +70,8 @@ class DistributedParallel(Whole, RankGroup):
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        return model.no_sync() if not last and isinstance(model, DistributedDataParallel) else nullcontext()
+        return (
+            model.no_sync()
+            if not last and isinstance(model, DistributedDataParallel)
+            else nullcontext()
+        )

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from framework.parallel.whole import Whole
+from framework.parallel.gather_state import Whole
 
 _NOTHING = nullcontext()
 
@@ -19,9 +19,13 @@ _NOTHING = nullcontext()
 class _Replicas(nn.DataParallel[nn.Module]):
     """Its threads know that the caller is in autocast, but not of which type: that is a thread's own, and fp16 where nobody says so."""
 
-    def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
+    def parallel_apply(
+        self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any
+    ) -> list[Any]:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        return super().parallel_apply([_in_autocast(one, dtype) for one in replicas], inputs, kwargs)
+        return super().parallel_apply(
+            [_in_autocast(one, dtype) for one in replicas], inputs, kwargs
+        )
 
 
 def _in_autocast(replica: nn.Module, dtype: torch.dtype | None) -> Any:
@@ -50,7 +54,9 @@ class DataParallel(Whole):
         if self.num_replicas < 2:
             return model
         first = self.device.index or 0  # it keeps the model, gathers, and must be named first
-        return _Replicas(model, [first, *(number for number in range(self.num_replicas) if number != first)])
+        return _Replicas(
+            model, [first, *(number for number in range(self.num_replicas) if number != first)]
+        )
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, nn.DataParallel) else model

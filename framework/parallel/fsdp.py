@@ -73,7 +73,9 @@ class ShardedParallel(RankGroup):
     def whole(self, state: dict[str, Any]) -> dict[str, Any]:
         return _each(state)
 
-    def parted(self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def parted(
+        self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
         weights = model.state_dict()
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         moments = {
@@ -81,9 +83,15 @@ class ShardedParallel(RankGroup):
             for number, values in state["optimizer"]["state"].items()
         }
         parts = {
-            key: {name: _part(value, weights[name]) for name, value in (state[key] or {}).items()} for key in ("model", "average")
+            key: {name: _part(value, weights[name]) for name, value in (state[key] or {}).items()}
+            for key in ("model", "average")
         }
-        return {**state, **parts, "average": parts["average"] or None, "optimizer": {**state["optimizer"], "state": moments}}
+        return {
+            **state,
+            **parts,
+            "average": parts["average"] or None,
+            "optimizer": {**state["optimizer"], "state": moments},
+        }
 
 
 def _each(node: Any) -> Any:

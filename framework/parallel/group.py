@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
-from framework.handlers import handled
 from framework.parallel.batch_norm import synchronized
-from framework.parallel.ranks import all_up, meet, under_launcher
+from framework.parallel.launch.ranks import all_up, meet, under_launcher
+from framework.system.signal_handlers import handled
 
 _left: list[dist.ProcessGroup | None] = []  # groups that were closed, until the process ends
 
-AGREE_STEPS, AGREE_S = 16, 1.0  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
+AGREE_STEPS, AGREE_S = (
+    16,
+    1.0,
+)  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
 
 
 class RankGroup:
@@ -28,16 +31,29 @@ class RankGroup:
     ConfigError C109 where nobody has started ranks, DistributedError P101 where they cannot meet.
     """
 
-    def __init__(self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device) -> None:
+    def __init__(
+        self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device
+    ) -> None:
         if not under_launcher():
             what = "this process is not one of several ranks"
-            raise ConfigError(109, f"parallel = {choice}", what, "start with 'paceline train' or torchrun")
+            raise ConfigError(
+                109, f"parallel = {choice}", what, "start with 'paceline train' or torchrun"
+            )
         cuda = device.type == "cuda"
-        self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
+        self.device = (
+            torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
+        )
         if cuda:
             if (self.device.index or 0) >= torch.cuda.device_count():
-                what = f"rank {self.device.index} of this host finds {torch.cuda.device_count()} GPU"
-                raise ConfigError(145, f"parallel = {choice}", what, "start as many ranks as there are GPUs, or set device=cpu")
+                what = (
+                    f"rank {self.device.index} of this host finds {torch.cuda.device_count()} GPU"
+                )
+                raise ConfigError(
+                    145,
+                    f"parallel = {choice}",
+                    what,
+                    "start as many ranks as there are GPUs, or set device=cpu",
+                )
             torch.cuda.set_device(self.device)
         try:
             # a rank that waits for others, which may be dead, would not hear a handler of Python's, and has nothing to save
@@ -52,9 +68,14 @@ class RankGroup:
                     timeout=timedelta(seconds=timeout_s),
                     device_id=self.device if cuda else None,
                 )
-        except (RuntimeError, ValueError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
             what = f"the ranks could not meet ({error})"
-            raise DistributedError(101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT") from error
+            raise DistributedError(
+                101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT"
+            ) from error
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.sync_batch_norm = sync_batch_norm
         self.notes: tuple[str, ...] = ()
@@ -91,14 +112,18 @@ class RankGroup:
 
     def agree(self, *flags: bool) -> list[bool]:
         """Exchanged about once a second, so that it costs nothing in fast steps and answers soon in slow ones; rank 0's clock decides."""
-        self._asked = [asked or flag for asked, flag in zip_longest(self._asked, flags, fillvalue=False)]
+        self._asked = [
+            asked or flag for asked, flag in zip_longest(self._asked, flags, fillvalue=False)
+        ]
         self._left -= 1
         if self._left > 0:
             return [False] * len(flags)
         now = time.monotonic()
         step_s = (now - self._agreed_at) / self._every
         wish = min(AGREE_STEPS, max(1, int(AGREE_S / step_s))) if self.rank == 0 else 0
-        *asked, every = self.total(torch.tensor([*map(float, self._asked), float(wish)], dtype=torch.float64)).tolist()
+        *asked, every = self.total(
+            torch.tensor([*map(float, self._asked), float(wish)], dtype=torch.float64)
+        ).tolist()
         self._left = self._every = int(every)
         self._asked, self._agreed_at = [], now
         return [count > 0 for count in asked]

@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from framework.parallel.whole import Whole
+from framework.parallel.gather_state import Whole
 
 _NOTHING = nullcontext()
 

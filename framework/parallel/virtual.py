@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from framework.errors import ConfigError
-from framework.generators import seed_generators
+from framework.parallel.gather_state import Whole
 from framework.parallel.group import RankGroup
-from framework.parallel.whole import Whole
-from framework.settings import check_virtual_ranks
+from framework.parallel.virtual_counts import check_virtual_ranks
+from framework.system.rng import seed_generators
 
 _SEEDS = 1 << 62
 
@@ -79,12 +79,17 @@ class VirtualParallel(Whole, RankGroup):
         check_virtual_ranks(virtual_ranks, self.world_size)
         if self.device.type == "cpu":
             torch.set_num_threads(num_threads)
-        self._parts = range(self.rank * virtual_ranks // self.world_size, (self.rank + 1) * virtual_ranks // self.world_size)
+        self._parts = range(
+            self.rank * virtual_ranks // self.world_size,
+            (self.rank + 1) * virtual_ranks // self.world_size,
+        )
         self._step: _Step | None = None
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if any(isinstance(one, nn.SyncBatchNorm) for one in model.modules()):
-            raise ConfigError(146, "model", "SyncBatchNorm looks at other processes' records", "BatchNorm")
+            raise ConfigError(
+                146, "model", "SyncBatchNorm looks at other processes' records", "BatchNorm"
+            )
         self.share_start(self.trainable(model))
         drawn = torch.get_rng_state().to(self.device)
         dist.broadcast(drawn, 0)
@@ -115,7 +120,10 @@ class VirtualParallel(Whole, RankGroup):
         whole = nn.functional.pad(mine, (0, self.world_size * size - len(mine)))
         pieces = torch.empty_like(whole)
         dist.all_to_all_single(pieces, whole)
-        dist.all_gather(list(whole.view(self.world_size, size)), pairwise_sum(pieces.view(self.world_size, size)))
+        dist.all_gather(
+            list(whole.view(self.world_size, size)),
+            pairwise_sum(pieces.view(self.world_size, size)),
+        )
         return whole[: len(mine)]
 
 
@@ -125,11 +133,15 @@ class _Step:
 
     def __init__(self, model: nn.Module, count: int) -> None:
         self.num_passes, self._model, self._count, self._part = 0, model, count, 0
-        self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._parameters = {
+            name: one for name, one in model.named_parameters() if one.requires_grad
+        }
         self._start = {name: one.clone() for name, one in model.named_buffers()}
         self._versions = self._changes()
         self._sum = PairwiseSum()
-        self._seed = int(torch.randint(_SEEDS, ()))  # the same on all ranks: they draw nothing else between steps
+        self._seed = int(
+            torch.randint(_SEEDS, ())
+        )  # the same on all ranks: they draw nothing else between steps
         self._generator = torch.get_rng_state()
 
     @torch.no_grad()
@@ -146,11 +158,15 @@ class _Step:
         """Take the part's gradients away, and what it made of the buffers. A parameter that took no part has zeros."""
         self._check()
         own = self._parameters.values()
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in own]
+        gradients = [
+            torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in own
+        ]
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
         values = [self._value(own, start) for own, start in buffers]
         everything = torch.cat([one.flatten() for one in (*_reals(gradients), *values)])
-        self._sum.add(everything.div_(self._count))  # now: of large numbers, a sum would be infinite
+        self._sum.add(
+            everything.div_(self._count)
+        )  # now: of large numbers, a sum would be infinite
         self.num_passes += 1
         for one in own:
             one.grad = None
@@ -162,28 +178,41 @@ class _Step:
         """ConfigError C146: the next part, and the other ranks, would not meet the model as the step found it."""
         moved = [
             name
-            for (name, _), now, then in zip(self._model.named_parameters(), self._changes(), self._versions, strict=True)
+            for (name, _), now, then in zip(
+                self._model.named_parameters(), self._changes(), self._versions, strict=True
+            )
             if now != then
         ]
         here = {name: (one.shape, one.dtype) for name, one in self._model.named_buffers()}
         then = {name: (one.shape, one.dtype) for name, one in self._start.items()}
         told = [f"changes {name}" for name in moved]
-        told += [f"adds, removes or reshapes {name}" for name in {**then, **here} if then.get(name) != here.get(name)]
+        told += [
+            f"adds, removes or reshapes {name}"
+            for name in {**then, **here}
+            if then.get(name) != here.get(name)
+        ]
         if told:
             what = f"forward {told[0]}, which parts of a batch cannot share"
             raise ConfigError(
-                146, "model", what, "parallel=none, or a forward that leaves them alone (an Embedding without max_norm)"
+                146,
+                "model",
+                what,
+                "parallel=none, or a forward that leaves them alone (an Embedding without max_norm)",
             )
 
     def _value(self, own: Tensor, start: Tensor) -> Tensor:
         """What is to be averaged, and whether there is anything: a constant, which may be infinite, stays what it is. Whole numbers cannot be
         averaged: the first part's change, to 24 bits, is everybody's.
         """
-        changed = (own != start).any().reshape(1).to(torch.float32)  # on the device: nobody waits for it
+        changed = (
+            (own != start).any().reshape(1).to(torch.float32)
+        )  # on the device: nobody waits for it
         if own.is_floating_point():
             return torch.cat([changed, own.flatten()])
         change = (own.long() - start.long()).to(torch.float32).flatten()
-        return torch.cat([changed, change * self._count if self._part == 0 else torch.zeros_like(change)])
+        return torch.cat(
+            [changed, change * self._count if self._part == 0 else torch.zeros_like(change)]
+        )
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
@@ -200,8 +229,16 @@ class _Step:
             one.grad = gradient
         for one, start, found in zip(buffers, starts, means[len(gradients) :], strict=True):
             mean, changed = found[1:].view(one.shape), found[0] != 0
-            one.copy_(torch.where(changed, mean if one.is_floating_point() else start.long() + mean.round().long(), start))
-        seed_generators((self._seed + self._count) % _SEEDS)  # none stands where this rank's last part left it
+            one.copy_(
+                torch.where(
+                    changed,
+                    mean if one.is_floating_point() else start.long() + mean.round().long(),
+                    start,
+                )
+            )
+        seed_generators(
+            (self._seed + self._count) % _SEEDS
+        )  # none stands where this rank's last part left it
         torch.set_rng_state(self._generator)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from framework.errors import ConfigError
-from framework.finite import are_finite
 from framework.precision.clip import clip, gradients
+from framework.train.nonfinite import are_finite
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -19,7 +19,9 @@ class AMP:
 
     def __init__(self, dtype: str, *, device: torch.device) -> None:
         if dtype not in DTYPES:
-            raise ConfigError(110, f"precision.dtype = {dtype}", "not a 16-bit type", "choose bf16 or fp16")
+            raise ConfigError(
+                110, f"precision.dtype = {dtype}", "not a 16-bit type", "choose bf16 or fp16"
+            )
         self._autocast = torch.amp.autocast(device.type, DTYPES[dtype])
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16")
         self._optimizer: torch.optim.Optimizer | None = None
@@ -31,12 +33,18 @@ class AMP:
     def backward(self, loss: Tensor) -> None:
         self._scaler.scale(loss).backward()
 
-    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False) -> bool:
-        if skip_bad and not self._scaler.is_enabled() and not are_finite(gradients(optimizer)):  # a scaler looks by itself
+    def step(
+        self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
+    ) -> bool:
+        if (
+            skip_bad and not self._scaler.is_enabled() and not are_finite(gradients(optimizer))
+        ):  # a scaler looks by itself
             return False
         self._watch(optimizer)
         if clip_norm is not None:
-            self._scaler.unscale_(optimizer)  # before clipping: the norm of scaled gradients means nothing
+            self._scaler.unscale_(
+                optimizer
+            )  # before clipping: the norm of scaled gradients means nothing
             clip(optimizer, clip_norm)
         self._stepped = False
         self._scaler.step(optimizer)
@@ -50,7 +58,9 @@ class AMP:
             optimizer.register_step_post_hook(self._mark_stepped)
 
     def _mark_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        found_inf = getattr(optimizer, "found_inf", None)  # there while a fused optimizer, which skips by itself, is called
+        found_inf = getattr(
+            optimizer, "found_inf", None
+        )  # there while a fused optimizer, which skips by itself, is called
         self._stepped = found_inf is None or not found_inf.item()
 
     def state_dict(self) -> dict[str, Any]:

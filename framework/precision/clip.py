@@ -6,7 +6,12 @@ from torch import Tensor
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Of all its parameters that have one."""
-    return [parameter.grad for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None]
+    return [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
 
 
 def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> None:

@@ -6,8 +6,8 @@ from typing import final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from framework.contracts import Report, RunContext
-from framework.span import IDLE, shares
+from framework.contracts.span import IDLE, shares
+from framework.contracts.training import Report, RunContext
 
 REFRESH_S = 0.1  # a bar redrawn more often costs steps and shows no more
 BAR, BESIDE = 16, 48  # characters: of the bar, and of all that is drawn beside the text
@@ -20,7 +20,11 @@ class ConsoleSink:
     def __init__(self, *, run: RunContext) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._run, self._drawn = run, 0.0
-        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(BAR), TextColumn("{task.completed}/{task.total} steps"))
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(BAR),
+            TextColumn("{task.completed}/{task.total} steps"),
+        )
         self._progress = Progress(
             *columns,
             TextColumn("{task.fields[text]}"),
@@ -29,7 +33,9 @@ class ConsoleSink:
             auto_refresh=False,
             disable=not self._console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=run.total_steps, completed=run.start_step, epoch="", text="")
+        self._task = self._progress.add_task(
+            "", total=run.total_steps, completed=run.start_step, epoch="", text=""
+        )
         self._progress.start()
 
     def write(self, report: Report) -> None:
@@ -40,7 +46,9 @@ class ConsoleSink:
         elif time.monotonic() - self._drawn > REFRESH_S:
             self._drawn = time.monotonic()
             text = _short(report, self._console.width - BESIDE)
-            self._progress.update(self._task, completed=report.step, epoch=epoch, text=text, refresh=True)
+            self._progress.update(
+                self._task, completed=report.step, epoch=epoch, text=text, refresh=True
+            )
 
     def flush(self) -> None:
         pass
@@ -73,9 +81,21 @@ def _left(report: Report) -> list[str]:
 
 def _used(report: Report) -> list[str]:
     usage = report.usage
-    memory = [f"{usage[name] / 2**30:.1f} GiB" for name in ("peak_device_bytes", "peak_rss_bytes") if name in usage][:1]
+    memory = [
+        f"{usage[name] / 2**30:.1f} GiB"
+        for name in ("peak_device_bytes", "peak_rss_bytes")
+        if name in usage
+    ][:1]
     busy = [f"gpu {100 * usage['gpu_busy_share']:.0f} %"] if "gpu_busy_share" in usage else []
-    return [*memory, *busy, *([f"workers {usage['workers_cpu_cores']:.1f} cores"] if "workers_cpu_cores" in usage else [])]
+    return [
+        *memory,
+        *busy,
+        *(
+            [f"workers {usage['workers_cpu_cores']:.1f} cores"]
+            if "workers_cpu_cores" in usage
+            else []
+        ),
+    ]
 
 
 def _duration(seconds: float) -> str:

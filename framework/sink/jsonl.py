@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import final
 
-from framework.contracts import Report, RunContext
+from framework.contracts.training import Report, RunContext
 
 
 @final
@@ -28,7 +28,11 @@ class JsonlSink:
             "epoch_left": report.epoch_left,
             "left_s": report.left_s,
             **_spans(report),
-            **{key: value for key, value in (("stages_s", report.stages_s), ("usage", report.usage)) if value},
+            **{
+                key: value
+                for key, value in (("stages_s", report.stages_s), ("usage", report.usage))
+                if value
+            },
             **({"skipped": report.skipped} if report.skipped else {}),
         }
         if report.ready is not None:
@@ -45,7 +49,11 @@ class JsonlSink:
 def _spans(report: Report) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, span in report.spans.items():
-        found |= {f"{name}_s": span.mean_s, f"{name}_p50_s": span.p50_s, f"{name}_p90_s": span.p90_s}
+        found |= {
+            f"{name}_s": span.mean_s,
+            f"{name}_p50_s": span.p50_s,
+            f"{name}_p90_s": span.p90_s,
+        }
     return found
 
 

@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
-from framework.contracts import LoaderStats, Report, Sink
+from framework.contracts.loader import LoaderStats
+from framework.contracts.training import Report, Sink
 
-USAGE_EVERY_S = 1.0  # asking the system costs up to a millisecond, and what it says is of such a time anyway
+USAGE_EVERY_S = (
+    1.0  # asking the system costs up to a millisecond, and what it says is of such a time anyway
+)
 
 
 @final
@@ -43,7 +46,9 @@ class MeasuredSink:
     def usage(self) -> dict[str, float]:
         """Of the whole run, up to now: means over time, and peaks."""
         self._ask()
-        return {name: total / seconds for name, (total, seconds) in self._sums.items() if seconds} | self._peaks
+        return {
+            name: total / seconds for name, (total, seconds) in self._sums.items() if seconds
+        } | self._peaks
 
     def write(self, report: Report) -> None:
         measured = self._measured(report) if report.split == "train" else report
@@ -63,7 +68,9 @@ class MeasuredSink:
                 action(sink)
             except OSError as error:
                 if name not in self._failed:
-                    self._warn(f"warning: {name} cannot write: {error.strerror or error}; training goes on without it")
+                    self._warn(
+                        f"warning: {name} cannot write: {error.strerror or error}; training goes on without it"
+                    )
                 self._failed.add(name)
 
     def _measured(self, report: Report) -> Report:

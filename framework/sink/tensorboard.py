@@ -7,8 +7,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[repo
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from framework.batch import Batch, tensors
-from framework.contracts import Report, RunContext
+from framework.contracts.batch import Batch, tensors
+from framework.contracts.training import Report, RunContext
 
 
 @final
@@ -48,7 +48,11 @@ def _times(report: Report) -> dict[str, float]:
     """Where the time went: tags and values."""
     found: dict[str, float] = {}
     for name, span in report.spans.items():
-        found |= {f"span/{name}_s": span.mean_s, f"span_p50/{name}_s": span.p50_s, f"span_p90/{name}_s": span.p90_s}
+        found |= {
+            f"span/{name}_s": span.mean_s,
+            f"span_p50/{name}_s": span.p50_s,
+            f"span_p90/{name}_s": span.p90_s,
+        }
     found |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
     found |= {f"usage/{name}": value for name, value in report.usage.items()}
     more = {

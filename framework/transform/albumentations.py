@@ -17,7 +17,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from framework.contracts import IGNORE, RecordFunction, Transform
+from framework.contracts.data import RecordFunction, Transform
+from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, ResourceError
 from framework.transform.function import Images, checked
 
@@ -26,18 +27,26 @@ NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
 
 
 def _import() -> Any:
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing it asks the internet for a newer version
+    os.environ.setdefault(
+        "NO_ALBUMENTATIONS_UPDATE", "1"
+    )  # importing it asks the internet for a newer version
     try:
         import albumentations  # noqa: PLC0415  # optional: an extra
     except ImportError as error:
         fix = "pip install 'paceline[albumentations]'"
-        raise ResourceError(130, "transform = albumentations", f"Albumentations is not installed ({error})", fix) from error
+        raise ResourceError(
+            130, "transform = albumentations", f"Albumentations is not installed ({error})", fix
+        ) from error
     return albumentations
 
 
 def _is_theirs(library: Any, kind: Any) -> bool:
     known = (library.BasicTransform, library.BaseCompose)
-    return isinstance(kind, type) and issubclass(kind, known) and kind.__module__.startswith("albumentations.")
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, known)
+        and kind.__module__.startswith("albumentations.")
+    )
 
 
 def _make(library: Any, step: Step, where: str) -> Any:
@@ -45,19 +54,33 @@ def _make(library: Any, step: Step, where: str) -> Any:
     name, params, steps = str(step.get("name")), dict(step.get("params") or {}), step.get("steps")
     kind: Any = getattr(library, name, None)
     if unknown := sorted(step.keys() - {"name", "params", "steps"}):
-        raise ConfigError(131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name, params and steps")
+        raise ConfigError(
+            131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name, params and steps"
+        )
     if not _is_theirs(library, kind):
-        close = get_close_matches(name, [word for word in dir(library) if _is_theirs(library, getattr(library, word))], n=1)
+        close = get_close_matches(
+            name,
+            [word for word in dir(library) if _is_theirs(library, getattr(library, word))],
+            n=1,
+        )
         hint = f"did you mean {close[0]}?" if close else "name a class of albumentations"
-        raise ConfigError(130, f"{where}.name = {name}", "Albumentations has no such transform", hint)
+        raise ConfigError(
+            130, f"{where}.name = {name}", "Albumentations has no such transform", hint
+        )
     if steps is not None:
-        params["transforms"] = [_make(library, inner, f"{where}.steps.{number}") for number, inner in enumerate(steps)]
+        params["transforms"] = [
+            _make(library, inner, f"{where}.steps.{number}") for number, inner in enumerate(steps)
+        ]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # it would only warn of a parameter that it does not know
+            warnings.simplefilter(
+                "error"
+            )  # it would only warn of a parameter that it does not know
             return kind(**params)
     except (TypeError, ValueError, UserWarning) as error:
-        raise ConfigError(131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params") from error
+        raise ConfigError(
+            131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params"
+        ) from error
 
 
 def _params(step: Step) -> Iterator[Mapping[str, Any]]:
@@ -71,7 +94,13 @@ def _params(step: Step) -> Iterator[Mapping[str, Any]]:
 class Pipeline:
     """The pipeline as a ``RecordFunction``. Each thread has its own, because seeding one and running it are two calls."""
 
-    def __init__(self, steps: Sequence[Step], masks: Sequence[str], evaluation: bool, inverted: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        masks: Sequence[str],
+        evaluation: bool,
+        inverted: Sequence[str] = (),
+    ) -> None:
         self.steps, self.masks, self.evaluation, self.inverted = steps, masks, evaluation, inverted
         self._local = threading.local()
 
@@ -88,9 +117,16 @@ class Pipeline:
         for given in params:
             if given.get("mask_interpolation", cv2.INTER_NEAREST) not in NEAREST:
                 where = f"transform.pipeline: mask_interpolation = {given['mask_interpolation']}"
-                raise ConfigError(193, where, f"would blend {', '.join(labels)}, a label map", "leave it out, or give 0")
+                raise ConfigError(
+                    193,
+                    where,
+                    f"would blend {', '.join(labels)}, a label map",
+                    "leave it out, or give 0",
+                )
         inverted = () if any("fill_mask" in given for given in params) else labels
-        return Pipeline(self.steps, tuple(dict.fromkeys((*self.masks, *labels))), self.evaluation, inverted)
+        return Pipeline(
+            self.steps, tuple(dict.fromkeys((*self.masks, *labels))), self.evaluation, inverted
+        )
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
@@ -98,12 +134,23 @@ class Pipeline:
         names, compose = self._compose(tuple(images))
         # not set_random_seed: it starts every step alike, so that a horizontal and a vertical flip always come together
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
-        given = {field: IGNORE - image if field in self.inverted else image for field, image in images.items()}
+        given = {
+            field: IGNORE - image if field in self.inverted else image
+            for field, image in images.items()
+        }
         found = compose(**{names[field]: image for field, image in given.items()})
         results = {field: found[name] for field, name in names.items()}
-        results = {field: IGNORE - image if field in self.inverted else image for field, image in results.items()}
+        results = {
+            field: IGNORE - image if field in self.inverted else image
+            for field, image in results.items()
+        }
         return checked(
-            images, {field: image[..., None] if image.ndim == 2 else image for field, image in results.items()}, "pipeline"
+            images,
+            {
+                field: image[..., None] if image.ndim == 2 else image
+                for field, image in results.items()
+            },
+            "pipeline",
         )
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
@@ -111,9 +158,19 @@ class Pipeline:
         if getattr(self._local, "fields", None) != fields:
             library = _import()
             main = next((field for field in fields if field not in self.masks), "")
-            names = {field: "image" if field == main else f"field{number}" for number, field in enumerate(fields)}
-            targets = {names[field]: "mask" if field in self.masks else "image" for field in fields if field != main}
-            made = [_make(library, step, f"transform.pipeline.{number}") for number, step in enumerate(self.steps)]
+            names = {
+                field: "image" if field == main else f"field{number}"
+                for number, field in enumerate(fields)
+            }
+            targets = {
+                names[field]: "mask" if field in self.masks else "image"
+                for field in fields
+                if field != main
+            }
+            made = [
+                _make(library, step, f"transform.pipeline.{number}")
+                for number, step in enumerate(self.steps)
+            ]
             self._local.found = names, library.Compose(made, additional_targets=targets)
             self._local.fields = fields
         return self._local.found
@@ -126,14 +183,22 @@ class Albumentations:
     like the images, but never blended or colored; ``evaluation``: run it outside training too (there every record is changed alike).
     """
 
-    def __init__(self, pipeline: Sequence[Step], geometry: Transform, masks: Sequence[str], evaluation: bool) -> None:
+    def __init__(
+        self, pipeline: Sequence[Step], geometry: Transform, masks: Sequence[str], evaluation: bool
+    ) -> None:
         if not pipeline:
             raise ValueError("pipeline = [] changes nothing")
         library = _import()
-        for number, step in enumerate(pipeline):  # so that what is wrong is said before the first record
+        for number, step in enumerate(
+            pipeline
+        ):  # so that what is wrong is said before the first record
             _make(library, step, f"transform.pipeline.{number}")
         self.geometry = geometry
-        self.size, self.antialias, self.num_draws = geometry.size, geometry.antialias, geometry.num_draws
+        self.size, self.antialias, self.num_draws = (
+            geometry.size,
+            geometry.antialias,
+            geometry.num_draws,
+        )
         self.function: RecordFunction | None = Pipeline(pipeline, masks, evaluation)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:

@@ -17,11 +17,13 @@ def chance(name: str, value: float) -> float:
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
     """int64 [B, 1]: 0 as it is, 1 mirrored (left is right), 2 upside down, 3 both; ``draws`` [B, 2] decide."""
-    return ((draws < torch.tensor([flip, flip_vertical])) * torch.tensor([1, 2])).sum(1, keepdim=True)
+    return ((draws < torch.tensor([flip, flip_vertical])) * torch.tensor([1, 2])).sum(
+        1, keepdim=True
+    )
 
 
 @final
-class Flip:
+class FlipTransform:
     """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down. Windows' flip codes are 0 to 3."""
 
     size: tuple[int, int] | None = None

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from framework.contracts import RecordFunction, Transform
+from framework.contracts.data import RecordFunction, Transform
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 
@@ -18,7 +18,9 @@ def checked(images: Images, found: Any, name: str) -> Images:
     """
     if not isinstance(found, dict) or found.keys() != images.keys():
         given = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
-        raise ValueError(f"{name} returned {given}, not {', '.join(images)}: return a dict of the same fields")
+        raise ValueError(
+            f"{name} returned {given}, not {', '.join(images)}: return a dict of the same fields"
+        )
     for field, image in images.items():
         result = found[field]
         if (
@@ -27,9 +29,15 @@ def checked(images: Images, found: Any, name: str) -> Images:
             or result.shape[2:] != image.shape[2:]
             or not result.size
         ):
-            kind = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
+            kind = (
+                f"{result.dtype} {list(result.shape)}"
+                if isinstance(result, np.ndarray)
+                else type(result).__name__
+            )
             wanted = f"uint8 [height, width, {image.shape[2]}]"
-            raise ValueError(f"{name} made {field} {kind}, not {wanted}: leave normalizing and tensors to augment=")
+            raise ValueError(
+                f"{name} made {field} {kind}, not {wanted}: leave normalizing and tensors to augment="
+            )
     return {field: np.ascontiguousarray(found[field]) for field in images}
 
 
@@ -37,15 +45,23 @@ def checked(images: Images, found: Any, name: str) -> Images:
 class Change:
     """A user's function as a ``RecordFunction``. Picklable where the function is."""
 
-    def __init__(self, function: Callable[[Images, np.random.Generator], Images], evaluation: bool) -> None:
+    def __init__(
+        self, function: Callable[[Images, np.random.Generator], Images], evaluation: bool
+    ) -> None:
         self.evaluation = evaluation
         # Hydra's partial asks for leave at each call, 80 us
-        self.function = partial(function.func, *function.args, **function.keywords) if isinstance(function, partial) else function
+        self.function = (
+            partial(function.func, *function.args, **function.keywords)
+            if isinstance(function, partial)
+            else function
+        )
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
             return images
-        return checked(images, self.function(dict(images), np.random.default_rng(seed or 0)), self._name)
+        return checked(
+            images, self.function(dict(images), np.random.default_rng(seed or 0)), self._name
+        )
 
     @property
     def _name(self) -> str:
@@ -60,9 +76,15 @@ class FunctionTransform:
     outside training too (there each record's generator starts alike). A function that holds Python's lock wants workers.kind=process.
     """
 
-    def __init__(self, function: Callable[..., Images], geometry: Transform, evaluation: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Images], geometry: Transform, evaluation: bool
+    ) -> None:
         self.geometry = geometry
-        self.size, self.antialias, self.num_draws = geometry.size, geometry.antialias, geometry.num_draws
+        self.size, self.antialias, self.num_draws = (
+            geometry.size,
+            geometry.antialias,
+            geometry.num_draws,
+        )
         self.function: RecordFunction | None = Change(function, evaluation)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from framework.contracts import IGNORE, RecordFunction
+from framework.contracts.data import RecordFunction
+from framework.contracts.records import IGNORE
 from framework.transform.flip import chance
 from framework.transform.function import Images
 from framework.transform.none import whole
@@ -37,9 +38,14 @@ class ShiftFlip:
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
         mirrored = rng.random() < self.flip
         fills = {name: IGNORE if name in self.labels else 0 for name in images}
-        return {name: self._changed(image, top, left, mirrored, fills[name]) for name, image in images.items()}
+        return {
+            name: self._changed(image, top, left, mirrored, fills[name])
+            for name, image in images.items()
+        }
 
-    def _changed(self, image: np.ndarray, top: int, left: int, mirrored: bool, fill: int) -> np.ndarray:
+    def _changed(
+        self, image: np.ndarray, top: int, left: int, mirrored: bool, fill: int
+    ) -> np.ndarray:
         height, width, channels = image.shape
         side = self.padding
         wide = cv2.copyMakeBorder(image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill)

@@ -35,10 +35,17 @@ class RandomCrop:
         if draws is None:
             return in_the_middle(sizes, cut)
         corner = (draws[:, :2].double() * (sizes - cut + 1)).long()
-        return torch.cat([corner, cut, flip_codes(draws[:, 2:], self.flip, self.flip_vertical)], dim=1)
+        return torch.cat(
+            [corner, cut, flip_codes(draws[:, 2:], self.flip, self.flip_vertical)], dim=1
+        )
 
     def _check(self, sizes: Tensor, cut: Tensor) -> None:
         if bool((sizes < cut).any()):
             height, width = sizes[(sizes < cut).any(1)][0].tolist()
             what = f"an image of {height} x {width} pixels is smaller than that"
-            raise DataError(130, f"transform.size = {list(self.size or ())}", what, "choose transform=resize, or a smaller size")
+            raise DataError(
+                130,
+                f"transform.size = {list(self.size or ())}",
+                what,
+                "choose transform=resize, or a smaller size",
+            )

@@ -35,7 +35,9 @@ class RandomResizedCrop:
     ) -> None:
         self.size: tuple[int, int] | None = pixels(size)
         if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]):
-            raise ValueError(f"scale = {list(scale)} or ratio = {list(ratio)} is not [least, largest]")
+            raise ValueError(
+                f"scale = {list(scale)} or ratio = {list(ratio)} is not [least, largest]"
+            )
         self.scale, self.log_ratio, self.antialias = scale, [math.log(r) for r in ratio], antialias
         self.flip, self.flip_vertical = chance("flip", flip), chance("flip_vertical", flip_vertical)
 
@@ -45,7 +47,9 @@ class RandomResizedCrop:
             return centered(sizes, self.size)
         cut = self._cut(sizes, draws[:, :2].double())
         corner = (draws[:, 2:4].double() * (sizes - cut + 1)).long()
-        return torch.cat([corner, cut, flip_codes(draws[:, 4:], self.flip, self.flip_vertical)], dim=1)
+        return torch.cat(
+            [corner, cut, flip_codes(draws[:, 4:], self.flip, self.flip_vertical)], dim=1
+        )
 
     def _cut(self, sizes: Tensor, draws: Tensor) -> Tensor:
         """Heights and widths, int64 [B, 2]."""

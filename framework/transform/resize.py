@@ -26,7 +26,9 @@ def centered(sizes: Tensor, size: tuple[int, int]) -> Tensor:
 
 def in_the_middle(sizes: Tensor, cut: Tensor) -> Tensor:
     """Windows of ``cut`` (int64 [B, 2]: height, width) in the middle of their images: int64 [B, 5], not flipped."""
-    return torch.cat([(sizes - cut) // 2, cut, torch.zeros(len(sizes), 1, dtype=torch.int64)], dim=1)
+    return torch.cat(
+        [(sizes - cut) // 2, cut, torch.zeros(len(sizes), 1, dtype=torch.int64)], dim=1
+    )
 
 
 @final

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.errors import ConfigError
-from framework.native import find
 from framework.order import draws
+from framework.system.native import find
 
-IMAGE = torch.randint(0, 256, (8, 3, 5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randint(
+    0, 256, (8, 3, 5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 IMAGE[0] = 77  # gray: no hue
 IMAGE[1, :, 0, 0] = torch.tensor([255, 0, 0])
 NUMBERS = draws(torch.arange(8), 0, 0, 4)
@@ -23,7 +25,9 @@ NUMBERS = draws(torch.arange(8), 0, 0, 4)
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_color_jitter") is None:
-        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+        pytest.skip(
+            "framework/system/native is not compiled here: no C compiler when the package was installed"
+        )
     if request.param == "torch":
         monkeypatch.setattr(color_jitter, "find", lambda name: None)
 
@@ -63,8 +67,12 @@ def test_saturation_is_a_blend_with_gray():
 
 def test_hue_is_a_turn_of_the_color_circle():
     found = applied(jitter(hue=0.5))
-    for record, row, column in torch.cartesian_prod(torch.arange(8), torch.arange(5), torch.arange(4)).tolist():
-        hue, saturation, value = colorsys.rgb_to_hsv(*(IMAGE[record, :, row, column].double() / 255).tolist())
+    for record, row, column in torch.cartesian_prod(
+        torch.arange(8), torch.arange(5), torch.arange(4)
+    ).tolist():
+        hue, saturation, value = colorsys.rgb_to_hsv(
+            *(IMAGE[record, :, row, column].double() / 255).tolist()
+        )
         turn = float(NUMBERS[record, 3]) - 0.5
         expected = torch.tensor(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value))
         assert torch.allclose(found[record, :, row, column], expected, atol=1e-5)
@@ -78,7 +86,10 @@ def test_all_four_come_in_turn():
 
 
 def test_bytes_and_floats_give_the_same():
-    assert torch.equal(applied(jitter(0.4, 0.4, 0.4, 0.1)), applied(jitter(0.4, 0.4, 0.4, 0.1), IMAGE * torch.tensor(1 / 255)))
+    assert torch.equal(
+        applied(jitter(0.4, 0.4, 0.4, 0.1)),
+        applied(jitter(0.4, 0.4, 0.4, 0.1), IMAGE * torch.tensor(1 / 255)),
+    )
 
 
 def test_gray_images_have_brightness_and_contrast_and_no_colors():
@@ -91,7 +102,10 @@ def test_outside_training_bytes_become_the_same_kind_of_floats():
     assert torch.allclose(jitter(0.4)({"image": IMAGE}, None)["image"], IMAGE / 255)
 
 
-@pytest.mark.parametrize("wrong", [{"brightness": -0.1}, {"contrast": float("inf")}, {"saturation": float("nan")}, {"hue": 0.6}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"brightness": -0.1}, {"contrast": float("inf")}, {"saturation": float("nan")}, {"hue": 0.6}],
+)
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match=rf"^{next(iter(wrong))} = "):
         jitter(**wrong)
@@ -125,7 +139,7 @@ def test_no_record_and_no_pixel_stay_none():
 @settings(max_examples=60)
 def test_both_ways_round_alike(seed, shape, widths, kind):
     if find("paceline_color_jitter") is None:
-        pytest.skip("framework/native is not compiled here")
+        pytest.skip("framework/system/native is not compiled here")
     check_both_ways(seed, shape, widths, kind)
 
 
@@ -152,4 +166,6 @@ def check_both_ways(seed, shape, widths, kind):
 def test_threads_that_share_a_batch_round_alike():
     """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
     words = "from tests.augment.test_color_jitter import check_both_ways; check_both_ways(0, (40, 60, 70), (0.4, 0.4, 0.4, 0.1), 'bytes')"
-    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100)
+    subprocess.run(
+        [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
+    )

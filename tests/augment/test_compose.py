@@ -7,9 +7,9 @@ from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize
-from framework.build import build
-from framework.cli.app import register, resolved
+from framework.cli.hydra_app import register, resolved
 from framework.cli.paths import CONF
+from framework.config.build import build
 from framework.order import draws
 
 IMAGE = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).view(6, 3, 4, 4)
@@ -41,7 +41,10 @@ def test_nothing_to_do_is_refused():
 def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
     wanted = [
         "augment=compose",
-        *(f"+augment@augment.parts.{name}={name}" for name in ("flip", "color_jitter", "normalize", "mixup")),
+        *(
+            f"+augment@augment.parts.{name}={name}"
+            for name in ("flip", "color_jitter", "normalize", "mixup")
+        ),
     ]
     register()
     GlobalHydra.instance().clear()
@@ -50,6 +53,8 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
         words = [*wanted, *typed, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]
         block = resolved(compose("train", words))["augment"]
     composed = build("augment", block, ())
-    found = composed({"image": IMAGE, "label": torch.arange(6)}, draws(torch.arange(6), 0, 0, composed.num_draws))
+    found = composed(
+        {"image": IMAGE, "label": torch.arange(6)}, draws(torch.arange(6), 0, 0, composed.num_draws)
+    )
     assert list(composed.parts) == ["flip", "color_jitter", "normalize", "mixup"]
     assert found["label"].shape == (6, 7)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from framework.augment import normalize
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
-from framework.native import find
 from framework.order import draws
+from framework.system.native import find
 
-IMAGE = torch.randint(0, 256, (12, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randint(
+    0, 256, (12, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 BELOW_ONE = 1 - 2**-24
 
@@ -21,7 +23,9 @@ BELOW_ONE = 1 - 2**-24
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_crop_flip") is None:
-        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+        pytest.skip(
+            "framework/system/native is not compiled here: no C compiler when the package was installed"
+        )
     if request.param == "torch":
         monkeypatch.setattr(normalize, "find", lambda name: None)
 
@@ -47,22 +51,39 @@ def _applied(augment, numbers):
 @pytest.mark.parametrize("flip", [0.0, 0.5, 1.0])
 def test_it_equals_the_slow_reference(padding, flip):
     numbers = draws(torch.arange(12), 1, 2, 3)
-    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, padding, flip, numbers)}, None)["image"]
+    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, padding, flip, numbers)}, None)[
+        "image"
+    ]
     assert torch.equal(_applied(CropFlip("image", padding, flip, MEAN, STD), numbers), expected)
 
 
-@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 17), st.integers(0, 10), st.integers(0, 50), st.integers(0, 3))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 17),
+    st.integers(0, 10),
+    st.integers(0, 50),
+    st.integers(0, 3),
+)
 def test_any_shape_equals_the_slow_reference(channels, height, width, padding, epoch, start):
     """``start``: where the image begins in its memory, which decides whether four pixels can be moved at once."""
     size = 4 * channels * height * width
     memory = torch.arange(size + start, dtype=torch.int64).remainder(251).to(torch.uint8)
-    image, numbers = memory[start:].view(4, channels, height, width), draws(torch.arange(4), 0, epoch, 3)
+    image, numbers = (
+        memory[start:].view(4, channels, height, width),
+        draws(torch.arange(4), 0, epoch, 3),
+    )
     found = CropFlip("image", padding, 0.5, None, None)({"image": image}, numbers)["image"]
     assert torch.equal(found, _slow(image, padding, 0.5, numbers))
 
 
 @pytest.mark.parametrize(
-    "change", [torch.Tensor.float, lambda x: x.to(memory_format=torch.channels_last), lambda x: x[:, :, :, ::2]]
+    "change",
+    [
+        torch.Tensor.float,
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x[:, :, :, ::2],
+    ],
 )
 def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
     numbers = draws(torch.arange(12), 1, 2, 3)
@@ -77,11 +98,16 @@ def test_without_a_mean_pixels_keep_their_kind():
 
 def test_several_fields_are_changed_alike():
     numbers = draws(torch.arange(12), 1, 2, 3)
-    found = CropFlip(["blurry", "sharp"], 2, 0.5, MEAN, STD)({"blurry": IMAGE, "sharp": IMAGE.clone()}, numbers)
+    found = CropFlip(["blurry", "sharp"], 2, 0.5, MEAN, STD)(
+        {"blurry": IMAGE, "sharp": IMAGE.clone()}, numbers
+    )
     assert torch.equal(found["blurry"], found["sharp"])
 
 
-@pytest.mark.parametrize("wrong", [(-1, 0.5, MEAN, STD), (1, 1.5, MEAN, STD), (1, 0.5, MEAN, None), (1, 0.5, MEAN, [1.0])])
+@pytest.mark.parametrize(
+    "wrong",
+    [(-1, 0.5, MEAN, STD), (1, 1.5, MEAN, STD), (1, 0.5, MEAN, None), (1, 0.5, MEAN, [1.0])],
+)
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match=r"padding|probability|do not fit"):
         CropFlip("image", *wrong)
@@ -90,7 +116,9 @@ def test_what_cannot_be_is_refused(wrong):
 @pytest.mark.parametrize("number", [0.0, 0.5, BELOW_ONE])
 def test_the_most_extreme_draws_stay_inside_the_padded_image(number):
     numbers = torch.full((12, 3), number)
-    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, 4, 0.5, numbers)}, None)["image"]
+    expected = Normalize("image", MEAN, STD)({"image": _slow(IMAGE, 4, 0.5, numbers)}, None)[
+        "image"
+    ]
     assert torch.equal(_applied(CropFlip("image", 4, 0.5, MEAN, STD), numbers), expected)
 
 
@@ -103,7 +131,9 @@ def test_every_shift_and_both_mirrors_occur():
     image = torch.zeros(2000, 1, 3, 3, dtype=torch.uint8)
     image[:, 0, 1, 1] = 1
     image[:, 0, 1, 2] = 2
-    found = CropFlip("image", 1, 0.5, [0.0], [1.0])({"image": image}, draws(torch.arange(2000), 0, 0, 3))["image"]
+    found = CropFlip("image", 1, 0.5, [0.0], [1.0])(
+        {"image": image}, draws(torch.arange(2000), 0, 0, 3)
+    )["image"]
     assert len(found.view(2000, 9).unique(dim=0)) == 9 * 2
 
 
@@ -115,8 +145,13 @@ def test_the_result_lies_in_one_piece():
 def check_both_ways(threads):
     torch.set_num_threads(threads)
     for shape in [(300, 3, 32, 32), (5, 1, 28, 28), (2, 4, 9, 8193), (7, 3, 224, 224)]:
-        image = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-        augment, numbers = CropFlip("image", 4, 0.5, [0.31], [0.23]), draws(torch.arange(shape[0]), 1, 2, 3)
+        image = torch.randint(
+            0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+        )
+        augment, numbers = (
+            CropFlip("image", 4, 0.5, [0.31], [0.23]),
+            draws(torch.arange(shape[0]), 1, 2, 3),
+        )
         found = augment({"image": image}, numbers)["image"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(normalize, "find", lambda name: None)
@@ -135,4 +170,6 @@ def test_both_ways_round_alike():
 def test_threads_that_share_a_batch_round_alike():
     """In a process of its own: a process that has used OpenMP's threads cannot be forked any more, which other tests do."""
     words = "from tests.augment.test_crop_flip import check_both_ways; check_both_ways(2)"
-    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100)
+    subprocess.run(
+        [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
+    )

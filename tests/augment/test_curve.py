@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from framework.augment.curve import Curve, beta, log_uniform
+from framework.augment.curve import QuantileCurve, beta, log_uniform
 from framework.order import draws
 
 BELOW_ONE = 1 - 2**-24
@@ -21,7 +21,9 @@ def test_beta_is_the_quantile_function_that_scipy_knows(alpha):
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.5, 1.0, 2.0, 8.0])
 def test_many_numbers_are_distributed_as_beta(alpha):
-    lower = beta(alpha)(UNIFORM / 2).double().numpy()  # near 1 float32 has no room for the many numbers of a small alpha
+    lower = (
+        beta(alpha)(UNIFORM / 2).double().numpy()
+    )  # near 1 float32 has no room for the many numbers of a small alpha
     assert stats.kstest(lower, lambda x: 2 * stats.beta.cdf(x, alpha, alpha)).statistic < 0.012
 
 
@@ -40,9 +42,11 @@ def test_a_uniform_beta_is_the_draw_itself():
 @given(st.floats(0.01, 1), st.floats(1, 100), st.floats(0, BELOW_ONE, width=32))
 def test_a_log_uniform_number_is_a_power(low, high, number):
     expected = low * (high / low) ** number
-    assert math.isclose(log_uniform(low, high)(torch.tensor([number])).item(), expected, rel_tol=1e-5)
+    assert math.isclose(
+        log_uniform(low, high)(torch.tensor([number])).item(), expected, rel_tol=1e-5
+    )
 
 
 def test_between_points_it_is_a_straight_line():
-    square = Curve(torch.linspace(0, 1, 4097, dtype=torch.float64) ** 2)
+    square = QuantileCurve(torch.linspace(0, 1, 4097, dtype=torch.float64) ** 2)
     assert torch.allclose(square(UNIFORM), UNIFORM**2, atol=1e-6)

@@ -7,7 +7,12 @@ from framework.augment.cutmix import CutMix
 from framework.order import draws
 
 COUNT, HEIGHT, WIDTH = 40, 9, 12
-IMAGE = torch.arange(COUNT, dtype=torch.uint8).view(-1, 1, 1, 1).expand(COUNT, 3, HEIGHT, WIDTH).contiguous()
+IMAGE = (
+    torch.arange(COUNT, dtype=torch.uint8)
+    .view(-1, 1, 1, 1)
+    .expand(COUNT, 3, HEIGHT, WIDTH)
+    .contiguous()
+)
 BATCH = {"image": IMAGE, "label": torch.arange(COUNT) % 3}
 NUMBERS = draws(torch.arange(COUNT), 0, 0, 4)
 
@@ -19,8 +24,18 @@ def cutmix(field="image", probability=1.0, alpha=1.0):
 def _box(numbers):
     """Top, bottom, left, right of one record's box, in plain numbers; alpha 1."""
     half = 0.5 * math.sqrt(1 - numbers[1])
-    row, column, tall, wide = int(numbers[2] * HEIGHT), int(numbers[3] * WIDTH), int(half * HEIGHT), int(half * WIDTH)
-    return max(0, row - tall), min(HEIGHT, row + tall), max(0, column - wide), min(WIDTH, column + wide)
+    row, column, tall, wide = (
+        int(numbers[2] * HEIGHT),
+        int(numbers[3] * WIDTH),
+        int(half * HEIGHT),
+        int(half * WIDTH),
+    )
+    return (
+        max(0, row - tall),
+        min(HEIGHT, row + tall),
+        max(0, column - wide),
+        min(WIDTH, column + wide),
+    )
 
 
 def test_a_box_of_each_image_is_its_partners():
@@ -58,7 +73,9 @@ def test_outside_training_nothing_is_changed():
 
 
 def test_several_fields_get_one_box():
-    found = cutmix(["blurry", "sharp"])({"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS)
+    found = cutmix(["blurry", "sharp"])(
+        {"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS
+    )
     assert torch.equal(found["blurry"], found["sharp"])
 
 

@@ -8,7 +8,12 @@ from framework.order import draws
 
 
 def _image(channels=3, height=4, width=8, dtype=torch.uint8):
-    return torch.arange(6 * channels * height * width).remainder(253).view(6, channels, height, width).to(dtype)
+    return (
+        torch.arange(6 * channels * height * width)
+        .remainder(253)
+        .view(6, channels, height, width)
+        .to(dtype)
+    )
 
 
 def _slow(image, numbers, flip, flip_vertical):
@@ -20,7 +25,13 @@ def _slow(image, numbers, flip, flip_vertical):
     return torch.stack(changed)
 
 
-@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 9), st.integers(0, 30), st.sampled_from([torch.uint8, torch.float32]))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(0, 30),
+    st.sampled_from([torch.uint8, torch.float32]),
+)
 def test_any_image_equals_the_slow_reference(channels, height, width, epoch, dtype):
     image, numbers = _image(channels, height, width, dtype), draws(torch.arange(6), 0, epoch, 2)
     found = Flip("image", 0.5, 0.3)({"image": image}, numbers)["image"]

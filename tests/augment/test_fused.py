@@ -17,7 +17,9 @@ from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
 from framework.order import device_key, draws, keyed_draws
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # the compiler's own
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.*:DeprecationWarning"
+)  # the compiler's own
 ALL = Compose(
     {
         "crop": CropFlip("image", 3, 0.5, None, None),
@@ -34,7 +36,9 @@ EACH = [
     (Normalize("image", [0.5], [0.5]), 1, (6, 4)),
     (ALL, 25, (6,)),
 ]  # the most kernels, sizes of batches
-each = pytest.mark.parametrize(("augment", "most", "sizes"), EACH, ids=lambda value: type(value).__name__)
+each = pytest.mark.parametrize(
+    ("augment", "most", "sizes"), EACH, ids=lambda value: type(value).__name__
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +53,10 @@ def operators(monkeypatch):
 
 def finish_of(augment):
     def finish(batch, key):
-        return augment(batch, keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None)
+        return augment(
+            batch,
+            keyed_draws(batch["index"], key, augment.num_draws) if augment.num_draws else None,
+        )
 
     return finish
 
@@ -61,14 +68,19 @@ def batch_of(count):
 
 
 @each
-def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(augment, most, sizes):
+def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(
+    augment, most, sizes
+):
     told, finish = [], finish_of(augment)
     fused = Fused(finish, told.append)
     metrics.reset()
     for count in sizes:
         for epoch in range(3):
             batch = batch_of(count)
-            found, expected = fused(batch, device_key(0, epoch)), finish(batch, device_key(0, epoch))
+            found, expected = (
+                fused(batch, device_key(0, epoch)),
+                finish(batch, device_key(0, epoch)),
+            )
             assert all(torch.equal(found[name], expected[name]) for name in expected)
             assert torch.equal(batch["image"], batch_of(count)["image"])
     assert not told
@@ -86,7 +98,9 @@ def test_the_compiled_one_is_used_after_a_first_batch():
 
     fused = Fused(finish, print)
     for _ in range(3):
-        assert torch.equal(fused({"image": torch.ones(2)}, torch.tensor(1))["image"], torch.full((2,), 3.0))
+        assert torch.equal(
+            fused({"image": torch.ones(2)}, torch.tensor(1))["image"], torch.full((2,), 3.0)
+        )
     assert calls == [2]
 
 
@@ -105,14 +119,21 @@ def test_other_numbers_for_one_size_are_not_used_and_told_once():
         batch = batch_of(count)
         assert torch.equal(fused(batch, device_key(0, 0))["image"], batch["image"].float())
         assert len(told) == (count == 3 or bool(told))
-    assert told == ["note: compile=true: compiling the augmentation gives other numbers in image; it runs kernel by kernel"]
+    assert told == [
+        "note: compile=true: compiling the augmentation gives other numbers in image; it runs kernel by kernel"
+    ]
 
 
 def test_the_compiler_is_told_to_round_as_operators_do(monkeypatch):
     told, real = [], torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **words: told.append(words) or real(function, **words))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **words: told.append(words) or real(function, **words)
+    )
     Fused(one_off, print)
-    assert told[0]["options"] == {"emulate_precision_casts": True, "eager_numerics.division_rounding": True}
+    assert told[0]["options"] == {
+        "emulate_precision_casts": True,
+        "eager_numerics.division_rounding": True,
+    }
 
 
 def rows(batch, key):
@@ -153,7 +174,9 @@ def test_what_fails_later_runs_as_it_is_and_is_told_once(monkeypatch):
     for number in range(3):
         if number == 1:  # the compiler has to look again, and cannot
             monkeypatch.setattr(fused, "_fused", torch.compile(unlike_a_graph, fullgraph=True))
-        assert torch.equal(fused({"image": torch.ones(2)}, device_key(0, 0))["image"], torch.full((2,), 2.0))
+        assert torch.equal(
+            fused({"image": torch.ones(2)}, device_key(0, 0))["image"], torch.full((2,), 2.0)
+        )
     assert len(told) == 1
 
 
@@ -171,5 +194,8 @@ def test_kernels_of_a_gpu_give_the_numbers_of_the_cpu(augment, most, sizes):
     there = {name: tensor.cuda() for name, tensor in batch.items()}
     for epoch in range(3):
         expected = finish(batch, device_key(0, epoch))
-        assert all(torch.equal(found.cpu(), expected[name]) for name, found in fused(there, device_key(0, epoch)).items())
+        assert all(
+            torch.equal(found.cpu(), expected[name])
+            for name, found in fused(there, device_key(0, epoch)).items()
+        )
     assert not told

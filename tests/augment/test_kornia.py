@@ -14,7 +14,9 @@ STEPS = [
     {"name": "RandomRotation", "params": {"degrees": 30.0, "p": 1.0}},
     {"name": "RandomGaussianNoise", "params": {"p": 0.5}},
 ]
-IMAGE = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randint(
+    0, 256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 NUMBERS = draws(torch.arange(4), 0, 0, 2)
 
 
@@ -29,22 +31,31 @@ def test_every_record_is_changed_by_draws_of_its_own():
 
 def test_together_depends_on_the_batch_and_one_by_one_does_not():
     assert torch.equal(applied()[2:], applied(image=IMAGE[2:], numbers=NUMBERS[2:]))
-    assert not torch.equal(applied(together=True)[2:], applied(together=True, image=IMAGE[2:], numbers=NUMBERS[2:]))
+    assert not torch.equal(
+        applied(together=True)[2:], applied(together=True, image=IMAGE[2:], numbers=NUMBERS[2:])
+    )
 
 
 def test_a_pair_is_changed_alike():
-    found = Kornia(["blurry", "sharp"], STEPS[:2], False)({"blurry": IMAGE, "sharp": IMAGE.clone()}, NUMBERS)
+    found = Kornia(["blurry", "sharp"], STEPS[:2], False)(
+        {"blurry": IMAGE, "sharp": IMAGE.clone()}, NUMBERS
+    )
     assert torch.equal(found["blurry"], found["sharp"])
 
 
 def test_outside_training_bytes_only_become_floats():
-    assert torch.allclose(Kornia("image", STEPS, False)({"image": IMAGE}, None)["image"], IMAGE / 255)
+    assert torch.allclose(
+        Kornia("image", STEPS, False)({"image": IMAGE}, None)["image"], IMAGE / 255
+    )
 
 
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"name": "RandomRotate"}, r"C130.*pipeline.0.name = RandomRotate.*did you mean RandomRotation"),
+        (
+            {"name": "RandomRotate"},
+            r"C130.*pipeline.0.name = RandomRotate.*did you mean RandomRotation",
+        ),
         ({"name": "torch"}, "C130"),
         ({"name": "AugmentationBase2D"}, "C130"),
         ({"name": "RandomRotation"}, r"C131.*degrees"),

@@ -4,7 +4,7 @@ import torch
 from framework.augment.crop_flip import CropFlip
 from framework.augment.labels import inverted, leaving_alone, moving
 from framework.augment.normalize import Normalize
-from framework.contracts import IGNORE
+from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
 
 
@@ -18,7 +18,9 @@ def test_a_copy_moves_the_label_maps():
 def test_colors_of_a_label_map_cannot_be_changed():
     augment = Normalize(["image", "mask"], [0.5], [0.5])
     assert leaving_alone(augment, augment.fields, ["other"], "normalizes") is augment
-    with pytest.raises(ConfigError, match=r"C193.*augment\.field = image, mask: normalizes mask, a label map"):
+    with pytest.raises(
+        ConfigError, match=r"C193.*augment\.field = image, mask: normalizes mask, a label map"
+    ):
         leaving_alone(augment, augment.fields, ["mask"], "normalizes")
 
 

@@ -5,7 +5,9 @@ from framework.augment.mixup import Mixup
 from framework.errors import ConfigError
 from framework.order import draws
 
-IMAGE = torch.randint(0, 256, (6, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randint(
+    0, 256, (6, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 BATCH = {"image": IMAGE, "label": torch.tensor([0, 1, 2, 2, 1, 0])}
 NUMBERS = draws(torch.arange(6), 0, 0, 2)
 
@@ -56,7 +58,9 @@ def test_targets_that_are_numbers_are_blended_as_they_are():
 
 
 def test_several_fields_are_blended_alike():
-    found = mixup(["blurry", "sharp"])({"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS)
+    found = mixup(["blurry", "sharp"])(
+        {"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS
+    )
     assert torch.equal(found["blurry"], found["sharp"])
 
 

@@ -3,16 +3,20 @@ import torch
 
 from framework.augment import normalize
 from framework.augment.normalize import Normalize
-from framework.native import find
+from framework.system.native import find
 
-IMAGE = torch.randint(0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randint(
+    0, 256, (4, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 
 
 @pytest.fixture(autouse=True, params=["compiled", "torch"])
 def way(request, monkeypatch):
     if request.param == "compiled" and find("paceline_crop_flip") is None:
-        pytest.skip("framework/native is not compiled here: no C compiler when the package was installed")
+        pytest.skip(
+            "framework/system/native is not compiled here: no C compiler when the package was installed"
+        )
     if request.param == "torch":
         monkeypatch.setattr(normalize, "find", lambda name: None)
 
@@ -23,7 +27,9 @@ def _slow(image, mean, std):
     for place in torch.cartesian_prod(*[torch.arange(size) for size in image.shape]).tolist():
         record, channel, row, column = place
         value = int(image[record, channel, row, column]) / 255
-        expected[record, channel, row, column] = (value - mean[channel % len(mean)]) / std[channel % len(std)]
+        expected[record, channel, row, column] = (value - mean[channel % len(mean)]) / std[
+            channel % len(std)
+        ]
     return expected
 
 
@@ -36,7 +42,10 @@ def test_it_equals_the_slow_reference(mean, std):
 
 def test_black_and_white_become_the_ends_of_the_range():
     image = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
-    assert Normalize("image", [0.5], [0.5])({"image": image}, None)["image"].flatten().tolist() == [-1.0, 1.0]
+    assert Normalize("image", [0.5], [0.5])({"image": image}, None)["image"].flatten().tolist() == [
+        -1.0,
+        1.0,
+    ]
 
 
 def test_only_the_named_field_is_changed():
@@ -50,7 +59,9 @@ def test_only_the_named_field_is_changed():
 def test_floats_are_taken_to_be_in_the_unit_range_and_stay_as_they_were():
     image = IMAGE.float() / 255
     found = Normalize("image", MEAN, STD)({"image": image}, None)["image"]
-    assert torch.allclose(found, Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"], atol=1e-5)
+    assert torch.allclose(
+        found, Normalize("image", MEAN, STD)({"image": IMAGE}, None)["image"], atol=1e-5
+    )
     assert torch.equal(image, IMAGE.float() / 255)
 
 

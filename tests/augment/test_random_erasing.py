@@ -30,7 +30,9 @@ def _slow(numbers):
 def test_every_box_equals_the_slow_reference():
     found = erasing()({"image": IMAGE}, NUMBERS)["image"]
     expected = torch.stack([_slow(numbers) for numbers in NUMBERS.tolist()])
-    same = [torch.equal(image[0] == 0, painted) for image, painted in zip(found, expected, strict=True)]
+    same = [
+        torch.equal(image[0] == 0, painted) for image, painted in zip(found, expected, strict=True)
+    ]
     assert sum(same) >= COUNT - 2  # a side that is half a pixel more may be rounded the other way
     assert torch.equal(found[:, 0], found[:, 2])
 
@@ -42,7 +44,11 @@ def test_as_many_as_the_probability_says_have_a_box():
 
 def test_each_channel_has_its_paint():
     found = erasing(value=(1.0, 2.0, 3.0))({"image": IMAGE}, NUMBERS)["image"]
-    assert [set(found[:, channel].unique().tolist()) for channel in range(3)] == [{1, 9}, {2, 9}, {3, 9}]
+    assert [set(found[:, channel].unique().tolist()) for channel in range(3)] == [
+        {1, 9},
+        {2, 9},
+        {3, 9},
+    ]
 
 
 def test_floats_are_painted_with_fractions_and_bytes_are_not():
@@ -60,7 +66,9 @@ def test_outside_training_nothing_is_painted():
     assert erasing()({"image": IMAGE}, None)["image"] is IMAGE
 
 
-@pytest.mark.parametrize("wrong", [{"scale": (0.5, 0.1)}, {"ratio": (0.0, 1.0)}, {"probability": 2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"scale": (0.5, 0.1)}, {"ratio": (0.0, 1.0)}, {"probability": 2.0}]
+)
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         erasing(**wrong)

@@ -6,17 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.data.folder import FolderWriter
-from framework.data.hdf5 import HDF5Writer
-from framework.pack.arrays import ArraysInput
-from framework.pack.packing import Packing
-from framework.pack.run import pack
-from framework.pack.store import StoreInput
+from framework.input.arrays import ArraysInput
+from framework.input.store import StoreInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.store.folder_store import FolderWriter
+from framework.store.hdf5_store import HDF5Writer
 from tests.cli.command import losses
 from tests.faults.forked import is_one_line, paceline
-from tests.pack.inputs import FORMATS
+from tests.input.inputs import FORMATS
 
-SHORT = ["data.val=null", "model.width=4", "epochs=1", "batch_size=14", "report_every=1", "clock=false", "sink=[jsonl]"]
+SHORT = [
+    "data.val=null",
+    "model.width=4",
+    "epochs=1",
+    "batch_size=14",
+    "report_every=1",
+    "clock=false",
+    "sink=[jsonl]",
+]
 FACTS = {"model.in_channels": 3, "model.num_classes": 7}
 
 
@@ -50,7 +58,10 @@ def test_a_model_learns_seven_classes_of_colors_though_neither_is_typed():
     done = trained(f"data.train={make_store('a.h5')}", "model=digits", "hydra.run.dir=run")
     facts = facts_of()
     assert {key: facts[key] for key in FACTS} == FACTS
-    assert "note: from the data: model.in_channels=3, model.num_classes=7, augment.mean=[0.3" in done.err
+    assert (
+        "note: from the data: model.in_channels=3, model.num_classes=7, augment.mean=[0.3"
+        in done.err
+    )
     resolved = json.loads(Path("run/resolved.json").read_text())
     assert (resolved["model"]["in_channels"], resolved["model"]["num_classes"]) == (3, 7)
     assert resolved["augment"]["mean"] == facts["augment.mean"]
@@ -70,7 +81,12 @@ def test_every_data_choice_tells_the_same_facts():
 
 
 def test_synthetic_data_tells_its_own():
-    trained("data=synthetic", "data.source.image_shape=[3,8,8]", "data.source.num_classes=7", "hydra.run.dir=run")
+    trained(
+        "data=synthetic",
+        "data.source.image_shape=[3,8,8]",
+        "data.source.num_classes=7",
+        "hydra.run.dir=run",
+    )
     assert {key: facts_of()[key] for key in FACTS} == FACTS
 
 
@@ -93,7 +109,9 @@ def test_ranks_take_the_same_facts():
         ("augment.mean=[0.5]", "C156"),
     ],
 )
-def test_a_typed_value_that_contradicts_the_data_ends_the_command_before_the_first_step(word, number):
+def test_a_typed_value_that_contradicts_the_data_ends_the_command_before_the_first_step(
+    word, number
+):
     done = paceline("train", *SHORT, f"data.train={make_store('a.h5')}", word, "hydra.run.dir=run")
     assert is_one_line(done, number, 2, word.partition("=")[0])
     assert not Path("run/metrics.jsonl").exists()
@@ -102,9 +120,13 @@ def test_a_typed_value_that_contradicts_the_data_ends_the_command_before_the_fir
 def test_what_the_data_does_not_tell_is_to_be_typed():
     np.savez("a.npz", image=np.zeros((20, 3, 8, 8), np.uint8), target=np.zeros((20, 2), np.float32))
     pack(Packing(ArraysInput("a.npz", None), HDF5Writer, "a.h5"))
-    done = paceline("train", *SHORT, "data.train=a.h5", "objective=regress", "objective.target=target")
+    done = paceline(
+        "train", *SHORT, "data.train=a.h5", "objective=regress", "objective.target=target"
+    )
     assert is_one_line(done, "C157", 2, "model.num_classes = auto", "type it: model.num_classes=")
-    trained("data.train=a.h5", "objective=regress", "objective.target=target", "model.num_classes=2")
+    trained(
+        "data.train=a.h5", "objective=regress", "objective.target=target", "model.num_classes=2"
+    )
 
 
 def test_a_resumed_run_has_the_same_facts_and_refuses_others():

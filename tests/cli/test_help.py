@@ -16,7 +16,10 @@ def chosen(command, *words, config_dir=None):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("pack", "input=list"), "    header: true          # whether the first line names the columns;"),
+        (
+            ("pack", "input=list"),
+            "    header: true          # whether the first line names the columns;",
+        ),
         (("train", "model=resnet18"), "    stem: large"),
         (("train", "optim=adam"), "    betas: [0.9, 0.999]"),
     ],
@@ -34,7 +37,9 @@ def test_keys_stand_below_their_groups_name_without_the_class_they_are_for():
 
 def test_several_choices_are_shown_each_once():
     text = chosen("train", "sink=[console,jsonl]", "optim=adam,sgd", "optim=adam")
-    assert [text.count(word) for word in ("sink=console:", "sink=jsonl:", "optim=adam:", "optim=sgd:")] == [1] * 4
+    assert [
+        text.count(word) for word in ("sink=console:", "sink=jsonl:", "optim=adam:", "optim=sgd:")
+    ] == [1] * 4
 
 
 def test_a_recipe_is_shown_as_it_is():
@@ -42,13 +47,19 @@ def test_a_recipe_is_shown_as_it_is():
 
 
 def test_a_choice_that_is_not_there_is_named_with_the_nearest():
-    assert chosen("train", "loader=prefetsh") == "loader=prefetsh: no such choice (did you mean 'prefetch'?)"
+    assert (
+        chosen("train", "loader=prefetsh")
+        == "loader=prefetsh: no such choice (did you mean 'prefetch'?)"
+    )
 
 
 def test_a_choice_of_the_users_is_shown_with_nothing_a_terminal_obeys(tmp_path):
     Path("model").mkdir()
     Path("model/mine.yaml").write_text("# mine\n_target_: my.Net\nwidth: 3 # \x1b[2J\n")
-    assert chosen("train", "model=mine", config_dir=tmp_path) == "model=mine: mine\n  model:\n    width: 3 # \\x1b[2J"
+    assert (
+        chosen("train", "model=mine", config_dir=tmp_path)
+        == "model=mine: mine\n  model:\n    width: 3 # \\x1b[2J"
+    )
 
 
 def test_keys_that_are_no_choices_add_nothing():

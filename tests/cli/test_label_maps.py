@@ -11,13 +11,14 @@ import torch
 from PIL import Image
 from torch import nn
 
-from framework.batch import Batch
-from framework.contracts import IGNORE, Outcome
-from framework.data.decode import encode_png
-from framework.data.store import open_store
+from framework.contracts.batch import Batch
+from framework.contracts.records import IGNORE
+from framework.contracts.training import Outcome
+from framework.image.decode import encode_png
+from framework.store.open_store import open_store
 from tests.contract.cases import label_map
-from tests.data.test_label_map import png
 from tests.faults.forked import is_one_line, paceline
+from tests.image.test_label_map import png
 
 PAIRS = ("pack", "input=pairs", "input.fields={image: photos, mask: masks}", "workers=0")
 MARKED = (*PAIRS, "input.labels=[mask]")
@@ -49,7 +50,10 @@ class Segment:
 def _pictures():
     """Photographs and their masks of classes 0 and 7, and a recipe that trains on them."""
     for number in range(12):
-        for folder, data in (("photos", _photo(number)), ("masks", encode_png(label_map(number, 32, 24)))):
+        for folder, data in (
+            ("photos", _photo(number)),
+            ("masks", encode_png(label_map(number, 32, 24))),
+        ):
             path = Path(folder, f"{number:02d}.png")
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
@@ -70,7 +74,15 @@ def _photo(number: int) -> bytes:
 
 
 def train(*words: str):
-    words = ("--config-dir", "conf", "recipes=seg", "allow_targets=[tests]", "sink=[jsonl]", "workers.num=0", *words)
+    words = (
+        "--config-dir",
+        "conf",
+        "recipes=seg",
+        "allow_targets=[tests]",
+        "sink=[jsonl]",
+        "workers.num=0",
+        *words,
+    )
     done = paceline("train", *words, "hydra.run.dir=run")
     assert done.code == 0, done.err
     return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
@@ -87,7 +99,12 @@ def stored(path: str = "x.h5") -> list[np.ndarray]:
     store = open_store(path)
     values = store.read(torch.arange(store.manifest.num_records))["mask"]
     assert store.manifest.fields["mask"].kind == "labels"
-    found = [v[0].numpy() if isinstance(v, torch.Tensor) else cv2.imdecode(np.frombuffer(v, np.uint8), -1) for v in values]
+    found = [
+        v[0].numpy()
+        if isinstance(v, torch.Tensor)
+        else cv2.imdecode(np.frombuffer(v, np.uint8), -1)
+        for v in values
+    ]
     store.close()
     return found
 
@@ -95,7 +112,9 @@ def stored(path: str = "x.h5") -> list[np.ndarray]:
 @pytest.mark.parametrize("output", ["hdf5", "lmdb"])
 def test_pack_size_takes_the_nearest_pixel(output):
     packed("pack.encode=raw", "pack.size=[45,45]", f"output={output}", path="x.out")
-    assert all(set(np.unique(values)) == {0, 7} and values.shape == (45, 45) for values in stored("x.out"))
+    assert all(
+        set(np.unique(values)) == {0, 7} and values.shape == (45, 45) for values in stored("x.out")
+    )
 
 
 @pytest.mark.parametrize("encode", ["keep", "png", "raw"])
@@ -106,14 +125,18 @@ def test_scaling_while_training_takes_the_nearest_pixel(transform, encode):
 
 
 def test_a_label_map_as_jpeg_is_refused_before_anything_is_packed():
-    assert is_one_line(paceline(*MARKED, "pack.encode=jpeg", "output.path=x.h5"), "C177", 2, "label map mask")
+    assert is_one_line(
+        paceline(*MARKED, "pack.encode=jpeg", "output.path=x.h5"), "C177", 2, "label map mask"
+    )
     assert not list(Path().glob("x.h5*"))
 
 
 def test_palettes_as_of_pascal_voc_keep_their_indices_and_the_guess_is_told():
     wanted = []
     for number, path in enumerate(sorted(Path("masks").iterdir())):
-        wanted.append(np.random.default_rng(number).choice([0, 1, 15, 20, 255], (32, 24)).astype(np.uint8))
+        wanted.append(
+            np.random.default_rng(number).choice([0, 1, 15, 20, 255], (32, 24)).astype(np.uint8)
+        )
         path.write_bytes(png(wanted[-1]))
     done = paceline(*PAIRS, "pack.encode=raw", "output.path=x.h5")
     assert done.code == 0, done.err
@@ -135,7 +158,11 @@ def test_a_kept_palette_png_keeps_its_bytes():
 @pytest.mark.parametrize("augment", ["crop_flip", "flip", "cutmix"])
 def test_what_moves_the_image_moves_its_label_map_alike(augment):
     packed()
-    words = {"crop_flip": ["augment.mean=null", "augment.std=null"], "flip": ["augment.flip_vertical=0.5"], "cutmix": []}
+    words = {
+        "crop_flip": ["augment.mean=null", "augment.std=null"],
+        "flip": ["augment.flip_vertical=0.5"],
+        "cutmix": [],
+    }
     target = ["augment.target=mask"] if augment == "cutmix" else []
     train(f"augment={augment}", *words[augment], *target)
 
@@ -143,10 +170,16 @@ def test_what_moves_the_image_moves_its_label_map_alike(augment):
 @pytest.mark.parametrize("transform", ["flip", "opencv", "random_crop"])
 def test_a_transform_moves_both_alike(transform):
     packed()
-    train(f"transform={transform}", *(["transform.size=[20,20]"] if transform == "random_crop" else []))
+    train(
+        f"transform={transform}",
+        *(["transform.size=[20,20]"] if transform == "random_crop" else []),
+    )
 
 
-@pytest.mark.parametrize("words", [["augment=normalize", "augment.field=[image,mask]"], ["augment=mixup", "augment.target=mask"]])
+@pytest.mark.parametrize(
+    "words",
+    [["augment=normalize", "augment.field=[image,mask]"], ["augment=mixup", "augment.target=mask"]],
+)
 def test_what_would_blend_class_numbers_is_refused_before_the_first_step(words):
     packed()
     done = paceline("train", "--config-dir", "conf", "recipes=seg", "allow_targets=[tests]", *words)
@@ -168,22 +201,36 @@ def test_an_image_and_a_map_of_other_sizes_are_refused():
 def test_a_map_that_is_no_png_is_refused():
     Path("masks/05.png").unlink()
     Image.fromarray(label_map(5, 32, 24)[0]).save("masks/05.bmp")
-    assert is_one_line(paceline(*MARKED, "output.path=x.h5"), "D171", 3, "a BMP: a label map must be a PNG")
+    assert is_one_line(
+        paceline(*MARKED, "output.path=x.h5"), "D171", 3, "a BMP: a label map must be a PNG"
+    )
 
 
 def test_a_store_packed_before_can_be_marked():
     np.savez("x.npz", image=np.zeros((4, 3, 8, 8), np.uint8), mask=np.full((4, 8, 8), 7))
     assert paceline("pack", "input=arrays", "input.path=x.npz", "output.path=old.h5").code == 0
-    done = paceline("pack", "input=store", "input.path=old.h5", "input.labels=[mask]", "output.path=x.h5", "workers=0")
+    done = paceline(
+        "pack",
+        "input=store",
+        "input.path=old.h5",
+        "input.labels=[mask]",
+        "output.path=x.h5",
+        "workers=0",
+    )
     assert done.code == 0, done.err
     assert all(np.array_equal(values, np.full((8, 8), 7)) for values in stored())
 
 
 def test_a_recipe_may_mark_the_label_maps_it_packs():
-    text = Path("conf/recipes/seg.yaml").read_text().replace("defaults: [", "defaults: [/input@prepare.train.input: pairs, ")
+    text = (
+        Path("conf/recipes/seg.yaml")
+        .read_text()
+        .replace("defaults: [", "defaults: [/input@prepare.train.input: pairs, ")
+    )
     text = text.replace("data: {train: x.h5, val: x.h5}", "dataset: made\ndata: {val: null}")
     Path("conf/recipes/seg.yaml").write_text(
-        text + "prepare: {train: {input: {fields: {image: photos, mask: masks}, labels: [mask]}, pack: {encode: raw}}}\n"
+        text
+        + "prepare: {train: {input: {fields: {image: photos, mask: masks}, labels: [mask]}, pack: {encode: raw}}}\n"
     )
     train()
     assert len(stored("made/train.h5")) == 12
@@ -196,5 +243,9 @@ def test_a_u_net_learns_from_a_label_map():
         "  - {_target_: framework.model.unet.UNet, channels: 3, width: 4, depth: 1}\n"
         "  - {_target_: torch.nn.Conv2d, in_channels: 3, out_channels: 8, kernel_size: 1}\n"
     )
-    reports = [report for report in train("model=net", "epochs=20", "optim.lr=0.05") if report["split"] == "val"]
+    reports = [
+        report
+        for report in train("model=net", "epochs=20", "optim.lr=0.05")
+        if report["split"] == "val"
+    ]
     assert reports[-1]["right"] > max(0.95, reports[0]["right"])

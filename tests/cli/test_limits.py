@@ -14,9 +14,13 @@ from tests.faults.forked import is_one_line, paceline
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10)
 )
-TEXTS = "a0: xxxxxxxxxx\n" + "".join(f"a{level}: {f'${{a{level - 1}}}' * 10}\n" for level in range(1, 10))
+TEXTS = "a0: xxxxxxxxxx\n" + "".join(
+    f"a{level}: {f'${{a{level - 1}}}' * 10}\n" for level in range(1, 10)
+)
 INNER = "{" + ", ".join(f"k{number}: '${{LEVEL}}'" for number in range(10)) + "}"
-NODES = "a0: {x: 1}\n" + "".join(f"a{level}: {INNER.replace('LEVEL', f'a{level - 1}')}\n" for level in range(1, 10))
+NODES = "a0: {x: 1}\n" + "".join(
+    f"a{level}: {INNER.replace('LEVEL', f'a{level - 1}')}\n" for level in range(1, 10)
+)
 FILES = {
     "large": (b"# " + bytes(10_000_000), "C114", "65,536 bytes"),
     "many": ("source: [" + "1," * (MOST_NODES + 1) + "]", "C114", "10,000 values"),
@@ -41,7 +45,11 @@ FILES = {
     "nodes": (NODES, "C104", "1,000 references"),
     "itself": ("defaults: [itself]", "C117", "recipes/itself: lists of defaults that lead back"),
     "nothing": ("hydra: null", "C100", "."),
-    "jobs": ("hydra: {mode: MULTIRUN, sweeper: {params: {seed: 'range(0,1000000000)'}}}", "C129", "1,000,000,000 jobs"),
+    "jobs": (
+        "hydra: {mode: MULTIRUN, sweeper: {params: {seed: 'range(0,1000000000)'}}}",
+        "C129",
+        "1,000,000,000 jobs",
+    ),
 }
 
 
@@ -53,7 +61,9 @@ def recipe(name, text):
 
 def loads_torch():
     """From here on importing torch is an error."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "torch" or name == "framework.run"]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == "torch" or name == "framework.run"
+    ]:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
@@ -64,7 +74,10 @@ def test_a_file_that_nobody_writes_is_refused_at_once(name):
     done = paceline("train", "--config-dir", ".", f"recipes={name}", before=loads_torch, limit_s=10)
     assert is_one_line(done, number, 2)
     assert re.search(words, done.err)
-    assert sorted(path.name for path in Path().iterdir()) == ["outputs", "recipes"] or not Path("outputs").exists()
+    assert (
+        sorted(path.name for path in Path().iterdir()) == ["outputs", "recipes"]
+        or not Path("outputs").exists()
+    )
 
 
 @pytest.mark.parametrize("name", ["laughs", "itself", "deep"])
@@ -72,7 +85,9 @@ def test_it_is_refused_wherever_it_comes_from(name):
     text, number, _ = FILES[name]
     recipe(name, text)
     for words in (["bench", "what=loader"], ["diagnose"], ["tune"]):
-        assert is_one_line(paceline(*words, "--config-dir", ".", f"recipes={name}", limit_s=10), number, 2)
+        assert is_one_line(
+            paceline(*words, "--config-dir", ".", f"recipes={name}", limit_s=10), number, 2
+        )
     Path("input").mkdir()
     Path(f"recipes/{name}.yaml").rename(f"input/{name}.yaml")
     done = paceline("pack", "--config-dir", ".", f"input={name}", "output.path=x.h5", limit_s=10)
@@ -106,7 +121,9 @@ def test_a_choice_does_not_lead_out_of_its_folders():
         assert done.err.count("error[C") == 1
 
 
-@pytest.mark.parametrize("text", ["a: 1", "a: [1, {b: c}]", "", "a: &x {b: 1}\nc: [*x, *x]", "a: !!str 1", "<<: {a: 1}"])
+@pytest.mark.parametrize(
+    "text", ["a: 1", "a: [1, {b: c}]", "", "a: &x {b: 1}\nc: [*x, *x]", "a: !!str 1", "<<: {a: 1}"]
+)
 def test_plain_files_are_counted(text):
     Path("x.yaml").write_text(text)
     assert check_yaml("x.yaml") < 20

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.cli.app import slug
 from framework.cli.arguments import literal
-from framework.cli.tuned import check_name
-from framework.contracts import Field, Manifest
-from framework.data.folder import FolderWriter
+from framework.cli.hydra_app import slug
+from framework.commands.tune.recipe_writer import check_name
+from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
+from framework.store.folder_store import FolderWriter
 from tests.cli.command import paceline
 
 OUT = [
@@ -42,7 +42,9 @@ OUT = [
 WIDE = {"image": Field("uint8", (3, 8, 8)), "label": Field("int64", ())}
 
 
-@pytest.mark.parametrize("name", ["Größe (1)", "ä", "a&b", "it's", "x~#!", "par(1", "日本", 'a"b c(', "a\\ü"])
+@pytest.mark.parametrize(
+    "name", ["Größe (1)", "ä", "a&b", "it's", "x~#!", "par(1", "日本", 'a"b c(', "a\\ü"]
+)
 def test_a_folder_may_have_any_name(name, tmp_path):
     (tmp_path / name).mkdir()
     np.savez(tmp_path / name / "x.npz", image=np.zeros((4, 1, 8, 8), np.uint8))
@@ -52,7 +54,17 @@ def test_a_folder_may_have_any_name(name, tmp_path):
 
 
 def test_what_hydra_can_read_and_lists_are_left_as_they_are():
-    words = ["epochs=3", "-m", "--config-dir=ä", "a=[ü", "a={ü", "a='ü'", "optim.lr=choice(1,2)", "optim.lr=choice(1,", "a=b=c"]
+    words = [
+        "epochs=3",
+        "-m",
+        "--config-dir=ä",
+        "a=[ü",
+        "a={ü",
+        "a='ü'",
+        "optim.lr=choice(1,2)",
+        "optim.lr=choice(1,",
+        "a=b=c",
+    ]
     words += ["a=$x", "resume=ä"]
     assert [literal(word) for word in words] == words
     assert literal("a=ä") == 'a="ä"'

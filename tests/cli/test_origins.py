@@ -37,7 +37,9 @@ def test_every_key_below_a_block_is_explained():
 
 
 def test_a_reference_is_shown_with_what_it_means():
-    assert "data.train = ${dataset}/train.h5  (that is outputs/data/digits/train.h5)" in explained("data.train")
+    assert "data.train = ${dataset}/train.h5  (that is outputs/data/digits/train.h5)" in explained(
+        "data.train"
+    )
 
 
 def test_validation_that_a_rule_turned_off_is_explained():
@@ -59,6 +61,8 @@ def test_packing_is_explained_too():
     assert done.out.startswith("pack.encode = ")
 
 
-@pytest.mark.parametrize(("words", "number"), [(["--explain", "optm.lr"], "C102"), (["--explain"], "C124")])
+@pytest.mark.parametrize(
+    ("words", "number"), [(["--explain", "optm.lr"], "C102"), (["--explain"], "C124")]
+)
 def test_a_key_that_is_not_there_is_one_line(words, number):
     assert is_one_error_line(paceline("train", *words), number)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from framework import durable
-from framework.data.store import open_store
+from framework.store.open_store import open_store
+from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
 from tests.conftest import make_records, write_store
 from tests.faults import forked
@@ -27,7 +27,14 @@ from tests.test_bad_input import image_folder
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
     image_folder("images", count=70)
-    done = paceline("pack", "input=folder", "input.path=images", f"output={output}", "output.path=x", f"workers={workers}")
+    done = paceline(
+        "pack",
+        "input=folder",
+        "input.path=images",
+        f"output={output}",
+        "output.path=x",
+        f"workers={workers}",
+    )
     assert done.code == 0
     store = open_store("x")
     assert store.manifest.num_records == 140
@@ -43,15 +50,29 @@ def test_a_folder_is_packed_in_the_order_of_its_names(output, workers):
 def test_the_number_of_processes_does_not_change_the_file(output):
     image_folder("images", count=200)
     for workers in (0, 1, 3):
-        words = ["input.path=images", "pack.encode=raw", f"output={output}", f"output.path=x{workers}", f"workers={workers}"]
+        words = [
+            "input.path=images",
+            "pack.encode=raw",
+            f"output={output}",
+            f"output.path=x{workers}",
+            f"workers={workers}",
+        ]
         assert paceline("pack", *words).code == 0
     assert Path("x0").read_bytes() == Path("x1").read_bytes() == Path("x3").read_bytes()
 
 
 def test_arrays_are_packed_as_they_are():
-    arrays = {"wave": np.random.default_rng(0).random((50, 7), np.float32), "depth": np.arange(50, dtype=np.int16)}
+    arrays = {
+        "wave": np.random.default_rng(0).random((50, 7), np.float32),
+        "depth": np.arange(50, dtype=np.int16),
+    }
     np.savez("a.npz", **arrays)
-    assert paceline("pack", "input=arrays", "input.path=a.npz", "output=lmdb", "output.path=a.lmdb").code == 0
+    assert (
+        paceline(
+            "pack", "input=arrays", "input.path=a.npz", "output=lmdb", "output.path=a.lmdb"
+        ).code
+        == 0
+    )
     store = open_store("a.lmdb")
     records = store.read(torch.arange(50))
     assert np.array_equal(records["wave"], arrays["wave"])
@@ -63,7 +84,12 @@ def test_inspect_prints_the_manifest_and_draws_a_grid():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     done = paceline("inspect", "d.h5", "grid=grid.png")
     assert done.code == 0
-    for words in ("1,437 records", "schema 3", "field image: raw uint8 1x8x8, 64 bytes a record", "class 3: 3  135 records"):
+    for words in (
+        "1,437 records",
+        "schema 3",
+        "field image: raw uint8 1x8x8, 64 bytes a record",
+        "class 3: 3  135 records",
+    ):
         assert words in done.out
     grid = cv2.imread("grid.png")
     assert grid.shape == (576, 576, 3)  # 36 tiles of 96 pixels
@@ -95,31 +121,44 @@ def test_inspect_does_not_draw_over_a_store():
 def test_a_store_and_a_folder_go_back_and_forth():
     words = ["output=folder", "output.path=png"]
     assert paceline("pack", "input=digits", *words).code == 0
-    assert paceline("pack", "input=folder", "input.path=png", "pack.encode=raw", "output.path=again.h5").code == 0
+    assert (
+        paceline(
+            "pack", "input=folder", "input.path=png", "pack.encode=raw", "output.path=again.h5"
+        ).code
+        == 0
+    )
     assert paceline("pack", "input=digits", "output.path=straight.h5").code == 0
     some, others = open_store("again.h5"), open_store("straight.h5")
     every = torch.arange(1437)
-    assert all(torch.equal(some.read(every)[name], others.read(every)[name]) for name in ("image", "label"))
+    assert all(
+        torch.equal(some.read(every)[name], others.read(every)[name]) for name in ("image", "label")
+    )
     some.close()
     others.close()
 
 
 def test_an_output_folder_that_exists_is_refused():
     Path("png").mkdir()
-    assert is_one_error_line(paceline("pack", "input=digits", "output=folder", "output.path=png"), "D115")
+    assert is_one_error_line(
+        paceline("pack", "input=digits", "output=folder", "output.path=png"), "D115"
+    )
 
 
 def test_a_reader_that_has_gone_is_no_error_of_the_help():
     words = f"set -o pipefail; {sys.executable} -m framework train --help | true"
     for _ in range(2):
-        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False
+        )
         assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_reader_that_goes_early_is_no_error():
     assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
     words = f"set -o pipefail; {sys.executable} -m framework inspect d.h5 | head -1"
-    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode in (0, 141)  # 0 where everything was written before the reader went
     assert done.stderr == ""
 
@@ -159,7 +198,9 @@ def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, work
     stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
     assert stopped.code == (130 if name == signal.SIGINT else 143), stopped.err
     assert stopped.err.strip().endswith("finished jobs are kept; the same command goes on")
-    assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == ["x.h5.parts"]
+    assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == [
+        "x.h5.parts"
+    ]
     done = paceline("pack", *words, "output.path=x.h5")
     assert "items had been finished before" in done.err
     assert paceline("pack", *words, "output.path=y.h5").code == 0
@@ -168,7 +209,9 @@ def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, work
 
 def test_parts_are_packed_by_a_sweep():
     words = many_images()
-    done = paceline("pack", "-m", "pack.part=range(0,4)", "pack.parts=4", *words, "output.path=x.h5")
+    done = paceline(
+        "pack", "-m", "pack.part=range(0,4)", "pack.parts=4", *words, "output.path=x.h5"
+    )
     assert done.code == 0, done.err
     assert "packed 600 records" in done.err
     assert paceline("pack", *words, "output.path=y.h5").code == 0
@@ -176,7 +219,10 @@ def test_parts_are_packed_by_a_sweep():
 
 
 def test_a_folder_of_files_is_a_store_too():
-    assert paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code == 0
+    assert (
+        paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code
+        == 0
+    )
     assert paceline("inspect", "x").code == 0
     assert "nothing is wrong" in paceline("verify", "x").out
 
@@ -194,7 +240,10 @@ def test_what_is_skipped_is_counted_and_listed():
 
 def test_the_last_line_says_what_was_made():
     done = paceline("pack", "input=digits", "output.path=d.h5")
-    assert re.fullmatch(r"packed 1437 records into d\.h5: [\d,]+ bytes, [\d.]+ s, [\d,]+ records/s, 0 skipped", done.last_line)
+    assert re.fullmatch(
+        r"packed 1437 records into d\.h5: [\d,]+ bytes, [\d.]+ s, [\d,]+ records/s, 0 skipped",
+        done.last_line,
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,17 +271,23 @@ def test_a_store_is_not_named_after_the_other_format(output, name):
 
 
 def test_advice_measures_and_packs_nothing():
-    done = paceline("pack", *many_images(100)[:1], "pack.size=[32,32]", "output.path=x.h5", "advise=true")
+    done = paceline(
+        "pack", *many_images(100)[:1], "pack.size=[32,32]", "output.path=x.h5", "advise=true"
+    )
     assert done.code == 0, done.err
     assert "measured on 100 of 100 items" in done.out
     assert re.search(r"^raw .*\d", done.out, re.MULTILINE)
     command = done.out.strip().splitlines()[-1]
-    assert command.startswith("paceline pack input.path=many 'pack.size=[32,32]' output.path=x.h5 pack.encode=")
+    assert command.startswith(
+        "paceline pack input.path=many 'pack.size=[32,32]' output.path=x.h5 pack.encode="
+    )
     assert not list(Path().glob("x.h5*"))
 
 
 def test_an_input_of_ones_own_must_be_allowed():
-    Path("mine.py").write_text("import framework.pack.digits\n\n\nclass Mine(framework.pack.digits.DigitsInput):\n    pass\n")
+    Path("mine.py").write_text(
+        "import paceline_examples.digits_input\n\n\nclass Mine(paceline_examples.digits_input.DigitsInput):\n    pass\n"
+    )
     words = ["input._target_=mine.Mine", "input=digits", "output.path=x.h5"]
     assert is_one_error_line(paceline("pack", *words), "C105")
     done = paceline("pack", *words, "allow_targets=[mine]")

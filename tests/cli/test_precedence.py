@@ -29,16 +29,22 @@ def recipe(name, text):
 
 def test_a_typed_model_replaces_the_one_a_recipe_brings():
     config, said = job("--config-dir", EXAMPLE, "recipes=sines", "model=digits")
-    assert config["model"]["_target_"] == "framework.model.digits.DigitsCNN"
+    assert config["model"]["_target_"] == "paceline_examples.digits_net.DigitsCNN"
     assert "width" not in config["model"] or config["model"]["width"] != 256
-    assert "sines.yaml: dropped model._target_=sines.Net, model.width=256, because of model=digits" in said
+    assert (
+        "sines.yaml: dropped model._target_=sines.Net, model.width=256, because of model=digits"
+        in said
+    )
 
 
 def test_a_typed_optimizer_replaces_the_one_a_recipe_brings():
     recipe("own", "defaults: [digits]\noptim: {_target_: torch.optim.RMSprop, lr: 0.5}\n")
     config, said = job("--config-dir", ".", "recipes=own", "optim=adam")
     assert (config["optim"]["_target_"], config["optim"]["lr"]) == ("torch.optim.Adam", 1e-3)
-    assert "own.yaml: dropped optim._target_=torch.optim.RMSprop, optim.lr=0.5, because of optim=adam" in said
+    assert (
+        "own.yaml: dropped optim._target_=torch.optim.RMSprop, optim.lr=0.5, because of optim=adam"
+        in said
+    )
 
 
 @pytest.mark.parametrize("words", [["recipes=cifar10"], []], ids=["a recipe", "the default recipe"])
@@ -52,20 +58,30 @@ def test_a_recipe_that_chooses_drops_the_block_of_the_recipe_it_is_made_of():
     recipe("mine", "defaults:\n  - digits\n  - override /optim: adam\n")
     config, said = job("--config-dir", ".", "recipes=mine")
     assert config["optim"]["lr"] == 1e-3
-    assert "digits.yaml: dropped optim.lr=0.02, because of recipes/mine's override /optim: adam" in said
+    assert (
+        "digits.yaml: dropped optim.lr=0.02, because of recipes/mine's override /optim: adam"
+        in said
+    )
 
 
 def test_what_a_recipe_says_of_its_own_choice_counts_and_what_is_typed_counts_more():
     recipe("mine", "defaults:\n  - digits\n  - override /optim: adam\noptim: {lr: 0.5}\n")
     assert job("--config-dir", ".", "recipes=mine")[0]["optim"]["lr"] == 0.5
     assert job("--config-dir", ".", "recipes=mine", "optim.lr=0.7")[0]["optim"]["lr"] == 0.7
-    assert job("--config-dir", ".", "recipes=mine", "optim=adam", "optim.lr=0.7")[0]["optim"]["lr"] == 0.7
+    assert (
+        job("--config-dir", ".", "recipes=mine", "optim=adam", "optim.lr=0.7")[0]["optim"]["lr"]
+        == 0.7
+    )
 
 
 def test_another_reader_keeps_the_data_that_a_recipe_names():
     recipe("mine", "data: {train: a.h5, val: b.h5, stage: device}\n")
     config, said = job("--config-dir", ".", "recipes=mine", "data=lmdb")
-    assert (config["data"]["train"], config["data"]["val"], config["data"]["stage"]) == ("a.h5", "b.h5", "none")
+    assert (config["data"]["train"], config["data"]["val"], config["data"]["stage"]) == (
+        "a.h5",
+        "b.h5",
+        "none",
+    )
     assert "dropped data.stage=device, because of data=lmdb" in said
 
 
@@ -79,7 +95,9 @@ def test_each_job_of_a_sweep_has_its_choices_own_defaults():
 
 def test_typed_training_data_is_trained_on_alone():
     write_store("mine.h5", make_records(40))
-    done = paceline("train", "data.train=mine.h5", "model.in_channels=3", "model.num_classes=3", *SHORT)
+    done = paceline(
+        "train", "data.train=mine.h5", "model.in_channels=3", "model.num_classes=3", *SHORT
+    )
     assert done.code == 0, done.err
     assert "no recipe is used, because data.train is typed" in done.err
     assert "no validation, because data.train is typed without data.val" in done.err
@@ -137,12 +155,19 @@ CHOICES = {
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_printed_is_what_runs(seed, tmp_path):
     draw = random.Random(seed)
-    recipe("mine", "defaults:\n  - digits\n  - override /optim: adam\n  - override /loader: plain\noptim: {lr: 0.005}\n")
+    recipe(
+        "mine",
+        "defaults:\n  - digits\n  - override /optim: adam\n  - override /loader: plain\noptim: {lr: 0.005}\n",
+    )
     keys = draw.sample(sorted(CHOICES), draw.randint(1, 6))
     words = [f"{key}={draw.choice(CHOICES[key])}" for key in keys]
     printed, _ = job("--config-dir", ".", *words, *SHORT)
     done = paceline("train", "--config-dir", ".", *words, *SHORT, "hydra.run.dir=run")
-    ran = yaml.safe_load(Path("run/config.yaml").read_text()) if Path("run/config.yaml").exists() else None
+    ran = (
+        yaml.safe_load(Path("run/config.yaml").read_text())
+        if Path("run/config.yaml").exists()
+        else None
+    )
     assert done.code in (0, 2), done.err
     assert ran == printed if done.code == 0 else ran in (printed, None)
 

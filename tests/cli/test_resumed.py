@@ -55,7 +55,15 @@ def test_a_run_with_a_folder_of_configurations_is_resumed_again_and_again():
     assert summary()["steps"] == 8
 
 
-CHANGES = ["seed=1", "optim.lr=0.5", "optim.momentum=0.1", "model.num_classes=17", "optim=adam", "clip_norm=1.0", "shuffle=false"]
+CHANGES = [
+    "seed=1",
+    "optim.lr=0.5",
+    "optim.momentum=0.1",
+    "model.num_classes=17",
+    "optim=adam",
+    "clip_norm=1.0",
+    "shuffle=false",
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -11,10 +11,10 @@ import pytest
 
 from framework.cli.outcome import outcome_of
 from tests.cli.command import is_one_error_line, losses, paceline
-from tests.cli.test_train import LIMIT_S, start
+from tests.commands.train.test_train import LIMIT_S, start
 from tests.faults.forked import wait_for
 
-EVIL = "open('ran', 'w').close()\nfrom framework.model.digits import DigitsCNN\nclass Net(DigitsCNN): pass\n"
+EVIL = "open('ran', 'w').close()\nfrom paceline_examples.digits_net import DigitsCNN\nclass Net(DigitsCNN): pass\n"
 WAYS = {
     "value": "allow_targets: [evil]",
     "environment": "hydra: {job: {env_set: {PACELINE_ALLOW_TARGETS: evil}}}",
@@ -33,12 +33,14 @@ def write_recipe(text: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_input_that_somebody_sent_cannot_allow_itself_anything(way):
-    Path("evil.py").write_text("open('ran', 'w').close()\ndef records(item):\n    yield {'x': 1.0}\n")
-    Path("sent/input").mkdir(parents=True)
-    body = (
-        "_target_: framework.pack.function.FunctionInput\nfunction: evil.records\ncall: {_target_: evil.records, _partial_: true}"
+    Path("evil.py").write_text(
+        "open('ran', 'w').close()\ndef records(item):\n    yield {'x': 1.0}\n"
     )
-    block = "".join(f"  {line}\n" for line in [*body.splitlines(), "path: null", "items: 2", "classes: null"])
+    Path("sent/input").mkdir(parents=True)
+    body = "_target_: framework.input.function.FunctionInput\nfunction: evil.records\ncall: {_target_: evil.records, _partial_: true}"
+    block = "".join(
+        f"  {line}\n" for line in [*body.splitlines(), "path: null", "items: 2", "classes: null"]
+    )
     Path("sent/input/sent.yaml").write_text(f"# @package _global_\ninput:\n{block}{WAYS[way]}\n")
     done = paceline("pack", "--config-dir", "sent", "input=sent", "output.path=x.h5")
     assert done.code == 2, done
@@ -56,11 +58,20 @@ def test_a_recipe_cannot_allow_itself_anything(way):
 
 def test_a_run_directory_cannot_allow_itself_anything():
     write_recipe("")
-    words = ["--config-dir", ".", "recipes=sent", "debug=tiny", "allow_targets=[evil]", "hydra.run.dir=run"]
+    words = [
+        "--config-dir",
+        ".",
+        "recipes=sent",
+        "debug=tiny",
+        "allow_targets=[evil]",
+        "hydra.run.dir=run",
+    ]
     assert paceline("train", *words).code == 0
     Path("ran").unlink()
     facts = json.loads(Path("run/run.json").read_text())
-    Path("run/run.json").write_text(json.dumps({**facts, "overrides": [*facts["overrides"], "allow_targets=[evil]"]}))
+    Path("run/run.json").write_text(
+        json.dumps({**facts, "overrides": [*facts["overrides"], "allow_targets=[evil]"]})
+    )
     refused = paceline("train", "resume=run", "max_steps=4")
     assert refused.code == 2
     assert "error[C105]" in refused.err
@@ -79,14 +90,24 @@ def test_a_job_of_a_sweep_goes_on_by_its_own_directory():
 
 def test_options_may_stand_anywhere(tmp_path):
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "mine.yaml").write_text("# @package _global_\ndefaults: [digits]\nmax_steps: 2\n")
-    assert paceline("train", "epochs=1", "--config-dir", ".", "recipes=mine", "hydra.run.dir=run").code == 0
+    (tmp_path / "recipes" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [digits]\nmax_steps: 2\n"
+    )
+    assert (
+        paceline("train", "epochs=1", "--config-dir", ".", "recipes=mine", "hydra.run.dir=run").code
+        == 0
+    )
     assert paceline("train", "resume=run", "max_steps=3").code == 0
 
 
 def test_another_batch_size_inside_an_epoch_is_refused():
-    assert paceline("train", "batch_size=16", "max_steps=80", "epochs=3", "hydra.run.dir=run").code == 0
-    done = paceline("train", "resume=run", "max_steps=null", "batch_size=128", "resume.allow=[batch_size]")
+    assert (
+        paceline("train", "batch_size=16", "max_steps=80", "epochs=3", "hydra.run.dir=run").code
+        == 0
+    )
+    done = paceline(
+        "train", "resume=run", "max_steps=null", "batch_size=128", "resume.allow=[batch_size]"
+    )
     assert done.code == 4
     assert is_one_error_line(done, "K104")
 
@@ -105,7 +126,11 @@ def test_a_signal_stops_a_whole_sweep(data):
         "hydra.sweep.dir=sweep",
     ]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: process.poll() is not None or list(Path().glob("sweep/*/metrics.jsonl")), "steps", LIMIT_S)
+    wait_for(
+        lambda: process.poll() is not None or list(Path().glob("sweep/*/metrics.jsonl")),
+        "steps",
+        LIMIT_S,
+    )
     process.send_signal(signal.SIGINT)
     assert process.wait(LIMIT_S) == 130
     assert len([path for path in Path("sweep").iterdir() if path.is_dir()]) == 1
@@ -127,7 +152,13 @@ def records(item):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
     Path("slow.py").write_text(SLOW)
-    words = ["input=function", "input.function=slow.records", "input.items=3000", "allow_targets=[slow]", "workers=2"]
+    words = [
+        "input=function",
+        "input.function=slow.records",
+        "input.items=3000",
+        "allow_targets=[slow]",
+        "workers=2",
+    ]
     command = [sys.executable, "-m", "framework", "pack", *words, "output.path=store/x.h5"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: process.poll() is not None or Path("waits").exists(), "the last item", LIMIT_S)
@@ -140,7 +171,9 @@ def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
 def test_a_killed_worker_is_said_soon_with_every_loader(loader):
     process = start("epochs=5000", "workers.num=2", "workers.kind=process", f"loader={loader}")
     children = [
-        int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in (task / "children").read_text().split()
+        int(pid)
+        for task in Path(f"/proc/{process.pid}/task").iterdir()
+        for pid in (task / "children").read_text().split()
     ]
     os.kill(children[-1], signal.SIGKILL)
     code = process.wait(LIMIT_S)
@@ -164,7 +197,12 @@ def test_a_lost_worker_is_known_under_another_error_too(tmp_path):
     assert outcome.reason.startswith("error[R102]: workers: a worker process was lost")
 
 
-COUNTS = ["parallel.num_processes=0", "loader.depth=0", "loader.depth=-1", "parallel.num_processes=two"]
+COUNTS = [
+    "parallel.num_processes=0",
+    "loader.depth=0",
+    "loader.depth=-1",
+    "parallel.num_processes=two",
+]
 
 
 @pytest.mark.parametrize("word", COUNTS)

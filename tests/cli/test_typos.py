@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from framework.cli.main import COMMANDS
+from framework.main import COMMANDS
 from tests.cli.command import is_one_error_line, paceline
 
 TYPOS = [
@@ -27,7 +27,11 @@ TYPOS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "number", "nearest"), TYPOS, ids=lambda value: value[-1] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "number", "nearest"),
+    TYPOS,
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
 def test_a_typo_is_answered_with_the_nearest_match(words, number, nearest):
     done = paceline(*words, PYTHONPROFILEIMPORTTIME="1")
     assert done.code == 2
@@ -43,7 +47,7 @@ WRONG = [
     (["workers.num=-1"], "C101"),
     (["workers.kind=fibre"], "C107"),
     (["model._target_=os.system"], "C105"),
-    (["model._target_=framework.cli.main.os.system"], "C105"),
+    (["model._target_=framework.main.os.system"], "C105"),
     (["+model._target_whitelist_=x"], "C106"),
     (["data.train=a=b"], "C100"),
     (["data.train=a,b"], "C100"),
@@ -71,8 +75,14 @@ WRONG = [
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
-        ("parallel.num_processes=2", "the chosen parallel has no such key; choose parallel=ddp or "),
-        ("precision.dtype=bf16", "the chosen precision has no such key; choose precision=amp, which has it"),
+        (
+            "parallel.num_processes=2",
+            "the chosen parallel has no such key; choose parallel=ddp or ",
+        ),
+        (
+            "precision.dtype=bf16",
+            "the chosen precision has no such key; choose precision=amp, which has it",
+        ),
         ("loader.depth=3 loader=plain", "choose loader=prefetch or loader=stream, which have it"),
     ],
 )
@@ -82,7 +92,9 @@ def test_a_key_of_another_choice_names_the_choice(word, answer):
     assert answer in done.err
 
 
-@pytest.mark.parametrize(("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else ""
+)
 def test_a_wrong_value_is_one_line(words, number):
     done = paceline("train", *words)
     assert done.code == 2
@@ -91,17 +103,35 @@ def test_a_wrong_value_is_one_line(words, number):
 
 PARTS = ["augment=compose", "+augment@augment.parts.jitter=color_jitter"]
 PUT_WRONGLY = [
-    ([*PARTS, "augment.parts.jitter.hue=0.9"], "C113", "augment.parts.jitter = .*: hue = 0.9 is not from 0 to 0.5"),
+    (
+        [*PARTS, "augment.parts.jitter.hue=0.9"],
+        "C113",
+        "augment.parts.jitter = .*: hue = 0.9 is not from 0 to 0.5",
+    ),
     ([*PARTS, "augment.parts.jitter.hue=abc"], "C101", "augment.parts.jitter.hue = abc"),
-    (["augment=compose", "+augment.parts.jitter=color_jitter"], "C113", r"add \+augment@augment.parts.jitter=CHOICE"),
-    (["augment=compose", "+augment@augment.parts.n=normalize", *PARTS[1:]], "C113", "parts.jitter .* put it before n;"),
-    (["augment=mixup", "augment.num_classes=5"], "C154", r"augment\.num_classes = 5: .* has 10 classes"),
+    (
+        ["augment=compose", "+augment.parts.jitter=color_jitter"],
+        "C113",
+        r"add \+augment@augment.parts.jitter=CHOICE",
+    ),
+    (
+        ["augment=compose", "+augment@augment.parts.n=normalize", *PARTS[1:]],
+        "C113",
+        "parts.jitter .* put it before n;",
+    ),
+    (
+        ["augment=mixup", "augment.num_classes=5"],
+        "C154",
+        r"augment\.num_classes = 5: .* has 10 classes",
+    ),
     (["augment=none", "model.in_channels=1"], "C118", "pixels are still bytes: augment=normalize"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("words", "number", "answer"), PUT_WRONGLY, ids=lambda value: value[-1] if isinstance(value, list) else ""
+    ("words", "number", "answer"),
+    PUT_WRONGLY,
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_an_augmentation_put_together_wrongly_is_named(words, number, answer):
     done = paceline("train", *words)
@@ -115,7 +145,9 @@ def test_another_choice_than_the_recipe_s_leaves_out_what_was_for_that(tmp_path)
     (tmp_path / "recipes" / "mine.yaml").write_text(
         "# @package _global_\ndefaults:\n  - digits\n  - override /augment: crop_flip\naugment: {padding: 1}\nmax_steps: 2\n"
     )
-    done = paceline("train", "--config-dir", ".", "recipes=mine", "augment=normalize", "hydra.run.dir=run")
+    done = paceline(
+        "train", "--config-dir", ".", "recipes=mine", "augment=normalize", "hydra.run.dir=run"
+    )
     assert done.code == 0, done.err
     assert "dropped augment.padding=1, because of augment=normalize" in done.err
     assert "padding" not in (tmp_path / "run" / "config.yaml").read_text()
@@ -124,7 +156,9 @@ def test_another_choice_than_the_recipe_s_leaves_out_what_was_for_that(tmp_path)
 
 def test_a_configuration_file_cannot_allow_itself_anything(tmp_path):
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "bad.yaml").write_text("# @package _global_\nallow_targets: [os]\nmodel: {_target_: os.getcwd}\n")
+    (tmp_path / "recipes" / "bad.yaml").write_text(
+        "# @package _global_\nallow_targets: [os]\nmodel: {_target_: os.getcwd}\n"
+    )
     done = paceline("train", "--config-dir", ".", "recipes=bad")
     assert done.code == 2
     assert is_one_error_line(done, "C105")
@@ -138,8 +172,23 @@ def test_a_recipe_of_the_users_is_suggested(tmp_path):
 
 def test_help_names_every_choice_with_a_line():
     text = paceline("train", "--help").out
-    for name in ("hdf5", "lmdb", "dali", "plain", "prefetch", "stream", "none", "dp", "ddp", "fp32", "amp", "cifar10"):
-        assert any(line.split()[:1] == [name] and len(line.split()) > 2 for line in text.splitlines()), name
+    for name in (
+        "hdf5",
+        "lmdb",
+        "dali",
+        "plain",
+        "prefetch",
+        "stream",
+        "none",
+        "dp",
+        "ddp",
+        "fp32",
+        "amp",
+        "cifar10",
+    ):
+        assert any(
+            line.split()[:1] == [name] and len(line.split()) > 2 for line in text.splitlines()
+        ), name
     assert "batch_size" in text
 
 
@@ -150,7 +199,9 @@ def test_the_configuration_is_printed():
 def test_choices_are_completed():
     done = paceline("-sc", "query=bash", COMP_LINE="paceline train loader=", COMP_POINT="22")
     assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
-    assert set(paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()) == set(COMMANDS)
+    assert set(
+        paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()
+    ) == set(COMMANDS)
 
 
 def test_torchrun_refuses_a_sweep():

@@ -9,7 +9,8 @@ from tests.faults.forked import is_one_line, paceline
 
 MINE = """
 import torch
-from framework.contracts import MicroBatch, Outcome
+from framework.contracts.data import MicroBatch
+from framework.contracts.training import Outcome
 from framework.data.synthetic import SyntheticSource
 from framework.objective.classify import Classify
 
@@ -43,7 +44,15 @@ class Objective(Classify):
         if self.sums == "tuple": return outcome.loss, outcome.sums
         return outcome
 """
-SMALL = ["data=synthetic", "data.val=null", "epochs=1", "max_steps=3", "report_every=1", "workers.num=0", "allow_targets=[mine]"]
+SMALL = [
+    "data=synthetic",
+    "data.val=null",
+    "epochs=1",
+    "max_steps=3",
+    "report_every=1",
+    "workers.num=0",
+    "allow_targets=[mine]",
+]
 OWN = ["~objective", "+objective._target_=mine.Objective"]
 NAMED = ["data.source._target_=mine.Source", *OWN]
 
@@ -84,14 +93,19 @@ def test_strings_and_lists_of_a_batch_reach_the_objective_unchanged(way):
 def test_what_is_carried_along_does_not_change_what_is_learned():
     assert train(*NAMED).code == 0
     with_names = losses()
-    assert paceline("train", *SMALL, "data.source.num_records=300", *OWN, "hydra.run.dir=run2").code == 0
+    assert (
+        paceline("train", *SMALL, "data.source.num_records=300", *OWN, "hydra.run.dir=run2").code
+        == 0
+    )
     Path("run").rename("named")
     Path("run2").rename("run")
     assert losses() == with_names
 
 
 def test_steps_on_named_records_can_be_measured():
-    done = paceline("bench", *SMALL, *NAMED, "what=compute", "seconds=0.2", "burn_in=0", "repeats=1")
+    done = paceline(
+        "bench", *SMALL, *NAMED, "what=compute", "seconds=0.2", "burn_in=0", "repeats=1"
+    )
     assert done.code == 0, done.out + done.err
 
 

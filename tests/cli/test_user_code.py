@@ -12,9 +12,9 @@ MINE = """
 import os
 import numpy as np
 import torch
-from framework.contracts import Outcome
+from framework.contracts.training import Outcome
 from framework.data.synthetic import SyntheticSource
-from framework.model.digits import DigitsCNN
+from paceline_examples.digits_net import DigitsCNN
 from framework.objective.classify import Classify
 
 class Mute(Exception):
@@ -62,11 +62,23 @@ def blurred(images, rng):
 def records(item):
     raise ValueError("odd item")  # LINE records
 """
-SMALL = ["data=synthetic", "data.val=null", "epochs=1", "max_steps=3", "report_every=1", "workers.num=0", "allow_targets=[mine]"]
+SMALL = [
+    "data=synthetic",
+    "data.val=null",
+    "epochs=1",
+    "max_steps=3",
+    "report_every=1",
+    "workers.num=0",
+    "allow_targets=[mine]",
+]
 
 
 def line_of(place):
-    return next(number for number, line in enumerate(MINE.splitlines(), 1) if line.endswith(f"# LINE {place}"))
+    return next(
+        number
+        for number, line in enumerate(MINE.splitlines(), 1)
+        if line.endswith(f"# LINE {place}")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +87,10 @@ def mine():
 
 
 def is_users(done, place, *words):
-    return is_one_line(done, "U100", 9, f"mine.py:{line_of(place)}: in ", *words) and "please" not in done.err
+    return (
+        is_one_line(done, "U100", 9, f"mine.py:{line_of(place)}: in ", *words)
+        and "please" not in done.err
+    )
 
 
 def train(*words):
@@ -100,11 +115,17 @@ def test_the_traceback_is_shown_if_it_is_asked_for():
 
 
 def test_what_does_not_fit_names_the_data_too():
-    assert is_users(train("model._target_=mine.Net", "+model.fails=trial"), "trial", "image (", "label ()")
+    assert is_users(
+        train("model._target_=mine.Net", "+model.fails=trial"), "trial", "image (", "label ()"
+    )
 
 
 def test_an_augment_that_fails_is_named_with_its_line():
-    assert is_users(train("~augment", "+augment._target_=mine.Augment"), "augment", "Augment.__call__: KeyError: 'picture'")
+    assert is_users(
+        train("~augment", "+augment._target_=mine.Augment"),
+        "augment",
+        "Augment.__call__: KeyError: 'picture'",
+    )
 
 
 @pytest.mark.parametrize("loader", ["plain", "prefetch", "stream"])
@@ -118,20 +139,37 @@ def test_an_objective_that_fails_in_validation_is_named_with_its_line():
     assert is_users(train(*words), "better", "Objective.better: KeyError: 'f1'")
 
 
-PACKED = ["data=hdf5", "data.train=store.h5", "transform=function", "transform.function._target_=mine.blurred"]
+PACKED = [
+    "data=hdf5",
+    "data.train=store.h5",
+    "transform=function",
+    "transform.function._target_=mine.blurred",
+]
 
 
-@pytest.mark.parametrize("workers", [["workers.num=0"], ["workers.num=2"], ["workers.num=1", "workers.kind=process"]])
+@pytest.mark.parametrize(
+    "workers", [["workers.num=0"], ["workers.num=2"], ["workers.num=1", "workers.kind=process"]]
+)
 def test_a_transform_s_function_that_fails_is_named_with_its_line_and_the_record(workers):
     write_store("store.h5", make_records(8))
-    words = ["model.in_channels=3", "data.source._target_=framework.data.hdf5.hdf5_source", *workers]
+    words = [
+        "model.in_channels=3",
+        "data.source._target_=framework.data.hdf5.hdf5_source",
+        *workers,
+    ]
     done = train(*PACKED, *words)
     assert is_users(done, "transform", "blurred: ValueError: too blurred", "store.h5: record ")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_function_that_makes_records_is_named_with_its_line_and_the_item(workers):
-    words = ["input=function", "input.function=mine.records", "input.items=3", "output.path=x.h5", f"workers={workers}"]
+    words = [
+        "input=function",
+        "input.function=mine.records",
+        "input.items=3",
+        "output.path=x.h5",
+        f"workers={workers}",
+    ]
     done = paceline("pack", *words, "allow_targets=[mine]")
     assert is_users(done, "records", "records: ValueError: odd item", "(0)")
 
@@ -139,14 +177,22 @@ def test_a_function_that_makes_records_is_named_with_its_line_and_the_item(worke
 def test_items_for_which_the_function_fails_may_be_skipped():
     text = MINE.replace('raise ValueError("odd item")', 'return {"x": 1 // item}')
     Path("mine.py").write_text(text)
-    words = ["input=function", "input.function=mine.records", "input.items=3", "output.path=x.h5", "pack.on_error=skip"]
+    words = [
+        "input=function",
+        "input.function=mine.records",
+        "input.items=3",
+        "output.path=x.h5",
+        "pack.on_error=skip",
+    ]
     done = paceline("pack", *words, "allow_targets=[mine]", "workers=0")
     assert done.code == 8
     assert '"U100"' in Path("x.h5.bad.jsonl").read_text()
 
 
 def test_a_rank_that_fails_is_named_with_its_line():
-    done = train("model._target_=mine.Net", "+model.fails=rank", "parallel=ddp", "parallel.num_processes=2")
+    done = train(
+        "model._target_=mine.Net", "+model.fails=rank", "parallel=ddp", "parallel.num_processes=2"
+    )
     assert is_users(done, "rank", "Net.forward: RuntimeError: boom")
 
 
@@ -155,7 +201,10 @@ def test_a_rank_that_fails_is_named_with_its_line():
     [
         ("class Net:\n    def forward(self\n", ("mine.py:2: SyntaxError",)),
         ("import torch\nx = torch.oops\n", ("mine.py:2: in <module>: AttributeError",)),
-        ("import not_installed\n", ("mine.py:1: in <module>: ModuleNotFoundError", "model._target_ = mine.Net")),
+        (
+            "import not_installed\n",
+            ("mine.py:1: in <module>: ModuleNotFoundError", "model._target_ = mine.Net"),
+        ),
     ],
 )
 def test_a_module_that_cannot_be_loaded_is_named_with_its_line(text, words):
@@ -164,6 +213,12 @@ def test_a_module_that_cannot_be_loaded_is_named_with_its_line(text, words):
 
 
 def test_a_source_may_have_an_attribute_called_workers():
-    words = [*SMALL, "data.source._target_=mine.Source", "+data.source.fails=false", "seconds=0.2", "burn_in=0"]
+    words = [
+        *SMALL,
+        "data.source._target_=mine.Source",
+        "+data.source.fails=false",
+        "seconds=0.2",
+        "burn_in=0",
+    ]
     done = paceline("bench", *words)
     assert done.code == 0, done.err

@@ -36,7 +36,9 @@ class Hosts:
         self._at_switch("link", "set", "bridge", "up")
         for host, name in enumerate(self.names):
             _ip("netns", "add", name)
-            self._at_switch("link", "add", f"port{host}", "type", "veth", "peer", "name", "wire", "netns", name)
+            self._at_switch(
+                "link", "add", f"port{host}", "type", "veth", "peer", "name", "wire", "netns", name
+            )
             self._at_switch("link", "set", f"port{host}", "master", "bridge", "up")
             for words in (
                 ("addr", "add", f"{self.address(host)}/24", "dev", "wire"),

@@ -62,14 +62,21 @@ class Slurm:
         for name in ("state", "spool"):
             (folder / name).mkdir()
         controller, node = _free_ports(2)
-        (folder / "slurm.conf").write_text(CONF.format(host=host, folder=folder, controller=controller, node=node))
+        (folder / "slurm.conf").write_text(
+            CONF.format(host=host, folder=folder, controller=controller, node=node)
+        )
         self._daemons: list[subprocess.Popen] = []
 
     def __enter__(self) -> "Slurm":
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        files = {"socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log", "seed-file": "munge.seed"}
+        files = {
+            "socket": "munge.socket",
+            "pid-file": "munge.pid",
+            "log-file": "munge.log",
+            "seed-file": "munge.seed",
+        }
         options = [f"--{name}={self.folder / file}" for name, file in files.items()]
         try:
             self._start("munged", "--foreground", "--force", f"--key-file={key}", *options)
@@ -100,19 +107,26 @@ class Slurm:
 
     def ask(self, *words: str) -> str:
         """What a command of Slurm's prints."""
-        return subprocess.run(words, env=self.env, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            words, env=self.env, capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     def _until(self, condition, what: str, limit_s: float = 60) -> None:
         end = time.monotonic() + limit_s
         while not condition():
-            logs = "\n".join(path.read_text(errors="replace")[-800:] for path in self.folder.glob("*.log"))
+            logs = "\n".join(
+                path.read_text(errors="replace")[-800:] for path in self.folder.glob("*.log")
+            )
             assert time.monotonic() < end, f"Slurm has no {what}: {logs}"
             time.sleep(0.2)
 
     def ended(self, job: str, limit_s: float) -> str:
         """The state a job ends in, requeues followed."""
         self._until(
-            lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"),
+            lambda: (
+                self.state(job)
+                not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING")
+            ),
             f"end of job {job}",
             limit_s,
         )
@@ -122,7 +136,11 @@ class Slurm:
         return self.facts(job).get("JobState", "")
 
     def facts(self, job: str) -> dict[str, str]:
-        return dict(word.split("=", 1) for word in self.ask("scontrol", "show", "job", job, "-o").split() if "=" in word)
+        return dict(
+            word.split("=", 1)
+            for word in self.ask("scontrol", "show", "job", job, "-o").split()
+            if "=" in word
+        )
 
 
 def _free_ports(count: int) -> list[int]:

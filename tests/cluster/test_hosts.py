@@ -16,7 +16,14 @@ from tests.cluster.namespaces import Hosts, refused
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 180.0
-COMMON = ["epochs=12", "batch_size=96", "report_every=3", "checkpoint.every_steps=6", "sink=[jsonl]", "loader=plain"]
+COMMON = [
+    "epochs=12",
+    "batch_size=96",
+    "report_every=3",
+    "checkpoint.every_steps=6",
+    "sink=[jsonl]",
+    "loader=plain",
+]
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(bool(refused()), reason=refused())]
 
 
@@ -25,7 +32,12 @@ def dataset(tmp_path_factory):
     """Packed digits."""
     folder = tmp_path_factory.mktemp("digits")
     done = paceline(
-        "train", "recipes=digits", f"dataset={folder / 'packed'}", "max_steps=1", f"hydra.run.dir={folder / 'run'}", cwd=folder
+        "train",
+        "recipes=digits",
+        f"dataset={folder / 'packed'}",
+        "max_steps=1",
+        f"hydra.run.dir={folder / 'run'}",
+        cwd=folder,
     )
     assert done.code == 0, done.err
     return folder / "packed"
@@ -41,7 +53,13 @@ def undisturbed(dataset, tmp_path_factory):
             ddp = ["parallel=ddp", f"parallel.num_processes={num}"]
             run_dir = folder / str(num)
             done = paceline(
-                "train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}", f"hydra.run.dir={run_dir}", cwd=folder
+                "train",
+                *COMMON,
+                *ddp,
+                "recipes=digits",
+                f"dataset={dataset}",
+                f"hydra.run.dir={run_dir}",
+                cwd=folder,
             )
             assert done.code == 0, done.err
             found[num] = log(run_dir)
@@ -55,16 +73,32 @@ class Run:
 
     def __init__(self, hosts, run_dir, dataset, *words):
         self.hosts, self.run_dir, num = hosts, run_dir, len(hosts.names)
-        nodes = [f"parallel.num_nodes={num}", f"parallel.endpoint={hosts.address(0)}:29400", "parallel.num_processes=1"]
+        nodes = [
+            f"parallel.num_nodes={num}",
+            f"parallel.endpoint={hosts.address(0)}:29400",
+            "parallel.num_processes=1",
+        ]
         ddp = ["parallel=ddp", *nodes, "parallel.max_restarts=4", "parallel.timeout_s=10"]
-        self.words = ["train", *COMMON, *ddp, "recipes=digits", f"dataset={dataset}", f"hydra.run.dir={run_dir}", *words]
+        self.words = [
+            "train",
+            *COMMON,
+            *ddp,
+            "recipes=digits",
+            f"dataset={dataset}",
+            f"hydra.run.dir={run_dir}",
+            *words,
+        ]
         self.processes = [self.start(host) for host in range(num)]
 
     def start(self, host):
         core = str(host % 2)  # ranks of one machine have a thread each, too
-        words = self.hosts.on(host, "taskset", "-c", core, sys.executable, "-m", "framework", *self.words)
+        words = self.hosts.on(
+            host, "taskset", "-c", core, sys.executable, "-m", "framework", *self.words
+        )
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def reached(self, step):
         """Wait until so many steps are logged."""
@@ -77,7 +111,10 @@ class Run:
     def ended(self):
         """(exit code, output) of each host."""
         outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.processes]
-        return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
+        return [
+            (process.returncode, output)
+            for process, output in zip(self.processes, outputs, strict=True)
+        ]
 
     def __enter__(self):
         return self
@@ -163,13 +200,21 @@ def test_a_host_that_waits_alone_says_whom_it_waits_for(tmp_path, dataset):
         words = [
             sys.executable,
             "-c",
-            "import framework.parallel.hosts as h; h.MEET_S = 1; from framework.cli.main import main; main()",
+            "import framework.parallel.launch.hosts as h; h.MEET_S = 1; from framework.main import main; main()",
         ]
-        ddp = ["parallel=ddp", "parallel.num_nodes=2", f"parallel.endpoint={hosts.address(0)}:29400"]
+        ddp = [
+            "parallel=ddp",
+            "parallel.num_nodes=2",
+            f"parallel.endpoint={hosts.address(0)}:29400",
+        ]
         done = subprocess.run(
             hosts.on(1, *words, "train", *ddp, "recipes=digits", f"dataset={dataset}"),
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "FATAL"},  # here torch is there before the command
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TORCH_CPP_LOG_LEVEL": "FATAL",
+            },  # here torch is there before the command
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -13,8 +13,12 @@ TINY = ["epochs=1", "sink=[jsonl]", "hydra.sweep.dir=sweep"]
 
 
 def needs(plugin: str):
-    found = find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.{plugin}") is not None
-    return pytest.mark.skipif(not found, reason=f"no {plugin} here: 'make cluster-test' installs it")
+    found = (
+        find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.{plugin}") is not None
+    )
+    return pytest.mark.skipif(
+        not found, reason=f"no {plugin} here: 'make cluster-test' installs it"
+    )
 
 
 def ended() -> list[tuple[str, int]]:
@@ -22,7 +26,8 @@ def ended() -> list[tuple[str, int]]:
     folders = sorted(path.parent for path in Path("sweep").glob("*/exit.json"))
     codes = [json.loads((folder / "exit.json").read_text())["code"] for folder in folders]
     return [
-        (json.loads((folder / "summary.json").read_text())["status"], code) for folder, code in zip(folders, codes, strict=True)
+        (json.loads((folder / "summary.json").read_text())["status"], code)
+        for folder, code in zip(folders, codes, strict=True)
     ]
 
 
@@ -32,7 +37,10 @@ def test_a_search_finds_the_best_of_its_trials():
     done = paceline("train", "-m", *words, *TINY, limit_s=300)
     assert done.code == 0, done.err
     assert ended() == [("finished", 0)] * 3
-    best = [json.loads(path.read_text())["best"]["accuracy"] for path in Path("sweep").glob("*/summary.json")]
+    best = [
+        json.loads(path.read_text())["best"]["accuracy"]
+        for path in Path("sweep").glob("*/summary.json")
+    ]
     assert f"best_value: {max(best)}" in Path("sweep/optimization_results.yaml").read_text()
 
 
@@ -59,7 +67,9 @@ def test_parts_of_a_packing_are_jobs_side_by_side():
 
 @needs("hydra_submitit_launcher")
 def test_a_job_that_fails_elsewhere_gives_the_sweep_its_exit_code():
-    done = paceline("train", "-m", "hydra/launcher=submitit_local", "optim.lr=0.01,1e9", *TINY, limit_s=300)
+    done = paceline(
+        "train", "-m", "hydra/launcher=submitit_local", "optim.lr=0.01,1e9", *TINY, limit_s=300
+    )
     assert done.code == 6
     assert "error[N101]" in done.out
     assert "Traceback" not in done.out + done.err

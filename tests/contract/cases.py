@@ -9,17 +9,21 @@ import numpy as np
 import simplejpeg
 import torch
 
-from framework.contracts import Chunk, Field, Manifest, Source
+from framework.contracts.data import Source
+from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.dali import dali_source
-from framework.data.decode import encode_png
-from framework.data.folder import FolderStore, folder_source
-from framework.data.hdf5 import HDF5Store, HDF5Writer, hdf5_source
-from framework.data.lmdb import LMDBStore, lmdb_source
-from framework.data.shards import ShardedStore
-from framework.data.store import open_file
+from framework.data.folder import folder_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.data.synthetic import SyntheticSource
-from framework.pack.packing import Packing
-from framework.pack.run import pack
+from framework.image.decode import encode_png
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.store.folder_store import FolderStore
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.lmdb_store import LMDBStore
+from framework.store.open_store import open_file
+from framework.store.shards import ShardedStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 
 IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
@@ -29,7 +33,16 @@ RAW_MAP_FIELDS = {
     "label": Field("int64", ()),
     "mask": Field("uint8", (1, 16, 12), kind="labels"),
 }
-STORES = ("hdf5", "lmdb", "hdf5_images", "lmdb_images", "hdf5_maps", "lmdb_maps", "shards_maps", "folder")
+STORES = (
+    "hdf5",
+    "lmdb",
+    "hdf5_images",
+    "lmdb_images",
+    "hdf5_maps",
+    "lmdb_maps",
+    "shards_maps",
+    "folder",
+)
 SOURCES = ("hdf5", "lmdb", "folder", "dali", "synthetic")
 READERS = ("hdf5", "lmdb", "folder", "dali")  # sources that read files
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
@@ -40,7 +53,9 @@ KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WA
 def pixels(seed: int, height: int = 16, width: int = 12, channels: int = 3) -> np.ndarray:
     """A smooth picture, uint8 [height, width, channels]."""
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, channels), np.uint8)
-    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR).reshape(height, width, channels)
+    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR).reshape(
+        height, width, channels
+    )
 
 
 def jpeg(seed: int, height: int = 16, width: int = 12) -> bytes:
@@ -58,9 +73,15 @@ def label_map(seed: int, height: int = 16, width: int = 12) -> np.ndarray:
 def map_records(count: int, encoded: bool) -> dict:
     """Records with an image and its label map; the image's first channel is 30 times the map."""
     maps = [label_map(number) for number in range(count)]
-    images = [np.concatenate([30 * values, values, pixels(n).transpose(2, 0, 1)[:1]]) for n, values in enumerate(maps)]
+    images = [
+        np.concatenate([30 * values, values, pixels(n).transpose(2, 0, 1)[:1]])
+        for n, values in enumerate(maps)
+    ]
     if encoded:
-        images, maps = [encode_png(image) for image in images], [encode_png(values) for values in maps]
+        images, maps = (
+            [encode_png(image) for image in images],
+            [encode_png(values) for values in maps],
+        )
         return {"image": images, "label": np.arange(count) % 3, "mask": maps}
     return {"image": np.stack(images), "label": np.arange(count) % 3, "mask": np.stack(maps)}
 
@@ -112,7 +133,12 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
 
 def open_case(kind: str, path: str):
     """A RecordStore of this kind."""
-    made = {"hdf5": HDF5Store, "lmdb": LMDBStore, "folder": FolderStore, "shards": partial(ShardedStore, open_file=open_file)}
+    made = {
+        "hdf5": HDF5Store,
+        "lmdb": LMDBStore,
+        "folder": FolderStore,
+        "shards": partial(ShardedStore, open_file=open_file),
+    }
     return made[kind.partition("_")[0]](path)
 
 
@@ -129,14 +155,21 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
     if kind.startswith("dali"):
         return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
-    make = {"hdf5": hdf5_source, "shards": hdf5_source, "lmdb": lmdb_source, "folder": folder_source}[kind.partition("_")[0]]
+    make = {
+        "hdf5": hdf5_source,
+        "shards": hdf5_source,
+        "lmdb": lmdb_source,
+        "folder": folder_source,
+    }[kind.partition("_")[0]]
     return make(write_case(kind, count)[0], context=context)
 
 
 def plain(records) -> dict[str, list]:
     """Records or a batch as lists, to be compared."""
     return {
-        name: values.tolist() if isinstance(values, torch.Tensor | np.ndarray) else [bytes(value) for value in values]
+        name: values.tolist()
+        if isinstance(values, torch.Tensor | np.ndarray)
+        else [bytes(value) for value in values]
         for name, values in records.items()
     }
 
@@ -153,7 +186,9 @@ def micros(source, epoch: int = 0, start: int = 0) -> list:
 
 def shares(order, epoch: int = 0, start: int = 0) -> list:
     """What the order says of an epoch, as lists."""
-    return [(share.indices.tolist(), share.weight, share.last) for share in order.shares(epoch, start)]
+    return [
+        (share.indices.tolist(), share.weight, share.last) for share in order.shares(epoch, start)
+    ]
 
 
 def child_read(stores: list, queue) -> None:

@@ -64,6 +64,9 @@ def numbers(parallel):
         "total": total.tolist(),
         "total_kind": [str(total.dtype), str(total.device)],
         "total_of_none": parallel.total(torch.zeros(0, dtype=torch.float64)).tolist(),
-        "gathered": [one.tolist() for one in parallel.gather(torch.full((parallel.rank + 1,), float(parallel.rank)))],
+        "gathered": [
+            one.tolist()
+            for one in parallel.gather(torch.full((parallel.rank + 1,), float(parallel.rank)))
+        ],
         "agreed": [parallel.agree(last and step >= 3, False) for step in range(40)],
     }

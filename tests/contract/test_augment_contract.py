@@ -26,16 +26,36 @@ ALONE = [
     Flip("image", 0.5, 0.5),
     JITTER,
     ERASING,
-    Compose({"flip": Flip("image", 0.5, 0.0), "jitter": JITTER, "normalize": NORMALIZE, "erase": ERASING}),
+    Compose(
+        {
+            "flip": Flip("image", 0.5, 0.0),
+            "jitter": JITTER,
+            "normalize": NORMALIZE,
+            "erase": ERASING,
+        }
+    ),
 ]
-MIXING = [Mixup("image", "label", 3, 0.3, 0.8), CutMix("image", "label", 3, 1.0, 0.8)]  # a record's partner is in its batch
+MIXING = [
+    Mixup("image", "label", 3, 0.3, 0.8),
+    CutMix("image", "label", 3, 1.0, 0.8),
+]  # a record's partner is in its batch
 if find_spec("kornia"):
-    ALONE.append(Kornia("image", [{"name": "RandomAffine", "params": {"degrees": 30.0}}, {"name": "RandomErasing"}], False))
+    ALONE.append(
+        Kornia(
+            "image",
+            [{"name": "RandomAffine", "params": {"degrees": 30.0}}, {"name": "RandomErasing"}],
+            False,
+        )
+    )
 both = pytest.mark.parametrize("training", [False, True])
-every = pytest.mark.parametrize("augment", ALONE + MIXING, ids=lambda augment: type(augment).__name__)
+every = pytest.mark.parametrize(
+    "augment", ALONE + MIXING, ids=lambda augment: type(augment).__name__
+)
 alone = pytest.mark.parametrize("augment", ALONE, ids=lambda augment: type(augment).__name__)
 exact = pytest.mark.parametrize(
-    "augment", [a for a in ALONE + MIXING if type(a) is not Kornia], ids=lambda augment: type(augment).__name__
+    "augment",
+    [a for a in ALONE + MIXING if type(a) is not Kornia],
+    ids=lambda augment: type(augment).__name__,
 )
 
 
@@ -94,7 +114,8 @@ def test_a_record_does_not_depend_on_its_batch(augment, training):
     together = augment(batch, numbers)
     for i in range(6):
         alone = augment(
-            {name: tensor[i : i + 1] for name, tensor in batch.items()}, None if numbers is None else numbers[i : i + 1]
+            {name: tensor[i : i + 1] for name, tensor in batch.items()},
+            None if numbers is None else numbers[i : i + 1],
         )
         assert _equal(alone, {name: tensor[i : i + 1] for name, tensor in together.items()})
 
@@ -110,7 +131,10 @@ def test_index_and_label_stay_and_no_record_is_lost(augment, training):
 
 @every
 def test_the_number_of_draws_says_whether_training_is_random(augment):
-    results = [augment(_batch(), _draws(augment, training=True, epoch=epoch))["image"] for epoch in range(3)]
+    results = [
+        augment(_batch(), _draws(augment, training=True, epoch=epoch))["image"]
+        for epoch in range(3)
+    ]
     assert isinstance(augment.num_draws, int)
     assert (augment.num_draws > 0) == any(not torch.equal(results[0], result) for result in results)
 
@@ -130,7 +154,10 @@ def test_the_numbers_are_the_same_on_any_device(augment, training):
     device, numbers = torch.device("cuda"), _draws(augment, training)
     batch = {name: tensor.to(device) for name, tensor in _batch().items()}
     found = augment(batch, None if numbers is None else numbers.to(device))
-    assert all(torch.equal(found[name].cpu(), tensor) for name, tensor in augment(_batch(), numbers).items())
+    assert all(
+        torch.equal(found[name].cpu(), tensor)
+        for name, tensor in augment(_batch(), numbers).items()
+    )
 
 
 @pytest.mark.parametrize("augment", MIXING, ids=lambda augment: type(augment).__name__)
@@ -140,10 +167,15 @@ def test_mixing_depends_on_the_partner_and_no_other_record(augment):
     for i in range(6):
         pair = [(i - 1) % 6, i]
         apart = augment({name: tensor[pair] for name, tensor in batch.items()}, numbers[pair])
-        assert _equal({name: tensor[1] for name, tensor in apart.items()}, {name: tensor[i] for name, tensor in together.items()})
+        assert _equal(
+            {name: tensor[1] for name, tensor in apart.items()},
+            {name: tensor[i] for name, tensor in together.items()},
+        )
 
 
 @every
 def test_images_are_of_one_kind_in_training_and_outside(augment):
-    kinds = {augment(_batch(), _draws(augment, training))["image"].dtype for training in (False, True)}
+    kinds = {
+        augment(_batch(), _draws(augment, training))["image"].dtype for training in (False, True)
+    }
     assert len(kinds) == 1

@@ -5,9 +5,9 @@ from time import perf_counter
 import pytest
 import torch
 
+from framework.contracts.span import IDLE, step_s
 from framework.measure.clock import CudaClock, HostClock
 from framework.measure.profile import ProfiledClock
-from framework.span import IDLE, step_s
 
 cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")]
 CLOCKS = [
@@ -105,5 +105,9 @@ def test_a_step_ends_with_its_report_and_counts_once(clock):
             clock.mark(name)
     finish()
     spans = clock.spans()
-    assert {name: span.num_steps for name, span in spans.items() if name != IDLE} == {"wait": 4, "forward": 4, "report": 4}
+    assert {name: span.num_steps for name, span in spans.items() if name != IDLE} == {
+        "wait": 4,
+        "forward": 4,
+        "report": 4,
+    }
     assert clock.spans() == {}

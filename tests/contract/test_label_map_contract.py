@@ -10,28 +10,37 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.cutmix import CutMix
-from framework.augment.flip import Flip
+from framework.augment.flip import FlipTransform
 from framework.augment.kornia import Kornia
 from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.contracts import IGNORE, KnowsLabels, Manifest
-from framework.data.folder import FolderWriter
-from framework.data.hdf5 import HDF5Store, HDF5Writer
-from framework.data.lmdb import LMDBStore, LMDBWriter
+from framework.contracts.data import KnowsLabels
+from framework.contracts.records import IGNORE, Manifest
 from framework.errors import ConfigError, DataError
 from framework.order import draws
+from framework.store.folder_store import FolderWriter
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.transform.albumentations import Albumentations
 from framework.transform.center_crop import CenterCrop
-from framework.transform.flip import Flip as HostFlip
+from framework.transform.flip import FlipTransform as HostFlip
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
-from tests.contract.cases import MAP_FIELDS, RAW_MAP_FIELDS, WAYS, make_source, make_store, map_records, micros
+from tests.contract.cases import (
+    MAP_FIELDS,
+    RAW_MAP_FIELDS,
+    WAYS,
+    make_source,
+    make_store,
+    map_records,
+    micros,
+)
 
 STORES = ("hdf5_maps", "lmdb_maps", "hdf5_raw_maps", "lmdb_raw_maps", "shards_maps")
 SOURCES = ("hdf5_maps", "lmdb_maps", "hdf5_raw_maps", "lmdb_raw_maps", "dali_maps", "dali_raw_maps")
@@ -56,9 +65,16 @@ PLACING = [
     OpenCVTransform(3, 0.5),
 ]
 if find_spec("albumentations"):
-    STEPS = [{"name": "HorizontalFlip", "params": {"p": 0.5}}, {"name": "Affine", "params": {"p": 1.0, "translate_px": 3}}]
+    STEPS = [
+        {"name": "HorizontalFlip", "params": {"p": 0.5}},
+        {"name": "Affine", "params": {"p": 1.0, "translate_px": 3}},
+    ]
     PLACING.append(Albumentations(STEPS, NoTransform(), [], False))
-    SCALING.append(Albumentations([{"name": "Rotate", "params": {"p": 1.0}}], Resize([20, 20], True, True), [], False))
+    SCALING.append(
+        Albumentations(
+            [{"name": "Rotate", "params": {"p": 1.0}}], Resize([20, 20], True, True), [], False
+        )
+    )
 named = {"ids": lambda part: type(part).__name__}
 
 
@@ -89,7 +105,9 @@ def test_a_store_keeps_the_kinds_of_its_fields(kind):
 
 
 @pytest.mark.parametrize("fields", [MAP_FIELDS, RAW_MAP_FIELDS], ids=["encoded", "raw"])
-@pytest.mark.parametrize(("writer_class", "store_class"), [(HDF5Writer, HDF5Store), (LMDBWriter, LMDBStore)])
+@pytest.mark.parametrize(
+    ("writer_class", "store_class"), [(HDF5Writer, HDF5Store), (LMDBWriter, LMDBStore)]
+)
 def test_a_writer_keeps_the_kinds_of_its_fields(writer_class, store_class, fields):
     writer = writer_class("x", fields=fields, num_records=3)
     writer.write(map_records(3, encoded=fields is MAP_FIELDS), ["a", "b", "c"])
@@ -134,13 +152,18 @@ def test_a_map_is_placed_as_its_image(make, kind, transform):
 
 @pytest.mark.parametrize("transform", [SCALING[4], PLACING[2]], **named)
 def test_maps_are_the_same_whoever_reads_them(make, transform):
-    found = {kind: next(make(kind, transform=transform).batches(1)).batch["mask"] for kind in SOURCES}
+    found = {
+        kind: next(make(kind, transform=transform).batches(1)).batch["mask"] for kind in SOURCES
+    }
     assert all(torch.equal(mask, found["hdf5_maps"]) for mask in found.values())
 
 
 @pytest.mark.parametrize("transform", [SCALING[4], PLACING[4]], **named)
 def test_workers_do_not_change_a_map(make, transform):
-    ways = [micros(make("hdf5_maps", transform=transform, num_workers=num, worker_kind=how)) for num, how in WAYS]
+    ways = [
+        micros(make("hdf5_maps", transform=transform, num_workers=num, worker_kind=how))
+        for num, how in WAYS
+    ]
     assert ways == ways[:1] * len(WAYS)
 
 
@@ -149,26 +172,38 @@ def test_workers_do_not_change_a_map(make, transform):
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),
     CropFlip(["image", "mask"], 3, 0.5, None, None),
-    Flip("image", 0.5, 0.5),
+    FlipTransform("image", 0.5, 0.5),
     CutMix("image", "mask", None, 1.0, 1.0),
     CutMix("image", "label", 3, 1.0, 1.0),
-    Compose({"flip": Flip("image", 0.5, 0.5), "crop": CropFlip("image", 2, 0.5, None, None)}),
+    Compose(
+        {"flip": FlipTransform("image", 0.5, 0.5), "crop": CropFlip("image", 2, 0.5, None, None)}
+    ),
 ]
 COLORING = [
     NoAugment(),
     Normalize("image", [0.5], [0.5]),
     ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
     RandomErasing("image", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
-    Compose({"jitter": ColorJitter("image", 0.4, 0.4, 0.4, 0.1), "normalize": Normalize("image", [0.5], [0.5])}),
+    Compose(
+        {
+            "jitter": ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
+            "normalize": Normalize("image", [0.5], [0.5]),
+        }
+    ),
 ]
 if find_spec("kornia"):
-    MOVING.append(Kornia("image", [{"name": "RandomAffine", "params": {"degrees": 30.0, "p": 1.0}}], False))
+    MOVING.append(
+        Kornia("image", [{"name": "RandomAffine", "params": {"degrees": 30.0, "p": 1.0}}], False)
+    )
     COLORING.append(Kornia("image", [{"name": "RandomBrightness", "params": {"p": 1.0}}], False))
 
 
 def _batch():
     records = map_records(6, encoded=False)
-    return {"index": torch.arange(6), **{name: torch.from_numpy(np.array(values)) for name, values in records.items()}}
+    return {
+        "index": torch.arange(6),
+        **{name: torch.from_numpy(np.array(values)) for name, values in records.items()},
+    }
 
 
 def _draws(augment):
@@ -184,7 +219,9 @@ def test_an_augment_moves_a_map_as_its_image(augment):
     assert mask.dtype == torch.uint8
     assert set(mask.unique().tolist()) <= {0, 7, IGNORE}
     assert not torch.equal(mask, batch["mask"])
-    assert ((image[:, :1] * white > 105) == (mask == 7))[seen].float().mean() > (0.999 if white == 1 else 0.93)
+    assert ((image[:, :1] * white > 105) == (mask == 7))[seen].float().mean() > (
+        0.999 if white == 1 else 0.93
+    )
     assert torch.equal(known(batch, None)["mask"], batch["mask"])
     assert torch.equal(batch["mask"], _batch()["mask"])
 
@@ -204,7 +241,9 @@ def test_an_augment_draws_the_same_with_and_without_a_map(augment):
     assert getattr(known, "exact", False) == getattr(augment, "exact", False)
     if isinstance(augment, CutMix) or (isinstance(augment, CropFlip) and "mask" in augment.fields):
         return  # without the kind, the map is another target, or a picture
-    assert torch.equal(known(_batch(), _draws(known))["image"], augment(_batch(), _draws(augment))["image"])
+    assert torch.equal(
+        known(_batch(), _draws(known))["image"], augment(_batch(), _draws(augment))["image"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +252,9 @@ def test_an_augment_draws_the_same_with_and_without_a_map(augment):
         Normalize(["image", "mask"], [0.5], [0.5]),
         ColorJitter(["image", "mask"], 0.4, 0.4, 0.0, 0.0),
         RandomErasing("mask", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
-        Compose({"flip": Flip("image", 0.5, 0.5), "normalize": Normalize("mask", [0.5], [0.5])}),
+        Compose(
+            {"flip": FlipTransform("image", 0.5, 0.5), "normalize": Normalize("mask", [0.5], [0.5])}
+        ),
         Mixup("image", "label", 3, 0.3, 0.8),
     ],
     **named,

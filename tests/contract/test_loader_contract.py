@@ -3,7 +3,8 @@ import threading
 import pytest
 import torch
 
-from framework.contracts import LoaderContext, LoaderStats, MicroBatch
+from framework.contracts.data import MicroBatch
+from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.data.folder import folder_source
 from framework.errors import DataError
 from framework.loader.plain import PlainLoader
@@ -41,7 +42,11 @@ def make(request):
 
     def loader(source=None, augment=_unchanged, clock=None, **options):
         source = source or make_source("hdf5", 10, **options)
-        made.append(LOADERS[request.param](LoaderContext(source, torch.device("cpu"), augment, clock or HostClock())))
+        made.append(
+            LOADERS[request.param](
+                LoaderContext(source, torch.device("cpu"), augment, clock or HostClock())
+            )
+        )
         return made[-1]
 
     yield loader
@@ -53,7 +58,10 @@ def _epoch(loader, epoch=0, start=0):
     return [(plain(batch), weight, last) for batch, weight, last in loader.epoch(epoch, start)]
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate": 2}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}],
+)
 def test_batches_come_as_the_source_orders_them(make, options):
     loader = make(**options)
     for epoch in range(2):
@@ -129,7 +137,9 @@ def test_an_error_of_the_augmentation_surfaces(make):
         list(make(augment=augment).epoch(0))
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
+)
 def test_an_early_close_cleans_up_and_the_next_epoch_is_whole(make, options):
     loader = make(make_source("hdf5", 40, **options))
     before = threading.active_count()
@@ -155,7 +165,9 @@ def test_an_epoch_that_was_never_started_leaves_nothing(make):
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}]
+)
 def test_stats_are_of_the_time_since_they_were_asked_for(make, options):
     loader = make(make_source("folder", 20, **options))
     before = loader.stats()

@@ -10,7 +10,10 @@ from framework.objective.classify import Classify
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
 
-CLASSES = {"image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), "label": torch.arange(8) % 3}
+CLASSES = {
+    "image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
+    "label": torch.arange(8) % 3,
+}
 NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
 KINDS = {
     "classify": (Classify("image", "label", 0.0), CLASSES),
@@ -33,7 +36,10 @@ def part(batch, start, stop):
 
 def means(objective, found):
     """Loss and metrics per record, as a report has them."""
-    return {"loss": found.loss.item(), **{name: value.sum().item() / found.count for name, value in found.sums.items()}}
+    return {
+        "loss": found.loss.item(),
+        **{name: value.sum().item() / found.count for name, value in found.sums.items()},
+    }
 
 
 @every
@@ -49,9 +55,13 @@ def test_the_loss_is_one_number_and_sums_are_one_or_one_per_record(objective, ba
 def test_a_batch_is_worth_its_parts(objective, batch, cut):
     net = model()
     whole, *parts = [objective(net, part(batch, *span)) for span in ((0, 8), (0, cut), (cut, 8))]
-    assert whole.loss.item() == pytest.approx(sum(found.loss.item() * found.count for found in parts) / 8, rel=1e-5)
+    assert whole.loss.item() == pytest.approx(
+        sum(found.loss.item() * found.count for found in parts) / 8, rel=1e-5
+    )
     for name, value in whole.sums.items():
-        assert value.sum().item() == pytest.approx(sum(found.sums[name].sum().item() for found in parts), rel=1e-5)
+        assert value.sum().item() == pytest.approx(
+            sum(found.sums[name].sum().item() for found in parts), rel=1e-5
+        )
 
 
 @every
@@ -87,7 +97,10 @@ def test_the_names_are_the_same_for_every_batch(objective, batch):
 
 @every
 def test_nothing_is_better_than_itself_and_no_two_are_better_than_each_other(objective, batch):
-    found = [means(objective, objective(model(), part(batch, *span))) for span in ((0, 2), (0, 8), (3, 7))]
+    found = [
+        means(objective, objective(model(), part(batch, *span)))
+        for span in ((0, 2), (0, 8), (3, 7))
+    ]
     assert not any(objective.better(one, one) for one in found)
     for one, other in itertools.combinations(found, 2):
         assert objective.better(one, other) is not objective.better(other, one)

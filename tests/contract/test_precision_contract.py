@@ -44,7 +44,9 @@ def test_weights_and_gradients_stay_float32(make):
     with precision.autocast():
         loss = model(torch.ones(2, 4)).float().mean()
     precision.backward(loss)
-    assert {(tensor.dtype, tensor.grad.dtype) for tensor in model.parameters()} == {(torch.float32, torch.float32)}
+    assert {(tensor.dtype, tensor.grad.dtype) for tensor in model.parameters()} == {
+        (torch.float32, torch.float32)
+    }
 
 
 def test_a_step_is_by_the_gradient_of_the_loss_whatever_it_was_scaled_by(make):
@@ -54,7 +56,9 @@ def test_a_step_is_by_the_gradient_of_the_loss_whatever_it_was_scaled_by(make):
     assert weight.tolist() == [-3.0, -4.0]
 
 
-@pytest.mark.parametrize(("clip_norm", "length"), [(0.01, 0.01), (1.0, 1.0), (5.5, 5.0), (100.0, 5.0)])
+@pytest.mark.parametrize(
+    ("clip_norm", "length"), [(0.01, 0.01), (1.0, 1.0), (5.5, 5.0), (100.0, 5.0)]
+)
 def test_the_norm_is_clipped_after_unscaling_and_before_the_step(make, clip_norm, length):
     precision, (weight, optimizer) = make(), weight_of(0.0, 0.0)
     precision.backward((weight * torch.tensor([3.0, 4.0])).sum())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from framework.contracts import Report, RunContext
+from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
 from framework.sink.jsonl import JsonlSink
 from framework.sink.tensorboard import TensorBoardSink
@@ -23,7 +23,15 @@ SAMPLE = {"index": torch.arange(3), "image": torch.zeros(3, 1, 4, 4, dtype=torch
 
 def report(step, split="train", **change):
     return Report(
-        **{"split": split, "step": step, "epoch": 1, "means": {"loss": 0.5}, "records_per_s": 9.0, "spans": SPANS, **change}
+        **{
+            "split": split,
+            "step": step,
+            "epoch": 1,
+            "means": {"loss": 0.5},
+            "records_per_s": 9.0,
+            "spans": SPANS,
+            **change,
+        }
     )
 
 
@@ -32,7 +40,9 @@ def make(request, tmp_path):
     """Makes a sink of one kind in one run directory."""
 
     def make(start_step=0, sample=SAMPLE):
-        return KINDS[request.param](RunContext(tmp_path, total_steps=9, epochs=1, start_step=start_step, sample=sample))
+        return KINDS[request.param](
+            RunContext(tmp_path, total_steps=9, epochs=1, start_step=start_step, sample=sample)
+        )
 
     return make
 
@@ -70,14 +80,28 @@ def test_numbers_that_are_none_are_taken(make):
 
 def test_everything_that_can_be_measured_is_taken(make):
     sink = make()
-    usage = {"cpu_cores": 1.5, "workers_cpu_cores": 0.5, "peak_rss_bytes": 2e9, "peak_device_bytes": 3e9, "gpu_busy_share": 0.5}
-    more = {"stages_s": {"read": 0.1, "decode": 0.2}, "ready": 1.5, "usage": usage, "epoch_left": 640, "left_s": 3723.0}
+    usage = {
+        "cpu_cores": 1.5,
+        "workers_cpu_cores": 0.5,
+        "peak_rss_bytes": 2e9,
+        "peak_device_bytes": 3e9,
+        "gpu_busy_share": 0.5,
+    }
+    more = {
+        "stages_s": {"read": 0.1, "decode": 0.2},
+        "ready": 1.5,
+        "usage": usage,
+        "epoch_left": 640,
+        "left_s": 3723.0,
+    }
     sink.write(report(1, **more, spans={**SPANS, "idle": span(0.05)}))
     sink.close()
 
 
 def steps_in_jsonl(folder):
-    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def steps_in_tensorboard(folder):
@@ -86,7 +110,9 @@ def steps_in_tensorboard(folder):
     return [event.step for event in events.Scalars("loss/train")]
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("jsonl", steps_in_jsonl), ("tensorboard", steps_in_tensorboard)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("jsonl", steps_in_jsonl), ("tensorboard", steps_in_tensorboard)]
+)
 def test_what_was_logged_after_the_start_of_a_resumed_run_is_void(tmp_path, kind, steps):
     for start_step, written in ((0, (1, 2, 3, 4)), (2, (3, 4, 5)), (4, (5, 6))):
         sink = KINDS[kind](RunContext(tmp_path, 9, 1, start_step=start_step))

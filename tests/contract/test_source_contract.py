@@ -4,13 +4,29 @@ import time
 import pytest
 import torch
 
-from framework.contracts import MicroBatch
+from framework.contracts.data import MicroBatch
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import children_of_this_process, settled
-from tests.contract.cases import KINDS_AND_WAYS, READERS, SOURCES, TAKEN, WAYS, make_source, micros, plain, shares
+from tests.contract.cases import (
+    KINDS_AND_WAYS,
+    READERS,
+    SOURCES,
+    TAKEN,
+    WAYS,
+    make_source,
+    micros,
+    plain,
+    shares,
+)
 
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
-ORDERS = [{}, {"batch_size": 3, "accumulate": 2}, {"world_size": 3, "rank": 2}, {"limit": 5}, {"training": False}]
+ORDERS = [
+    {},
+    {"batch_size": 3, "accumulate": 2},
+    {"world_size": 3, "rank": 2},
+    {"limit": 5},
+    {"training": False},
+]
 
 
 @pytest.fixture
@@ -32,8 +48,12 @@ def make():
 def test_batches_follow_the_order(make, kind, options):
     source = make(kind, **options)
     for epoch in range(2):
-        found = [(len(batch["index"]), weight, last) for batch, weight, last in micros(source, epoch)]
-        assert found == [(len(indices), weight, last) for indices, weight, last in shares(source.order, epoch)]
+        found = [
+            (len(batch["index"]), weight, last) for batch, weight, last in micros(source, epoch)
+        ]
+        assert found == [
+            (len(indices), weight, last) for indices, weight, last in shares(source.order, epoch)
+        ]
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -108,7 +128,9 @@ def test_an_early_close_leaves_nothing_and_the_next_epoch_is_whole(make, kind, n
     next(batches)
     batches.close()
     assert how == "process" or threading.active_count() == threads
-    assert [batch["index"] for batch, *_ in micros(source, 1)] == [batch["index"] for batch, *_ in micros(make(kind, 40), 1)]
+    assert [batch["index"] for batch, *_ in micros(source, 1)] == [
+        batch["index"] for batch, *_ in micros(make(kind, 40), 1)
+    ]
     source.close()
     assert not settled(children, children_of_this_process)
     assert threading.active_count() <= threads or not settled(
@@ -125,7 +147,8 @@ def test_an_iterator_that_was_never_started_leaves_nothing(make, kind, num_worke
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize(
-    ("count", "indices"), [(1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10))), (99, list(range(10)))]
+    ("count", "indices"),
+    [(1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10))), (99, list(range(10)))],
 )
 def test_a_sample_is_evenly_spaced_over_the_store(make, kind, count, indices):
     assert make(kind).sample(count)["index"].tolist() == indices

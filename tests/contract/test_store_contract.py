@@ -48,7 +48,11 @@ def test_tensors_belong_to_the_caller(case):
 
 def test_tensors_outlive_the_store(case):
     store, records = case
-    found = {name: values for name, values in store.read(torch.tensor([1, 3])).items() if isinstance(values, torch.Tensor)}
+    found = {
+        name: values
+        for name, values in store.read(torch.tensor([1, 3])).items()
+        if isinstance(values, torch.Tensor)
+    }
     store.close()
     assert all(plain(found)[name] == rows(records, [1, 3])[name] for name in found)
 
@@ -88,7 +92,9 @@ def test_closing_gives_back_handles_and_maps(case):
     store.read(torch.tensor([0, 1]))
     store.close()
     gc.collect()
-    descriptors = [os.readlink(name) for name in Path("/proc/self/fd").iterdir() if os.path.islink(name)]
+    descriptors = [
+        os.readlink(name) for name in Path("/proc/self/fd").iterdir() if os.path.islink(name)
+    ]
     assert not [name for name in descriptors if name.startswith(store.path)]
     assert store.path not in Path("/proc/self/maps").read_text()
 
@@ -127,7 +133,9 @@ def _check_child(method, cases, opened):
     queue = context.SimpleQueue()
     for _, store, _ in cases[: len(cases) * opened]:
         store.read(torch.tensor([1]))
-    child = context.Process(target=child_read, args=([(kind, store) for kind, store, _ in cases], queue))
+    child = context.Process(
+        target=child_read, args=([(kind, store) for kind, store, _ in cases], queue)
+    )
     child.start()
     child.join()
     assert child.exitcode == 0

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts import Field
-from framework.data.decode import cut
-from framework.data.hdf5 import HDF5Store
+from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
+from framework.image.decode import cut
 from framework.order import draws
+from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop
-from framework.transform.flip import Flip
+from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.opencv import OpenCVTransform
@@ -33,7 +33,7 @@ TRANSFORMS = [
     Resize([8, 6], True, True),
     Resize([1, 300], False, False),
     CenterCrop([8, 6], 10, True),
-    Flip(0.5, 0.5),
+    FlipTransform(0.5, 0.5),
     RandomCrop([1, 1], 0.5, 0.5),
     RandomResizedCrop([8, 6], [0.08, 1.0], [3 / 4, 4 / 3], 0.5, 0.0, True),
     RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0, 0.5, False),
@@ -84,7 +84,10 @@ def test_what_it_is_given_stays_as_it_was(transform, training):
 def test_a_window_does_not_depend_on_its_batch(transform, training):
     sizes, numbers = torch.tensor([[30, 40], [7, 5], [90, 20]]), _draws(transform, 3, training)
     together = transform.windows(sizes, numbers)
-    alone = [transform.windows(sizes[i : i + 1], None if numbers is None else numbers[i : i + 1]) for i in range(3)]
+    alone = [
+        transform.windows(sizes[i : i + 1], None if numbers is None else numbers[i : i + 1])
+        for i in range(3)
+    ]
     assert torch.equal(together, torch.cat(alone))
 
 
@@ -98,7 +101,10 @@ def test_outside_training_nothing_is_flipped(transform):
 def test_every_result_has_the_promised_size(transform, training):
     image = pixels(0, 30, 40)
     window = transform.windows(torch.tensor([[30, 40]]), _draws(transform, 1, training))[0].tolist()
-    assert cut(image, tuple(window), transform.size).shape == (3, *(transform.size or tuple(window[2:4])))
+    assert cut(image, tuple(window), transform.size).shape == (
+        3,
+        *(transform.size or tuple(window[2:4])),
+    )
 
 
 @every
@@ -110,15 +116,22 @@ def test_the_number_of_draws_is_a_number(transform):
 @every
 def test_it_can_be_sent_to_another_process(transform):
     sizes, numbers = torch.tensor([[30, 40]]), _draws(transform, 1, training=True)
-    assert torch.equal(pickle.loads(pickle.dumps(transform)).windows(sizes, numbers), transform.windows(sizes, numbers))
+    assert torch.equal(
+        pickle.loads(pickle.dumps(transform)).windows(sizes, numbers),
+        transform.windows(sizes, numbers),
+    )
 
 
 @every
 def test_a_function_depends_on_the_seed_alone(transform):
     image = {"image": pixels(0)}
     if transform.function is not None:
-        assert np.array_equal(transform.function(image, 3)["image"], transform.function(image, 3)["image"])
-        assert not np.array_equal(transform.function(image, 3)["image"], transform.function(image, 4)["image"])
+        assert np.array_equal(
+            transform.function(image, 3)["image"], transform.function(image, 3)["image"]
+        )
+        assert not np.array_equal(
+            transform.function(image, 3)["image"], transform.function(image, 4)["image"]
+        )
 
 
 @every
@@ -132,8 +145,13 @@ def test_a_pair_is_read_with_the_same_change(transform, raw):
     images = [jpeg(0) for _ in range(4)]
     field = Field("uint8", (3, None, None), "image")
     if raw:
-        images, field = np.stack([pixels(number).transpose(2, 0, 1) for number in range(4)]), Field("uint8", (3, 16, 12))
-    path = write_store("pair.h5", {"blurry": images, "sharp": images}, {"blurry": field, "sharp": field})
+        images, field = (
+            np.stack([pixels(number).transpose(2, 0, 1) for number in range(4)]),
+            Field("uint8", (3, 16, 12)),
+        )
+    path = write_store(
+        "pair.h5", {"blurry": images, "sharp": images}, {"blurry": field, "sharp": field}
+    )
     read = BatchReader(HDF5Store(path), make_context(transform=transform))
     for epoch in range(3):  # one record at a time: a transform without a size gives many
         for index in range(4):

@@ -5,15 +5,19 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts import Manifest
-from framework.data.folder import FolderStore, FolderWriter
-from framework.data.hdf5 import HDF5Store, HDF5Writer
-from framework.data.lmdb import LMDBStore, LMDBWriter
+from framework.contracts.records import Manifest
 from framework.errors import DataError
+from framework.store.folder_store import FolderStore, FolderWriter
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, plain, rows
 
-WRITERS = {"x.h5": (HDF5Writer, HDF5Store), "x.lmdb": (LMDBWriter, LMDBStore), "x": (FolderWriter, FolderStore)}
+WRITERS = {
+    "x.h5": (HDF5Writer, HDF5Store),
+    "x.lmdb": (LMDBWriter, LMDBStore),
+    "x": (FolderWriter, FolderStore),
+}
 FILES = ("x.h5", "x.lmdb")  # a folder is never replaced
 KEYS = ["a/b.jpg", "", "ü", "\udcff", "日本", "x" * 600]
 KINDS = {"raw": (FIELDS, make_records), "image": (IMAGE_FIELDS, encoded_records)}
@@ -35,7 +39,9 @@ def _start(path, kind="raw", count=6, parts=2):
     writer, records = WRITERS[path][0](path, fields=fields, num_records=count), make(count)
     for rows_of_part in np.array_split(np.arange(count), parts):
         start, stop = rows_of_part[0], rows_of_part[-1] + 1
-        writer.write({name: values[start:stop] for name, values in records.items()}, KEYS[start:stop])
+        writer.write(
+            {name: values[start:stop] for name, values in records.items()}, KEYS[start:stop]
+        )
     return writer
 
 

@@ -4,7 +4,8 @@ import threading
 
 import torch
 
-from framework.data import reader, stages, workers
+from framework.data import reader, workers
+from framework.measure import stopwatch as stages
 
 
 class Pace(threading.local):
@@ -31,7 +32,13 @@ class SlowStore:
     """A real store whose every ``read`` takes a second and every ``damaged`` 20."""
 
     def __init__(self, store, pace):
-        self.store, self.manifest, self.check, self.name, self.close = store, store.manifest, store.check, store.name, store.close
+        self.store, self.manifest, self.check, self.name, self.close = (
+            store,
+            store.manifest,
+            store.check,
+            store.name,
+            store.close,
+        )
         self.read, self.damaged = pace.slowed(store.read, 1.0), pace.slowed(store.damaged, 20.0)
 
 
@@ -39,7 +46,11 @@ class SlowTransform:
     """As ``transform``, but each call of ``windows`` takes 10 seconds, and of its ``function`` 10,000."""
 
     def __init__(self, transform, pace, function=None):
-        self.size, self.antialias, self.num_draws = transform.size, transform.antialias, transform.num_draws
+        self.size, self.antialias, self.num_draws = (
+            transform.size,
+            transform.antialias,
+            transform.num_draws,
+        )
         self.windows = pace.slowed(transform.windows, 10.0)
         self.function = None if function is None else pace.slowed(function, 10_000.0)
 
@@ -49,7 +60,11 @@ def slow_reading(monkeypatch):
     pace = Pace()
     for module in (stages, reader, workers):
         monkeypatch.setattr(module, "perf_counter", pace)
-    for name, seconds in {"accepted_header": 2.0, "window_pixels": 100.0, "scale_into": 1000.0}.items():
+    for name, seconds in {
+        "accepted_header": 2.0,
+        "window_pixels": 100.0,
+        "scale_into": 1000.0,
+    }.items():
         monkeypatch.setattr(reader, name, pace.slowed(getattr(reader, name), seconds))
     for name in ("stack", "cat"):
         monkeypatch.setattr(torch, name, pace.slowed(getattr(torch, name), 7.0))

@@ -5,17 +5,19 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts import Field, Manifest, notes_of
+from framework.contracts.records import Field, Manifest, notes_of
 from framework.data.classes import MappedSource, agree_on_classes, is_numbered, with_agreed_classes
 from framework.data.dali import dali_source
 from framework.data.folder import folder_source
-from framework.data.hdf5 import HDF5Writer, hdf5_source
-from framework.data.lmdb import LMDBWriter, lmdb_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
-from framework.pack.folder import FolderInput
-from framework.pack.packing import Packing
-from framework.pack.prepare import Preparation
-from framework.pack.run import pack
+from framework.input.folder import FolderInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.pack.images import Preparation
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
 from tests.conftest import make_context
 from tests.contract.cases import jpeg, micros
 from tests.faults.forked import paceline
@@ -58,7 +60,10 @@ def test_validation_labels_are_mapped_by_name_in_every_data_choice(kind):
     assert [batch["label"] for batch, *_ in micros(val)] == [[1, 1, 2, 2]]
     assert val.sample(4)["label"].tolist() == [1, 1, 2, 2]
     assert (val.manifest.classes, val.manifest.class_counts) == (["ant", "bee", "cat"], [0, 2, 2])
-    assert "mapped by name: bee 0 -> 1, cat 1 -> 2; without a validation record: ant" in notes_of(val)[0]
+    assert (
+        "mapped by name: bee 0 -> 1, cat 1 -> 2; without a validation record: ant"
+        in notes_of(val)[0]
+    )
     for source in (train, val):
         source.close()
 
@@ -82,12 +87,19 @@ def test_labels_that_agree_already_are_not_mapped(train, val):
 
 
 def test_a_class_that_only_validation_has_is_an_error_with_both_lists():
-    with pytest.raises(DataError, match=r"D190.*the class zebra that training.*: ant, bee; validation's: bee, zebra"):
+    with pytest.raises(
+        DataError,
+        match=r"D190.*the class zebra that training.*: ant, bee; validation's: bee, zebra",
+    ):
         agree_on_classes(manifest(["ant", "bee"]), manifest(["bee", "zebra"]))
 
 
 def test_a_class_without_a_validation_record_need_not_be_known():
-    assert agree_on_classes(manifest(["b", "c"]), manifest(["a", "b", "c"], [0, 1, 1])) == [-1, 0, 1]
+    assert agree_on_classes(manifest(["b", "c"]), manifest(["a", "b", "c"], [0, 1, 1])) == [
+        -1,
+        0,
+        1,
+    ]
 
 
 def test_labels_that_number_no_class_are_left_alone():
@@ -109,8 +121,20 @@ def test_only_labels_of_classes_change(dtype):
     assert source._renumbered(torch.tensor([-100, 0])).tolist() == [-100, 300]
 
 
-FOLDERS = ("data=folder", "data.train=train", "data.val=val", "epochs=1", "batch_size=4", "sink=jsonl")
-SMALL = ("model.in_channels=3", "model.num_classes=3", "augment.mean=[0.5,0.5,0.5]", "augment.std=[0.5,0.5,0.5]")
+FOLDERS = (
+    "data=folder",
+    "data.train=train",
+    "data.val=val",
+    "epochs=1",
+    "batch_size=4",
+    "sink=jsonl",
+)
+SMALL = (
+    "model.in_channels=3",
+    "model.num_classes=3",
+    "augment.mean=[0.5,0.5,0.5]",
+    "augment.std=[0.5,0.5,0.5]",
+)
 
 
 def test_a_run_says_that_validation_was_mapped_and_measures_the_right_classes():
@@ -123,9 +147,14 @@ def test_a_run_says_that_validation_was_mapped_and_measures_the_right_classes():
         assert done.code == 0, done.err
         runs.append(done.out + done.err)
         Path("val/ant").mkdir(exist_ok=True)
-    assert "note: data.val numbers its classes otherwise; its labels are mapped by name: bee 0 -> 1" in runs[0]
+    assert (
+        "note: data.val numbers its classes otherwise; its labels are mapped by name: bee 0 -> 1"
+        in runs[0]
+    )
     assert "mapped by name" not in runs[1]
-    best = [json.loads(Path(name, "summary.json").read_text())["best"] for name in ("mapped", "alike")]
+    best = [
+        json.loads(Path(name, "summary.json").read_text())["best"] for name in ("mapped", "alike")
+    ]
     assert best[0] == best[1]
 
 
@@ -141,8 +170,8 @@ def test_a_run_whose_validation_has_a_strange_class_ends_before_the_first_step()
 RECIPE = """# @package _global_
 dataset: packed
 prepare:
-  train: {input: {_target_: framework.pack.folder.FolderInput, path: photos/train, classes: null, label_pattern: null}}
-  val: {input: {_target_: framework.pack.folder.FolderInput, path: photos/val, classes: null, label_pattern: null}}
+  train: {input: {_target_: framework.input.folder.FolderInput, path: photos/train, classes: null, label_pattern: null}}
+  val: {input: {_target_: framework.input.folder.FolderInput, path: photos/val, classes: null, label_pattern: null}}
 """
 
 
@@ -152,7 +181,9 @@ def test_a_strange_class_is_named_before_anything_is_packed():
     Path("mine/recipes").mkdir(parents=True)
     Path("mine/recipes/animals.yaml").write_text(RECIPE)
     done = paceline("train", "--config-dir=mine", "recipes=animals")
-    assert (done.code, "error[D190]" in done.err, Path("packed").exists()) == (3, True, False), done.err
+    assert (done.code, "error[D190]" in done.err, Path("packed").exists()) == (3, True, False), (
+        done.err
+    )
 
 
 def test_what_is_packed_in_one_go_is_mapped_too():

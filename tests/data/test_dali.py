@@ -16,7 +16,9 @@ CROP = RandomResizedCrop([8, 8], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 def _images(images, **options):
     """(DALI's source, ours) over a store of these images."""
     path = write_store("x.h5", {"image": images, "label": np.arange(len(images))}, IMAGE_FIELDS)
-    return dali_source(path, 2, context=make_context(**options)), hdf5_source(path, context=make_context(**options))
+    return dali_source(path, 2, context=make_context(**options)), hdf5_source(
+        path, context=make_context(**options)
+    )
 
 
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
@@ -29,7 +31,9 @@ def test_raw_records_are_those_of_the_other_sources(suffix):
     expected.close()
 
 
-@pytest.mark.parametrize("transform", [None, Resize([8, 8], True, True), Resize([32, 32], True, True), CROP])
+@pytest.mark.parametrize(
+    "transform", [None, Resize([8, 8], True, True), Resize([32, 32], True, True), CROP]
+)
 def test_decoded_images_are_those_of_the_other_sources_within_a_tolerance(transform):
     pair = _images([jpeg(number, 20, 24) for number in range(6)], transform=transform)
     for found, expected in zip(pair[0].batches(1), pair[1].batches(1), strict=True):

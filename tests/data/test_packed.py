@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from framework.data.hdf5 import HDF5Store, hdf5_source
+from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.data.packed import packed_source
-from framework.data.page_cache import cached_share
 from framework.errors import ConfigError, ResourceError
-from framework.transform.flip import Flip
+from framework.store.hdf5_store import HDF5Store
+from framework.store.page_cache import cached_share
+from framework.transform.flip import FlipTransform
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import micros
-from tests.data.test_shards import write_directory
+from tests.store.test_shards import write_directory
 
 MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
 
@@ -21,7 +22,11 @@ MAKE = {"h5": hdf5_source, "lmdb": lmdb_source}
 @pytest.mark.parametrize("stage", ["ram", "device"])
 @pytest.mark.parametrize("shape", ["file", "directory"])
 def test_wherever_records_are_kept_the_batches_are_the_same(suffix, stage, shape):
-    path = write_store(f"x.{suffix}", make_records(20)) if shape == "file" else write_directory("x", [7], suffix)
+    path = (
+        write_store(f"x.{suffix}", make_records(20))
+        if shape == "file"
+        else write_directory("x", [7], suffix)
+    )
     alone, staged = (MAKE[suffix](path, where, context=make_context()) for where in ("none", stage))
     assert micros(staged) == micros(alone)
     alone.close()
@@ -68,7 +73,7 @@ def test_what_lies_in_memory_cannot_be_made_cold():
 def test_a_transform_and_the_device_are_refused_together():
     path = write_store("x.h5", make_records(9))
     with pytest.raises(ConfigError, match=r"C171.*a transform works on the host"):
-        hdf5_source(path, "device", context=make_context(transform=Flip(0.5, 0.0)))
+        hdf5_source(path, "device", context=make_context(transform=FlipTransform(0.5, 0.0)))
 
 
 def test_memory_is_given_back_by_a_close_and_by_an_error():
@@ -83,6 +88,6 @@ def test_memory_is_given_back_by_a_close_and_by_an_error():
 
 def stage_names():
     """This user's copies in memory."""
-    from framework.data.stage import MEMORY
+    from framework.store.staging import MEMORY
 
     return [path.name for path in MEMORY.glob("paceline-*")]

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts import Field
-from framework.data.folder import FolderStore
-from framework.data.hdf5 import HDF5Store
+from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
-from framework.data.stages import Stages
 from framework.errors import DataError
+from framework.measure.stopwatch import Stages
 from framework.order import draws
+from framework.store.folder_store import FolderStore
+from framework.store.hdf5_store import HDF5Store
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
@@ -46,7 +46,10 @@ def test_raw_images_are_scaled_where_the_transform_has_a_size():
     assert batch["label"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("float32", (3, 4, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("float32", (3, 4, 4)), ("uint8", (4, 4)), ("uint8", (5, 4, 4)), ("uint8", ())],
+)
 def test_raw_fields_that_are_no_images_are_not_scaled(dtype, shape):
     path = write_store("x.h5", {"x": np.ones((3, *shape), dtype)}, {"x": Field(dtype, shape)})
     assert _reader(HDF5Store(path), Resize([2, 2], True, True))(_ask(1))["x"].shape == (1, *shape)
@@ -60,13 +63,17 @@ def test_a_raw_image_and_its_file_are_transformed_alike():
     for image, window, index in zip(batch["image"], windows, [2, 1], strict=True):
         top, left, height, width, flip = window
         part = records["image"][index][:, top : top + height, left : left + width]
-        assert (height, width) != (4, 4) or np.array_equal(image.numpy(), part[:, :, :: -1 if flip else 1])
+        assert (height, width) != (4, 4) or np.array_equal(
+            image.numpy(), part[:, :, :: -1 if flip else 1]
+        )
 
 
 def test_outside_training_nothing_is_drawn():
     read = _reader(make_store("folder")[0], CROP)
     assert plain(read(_ask(1, 2, epoch=0))) == plain(read(_ask(1, 2, epoch=5)))
-    assert plain(read(_ask(1, 2, epoch=0, training=True))) != plain(read(_ask(1, 2, epoch=5, training=True)))
+    assert plain(read(_ask(1, 2, epoch=0, training=True))) != plain(
+        read(_ask(1, 2, epoch=5, training=True))
+    )
 
 
 def test_a_record_looks_the_same_in_any_batch():
@@ -83,14 +90,18 @@ def test_a_bad_image_is_named_by_its_file(data):
 
 
 def test_a_bad_image_in_a_store_is_named_by_its_number():
-    path = write_store("x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS)
+    path = write_store(
+        "x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS
+    )
     with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
         _reader(HDF5Store(path))(_ask(0, 1, 2))
 
 
 def test_images_of_different_sizes_are_named_by_the_odd_one():
     store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2, 20, 30)]))
-    with pytest.raises(DataError, match=r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"):
+    with pytest.raises(
+        DataError, match=r"D107.*in/c/002\.jpg.*\(3, 20, 30\).*\(3, 16, 12\).*transform=resize"
+    ):
         _reader(store)(_ask(0, 1, 2))
 
 
@@ -113,7 +124,9 @@ def _seconds(store, transform, request):
 def test_each_stage_of_image_files_has_the_time_of_its_own_work(monkeypatch, function):
     pace = slow_reading(monkeypatch)
     store = SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace)
-    found = _seconds(store, SlowTransform(Resize([5, 5], True, True), pace, function), _ask(0, 3, 1))
+    found = _seconds(
+        store, SlowTransform(Resize([5, 5], True, True), pace, function), _ask(0, 3, 1)
+    )
     expected = {"read": 1.0, "decode": 3 * (2.0 + 100.0), "transform": 10.0 + 3 * 1000.0}
     with_function = {"transform": 3 * (10.0 + 1000.0 + 10_000.0), "collate": 7.0}
     assert found == (expected if function is None else {**expected, **with_function})
@@ -125,7 +138,9 @@ def test_pixels_stored_raw_are_not_decoded(monkeypatch, function):
     store = SlowStore(make_store("hdf5")[0], pace)
     found = _seconds(store, SlowTransform(Resize([2, 6], True, True), pace, function), _ask(3, 0))
     expected = {"read": 1.0, "transform": 10.0 + 2 * 1000.0}
-    assert found == (expected if function is None else {**expected, "transform": 2 * 11_010.0, "collate": 7.0})
+    assert found == (
+        expected if function is None else {**expected, "transform": 2 * 11_010.0, "collate": 7.0}
+    )
 
 
 def test_records_that_are_only_gathered_are_only_read(monkeypatch):
@@ -143,7 +158,9 @@ def test_comparing_checksums_is_reading(monkeypatch, kind):
 
 def test_slices_and_joining_them_are_counted(monkeypatch):
     pace = slow_reading(monkeypatch)
-    read = BatchReader(SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace), make_context())
+    read = BatchReader(
+        SlowStore(FolderStore(write_folder("in", [jpeg(0)] * 4)), pace), make_context()
+    )
     work = read.begin(_ask(0, 3, 1))
     read.fill(work, 0, 2)
     read.fill(work, 2, 3)

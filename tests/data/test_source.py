@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from framework.data.hdf5 import HDF5Store, hdf5_source
-from framework.data.lmdb import LMDBStore, lmdb_source
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
 from framework.data.source import StoreSource, make_order
 from framework.errors import DataError
+from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from tests.conftest import make_context, make_records, write_store
@@ -38,7 +40,9 @@ def test_a_training_source_draws_and_another_does_not():
     images = {}
     for training in (True, False):
         source = make_source("folder", 6, transform=CROP, training=training, shuffle=False)
-        images[training] = [[batch["image"] for batch, *_ in micros(source, epoch)] for epoch in range(2)]
+        images[training] = [
+            [batch["image"] for batch, *_ in micros(source, epoch)] for epoch in range(2)
+        ]
         source.close()
     assert images[True][0] != images[True][1]
     assert images[False][0] == images[False][1]
@@ -57,8 +61,15 @@ def test_ranks_together_read_every_record_once():
     store, _ = make_store("hdf5", 10)
     seen = []
     for rank in range(2):
-        source = StoreSource(store, make_context(batch_size=4, rank=rank, world_size=2, accumulate=2))
-        seen += [index for batch, weight, _ in source.batches(0) if weight for index in batch["index"].tolist()]
+        source = StoreSource(
+            store, make_context(batch_size=4, rank=rank, world_size=2, accumulate=2)
+        )
+        seen += [
+            index
+            for batch, weight, _ in source.batches(0)
+            if weight
+            for index in batch["index"].tolist()
+        ]
     store.close()
     assert sorted(seen) == list(range(10))
 
@@ -127,7 +138,9 @@ print((sizes[-1] - sizes[1]) / (len(sizes) - 2))
 def test_memory_stays_as_it_is_from_epoch_to_epoch(kind, num):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", MEMORY.format(kind=kind, num=num)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=100, env=environment
+    )
     assert float(done.stdout) < 1 << 20  # bytes an epoch
 
 
@@ -155,12 +168,16 @@ def test_a_file_replaced_before_a_worker_opens_it_is_told(name, store):
     old.close()
 
 
-@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")])
+@pytest.mark.parametrize(
+    ("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")]
+)
 def test_each_stage_has_its_seconds_whoever_does_it(monkeypatch, num, kind):
     pace = slow_reading(monkeypatch)
     store = SlowStore(make_store("folder", 10)[0], pace)
     transform = SlowTransform(Resize([5, 5], True, True), pace)
-    context = make_context(4, num, kind, transform, start_method="fork" if kind == "process" else None)
+    context = make_context(
+        4, num, kind, transform, start_method="fork" if kind == "process" else None
+    )
     source = StoreSource(store, context)
     source.sample(5)  # is not counted
     assert len(micros(source)) == 3

@@ -6,7 +6,9 @@ from tests.contract.cases import plain
 
 
 def _source(num_records=20, **options):
-    return SyntheticSource("no/such/file", (3, 4, 5), 7, num_records, context=make_context(**options))
+    return SyntheticSource(
+        "no/such/file", (3, 4, 5), 7, num_records, context=make_context(**options)
+    )
 
 
 def test_images_and_labels_have_the_asked_shape_and_range():
@@ -25,7 +27,10 @@ def test_it_is_one_batch_for_ever():
 
 def test_memory_holds_one_batch_whatever_the_number_of_records():
     source = _source(num_records=10**5)
-    assert source.sample(4)["image"].data_ptr() == next(source.batches(0, start=10**4)).batch["image"].data_ptr()
+    assert (
+        source.sample(4)["image"].data_ptr()
+        == next(source.batches(0, start=10**4)).batch["image"].data_ptr()
+    )
 
 
 def test_pixels_use_the_whole_range():
@@ -37,7 +42,9 @@ def test_pixels_use_the_whole_range():
 def test_the_seed_decides_the_pixels():
     def image(seed):
         context = make_context()
-        return SyntheticSource("x", (1, 8, 8), 2, 4, context=type(context)(context.order, context.transform, seed=seed)).sample(4)
+        return SyntheticSource(
+            "x", (1, 8, 8), 2, 4, context=type(context)(context.order, context.transform, seed=seed)
+        ).sample(4)
 
     assert plain(image(1)) == plain(image(1))
     assert plain(image(1)) != plain(image(2))

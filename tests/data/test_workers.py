@@ -13,17 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts import LoaderContext
+from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.reader import Request, Timed, Work
+from framework.data.reader import ReadWork, Request, Timed
 from framework.data.source import StoreSource
 from framework.data.workers import AHEAD, Workers
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, UserCodeError  # noqa: F401  # for SCRIPT
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
-from tests.conftest import children_of_this_process, make_context, make_records, settled, write_store
+from tests.conftest import (
+    children_of_this_process,
+    make_context,
+    make_records,
+    settled,
+    write_store,
+)
 from tests.contract.cases import IMAGE_FIELDS, jpeg, micros
 from tests.forks import forked
 
@@ -45,10 +51,12 @@ class Reading:
         return Timed(self.read(request), [{"read": 1.0}])
 
     def begin(self, request):
-        return Work(request, {})
+        return ReadWork(request, {})
 
     def fill(self, work, start, stop):
-        work.parts[start] = self.read(work.request._replace(indices=work.request.indices[start:stop]))
+        work.parts[start] = self.read(
+            work.request._replace(indices=work.request.indices[start:stop])
+        )
         work.slices_s.append({"read": 1.0})
 
     def finish(self, work):
@@ -104,7 +112,9 @@ def make():
 def test_results_come_in_the_order_of_the_requests(make, num, kind):
     workers = make(_read, num, kind)
     for count in (25, 0, 1, 7):
-        assert [int(batch["index"]) for batch in workers.map(_requests(count))] == list(range(0, 10 * count, 10))
+        assert [int(batch["index"]) for batch in workers.map(_requests(count))] == list(
+            range(0, 10 * count, 10)
+        )
 
 
 @pytest.mark.parametrize(("num", "kind"), KINDS)
@@ -144,7 +154,9 @@ def test_a_closed_iterator_leaves_no_old_result_to_the_next(make, num, kind):
 
 
 def test_any_error_in_a_process_comes_back_in_words_that_name_the_records(make):
-    words = r"U100.*test_workers\.py:\d+: in _stumble: LookupError: a user's mistake \(records \[3\]"
+    words = (
+        r"U100.*test_workers\.py:\d+: in _stumble: LookupError: a user's mistake \(records \[3\]"
+    )
     with pytest.raises(UserCodeError, match=words):
         list(make(_stumble, 2, "process").map(_requests(9)))
 
@@ -189,7 +201,9 @@ def test_threads_are_other_threads_of_this_process(make):
 
 def test_processes_are_as_many_as_asked_and_live_from_epoch_to_epoch(make):
     workers = make(_who, 2, "process")
-    first, second = ({int(batch["process"]) for batch in workers.map(_requests(8))} for _ in range(2))
+    first, second = (
+        {int(batch["process"]) for batch in workers.map(_requests(8))} for _ in range(2)
+    )
     assert len(first) == 2
     assert first == second
     assert HERE not in first
@@ -197,7 +211,9 @@ def test_processes_are_as_many_as_asked_and_live_from_epoch_to_epoch(make):
 
 def test_threads_take_only_a_few_requests_ahead(make):
     taken = []
-    results = make(_read, 2, "thread").map(taken.append(request) or request for request in _requests(50))
+    results = make(_read, 2, "thread").map(
+        taken.append(request) or request for request in _requests(50)
+    )
     next(results)
     assert len(taken) == AHEAD + 1
     results.close()
@@ -207,7 +223,9 @@ def test_an_early_close_of_threads_leaves_none(make):
     results = make(_read, 2, "thread").map(_requests(50))
     next(results)
     results.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-reader")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("paceline-reader")
+    ]
 
 
 def test_closing_ends_the_processes():
@@ -283,7 +301,10 @@ def _timeout():
     raise TimeoutError("of the user's own")
 
 
-FAULTS = {fault.__name__[1:]: fault for fault in (_ordinary, _local, _awkward, _mute, _huge, _group, _lines, _timeout)}
+FAULTS = {
+    fault.__name__[1:]: fault
+    for fault in (_ordinary, _local, _awkward, _mute, _huge, _group, _lines, _timeout)
+}
 
 
 class Faulty:
@@ -295,7 +316,9 @@ class Faulty:
         self.fault, self.first = fault, first
 
     def windows(self, sizes, draws):
-        return torch.cat([torch.zeros_like(sizes), sizes, torch.zeros(len(sizes), 1, dtype=torch.int64)], dim=1)
+        return torch.cat(
+            [torch.zeros_like(sizes), sizes, torch.zeros(len(sizes), 1, dtype=torch.int64)], dim=1
+        )
 
     def function(self, images, seed):
         if images["image"].reshape(-1)[:3].tolist() == self.first:
@@ -321,14 +344,21 @@ def _source(fault, suffix="h5", **options):
     path = write_store(f"x.{suffix}", records)
     first = records["image"][5].transpose(1, 2, 0).reshape(-1)[:3].tolist()
     make = {"h5": hdf5_source, "lmdb": lmdb_source}[suffix]
-    return make(path, context=make_context(shuffle=False, transform=Faulty(fault, first), **options))
+    return make(
+        path, context=make_context(shuffle=False, transform=Faulty(fault, first), **options)
+    )
 
 
-LOADERS = {"plain": lambda c: PlainLoader(False, context=c), "prefetch": lambda c: PrefetchLoader(2, False, context=c)}
+LOADERS = {
+    "plain": lambda c: PlainLoader(False, context=c),
+    "prefetch": lambda c: PrefetchLoader(2, False, context=c),
+}
 
 
 def _loader(name, source):
-    return LOADERS[name](LoaderContext(source, torch.device("cpu"), lambda batch, _: batch, HostClock()))
+    return LOADERS[name](
+        LoaderContext(source, torch.device("cpu"), lambda batch, _: batch, HostClock())
+    )
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -338,7 +368,9 @@ def test_whatever_a_function_raises_is_one_line_that_names_the_record(fault, num
     loader = _loader(loader, _source(FAULTS[fault], num_workers=num, worker_kind=kind))
     batches = loader.epoch(0)
     assert next(batches).batch["index"].tolist() == [0, 1, 2, 3]
-    words = rf"^error\[U100\]: .*test_workers\.py:\d+: in _{fault}: .*\(x\.h5: record 5 \(record-5\)\)"
+    words = (
+        rf"^error\[U100\]: .*test_workers\.py:\d+: in _{fault}: .*\(x\.h5: record 5 \(record-5\)\)"
+    )
     with pytest.raises(DataError, match=words) as caught:
         next(batches)
     assert "\n" not in str(caught.value)
@@ -357,17 +389,28 @@ def test_an_interrupt_in_a_function_ends_the_epoch_and_hangs_nobody(num, kind, l
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_hung_process_is_an_error_within_its_time(loader):
-    loader = _loader(loader, _source(_sleep, num_workers=2, worker_kind="process", worker_timeout_s=1.0))
-    with pytest.raises(ResourceError, match=r"^error\[R106\].*workers\.timeout_s = 1: no batch came within that time"):
+    loader = _loader(
+        loader, _source(_sleep, num_workers=2, worker_kind="process", worker_timeout_s=1.0)
+    )
+    with pytest.raises(
+        ResourceError,
+        match=r"^error\[R106\].*workers\.timeout_s = 1: no batch came within that time",
+    ):
         list(loader.epoch(0))
     loader.close()
 
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_killed_process_is_an_error(loader):
-    script = SCRIPT.format(fault="_kill", loader=loader, options="num_workers=2, worker_kind='process', worker_timeout_s=60.0")
+    script = SCRIPT.format(
+        fault="_kill",
+        loader=loader,
+        options="num_workers=2, worker_kind='process', worker_timeout_s=60.0",
+    )
     done = run_script(script)
-    assert re.match(r"error\[R102\]: workers\.num = 2: a worker process was lost", done.stdout), done.stderr
+    assert re.match(r"error\[R102\]: workers\.num = 2: a worker process was lost", done.stdout), (
+        done.stderr
+    )
     assert done.returncode == 0
 
 
@@ -387,14 +430,24 @@ def run_script(script, limit_s=60):
     """A program of its own, in this directory; killed, with its group, where it takes longer."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=limit_s, env=environment
+        [sys.executable, "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        env=environment,
     )
 
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_program_with_a_hung_thread_says_so_and_ends(loader):
-    script = SCRIPT.format(fault="_sleep", loader=loader, options="num_workers=2, worker_timeout_s=1.0")
-    assert re.match(r"error\[R106\]: workers\.timeout_s = 1: no batch came within that time", run_script(script).stdout)
+    script = SCRIPT.format(
+        fault="_sleep", loader=loader, options="num_workers=2, worker_timeout_s=1.0"
+    )
+    assert re.match(
+        r"error\[R106\]: workers\.timeout_s = 1: no batch came within that time",
+        run_script(script).stdout,
+    )
 
 
 def test_a_source_closed_with_a_hung_process_leaves_none():
@@ -428,7 +481,10 @@ def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
     expected = [micros(alone, epoch) for epoch in range(2)]  # its file is open from here on
     for num in (1, 2):
         source = StoreSource(
-            alone.store, make_context(shuffle=False, num_workers=num, worker_kind="process", start_method=method)
+            alone.store,
+            make_context(
+                shuffle=False, num_workers=num, worker_kind="process", start_method=method
+            ),
         )
         assert [micros(source, epoch) for epoch in range(2)] == expected
         source.workers.close()
@@ -438,8 +494,12 @@ def test_processes_started_in_any_way_give_the_same_batches(method, suffix):
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_outlive_the_thread_that_started_them(method, loader):
-    loader = _loader(loader, _source(_nothing, num_workers=2, worker_kind="process", start_method=method))
-    epochs = [[micro.batch["index"].tolist() for micro in loader.epoch(epoch)] for epoch in range(3)]
+    loader = _loader(
+        loader, _source(_nothing, num_workers=2, worker_kind="process", start_method=method)
+    )
+    epochs = [
+        [micro.batch["index"].tolist() for micro in loader.epoch(epoch)] for epoch in range(3)
+    ]
     assert epochs == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]] * 3
     loader.close()
 
@@ -473,7 +533,9 @@ def is_running(pid):
         return False
 
 
-@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")])
+@pytest.mark.parametrize(
+    ("num", "kind"), [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")]
+)
 def test_memory_of_a_batch_is_not_written_again(num, kind):
     source = _source(_nothing, num_workers=num, worker_kind=kind)
     kept, copies = [], []
@@ -481,7 +543,11 @@ def test_memory_of_a_batch_is_not_written_again(num, kind):
         for micro in source.batches(epoch):
             kept.append(micro.batch)
             copies.append({name: tensor.clone() for name, tensor in micro.batch.items()})
-    assert all(torch.equal(one[name], other[name]) for one, other in zip(kept, copies, strict=True) for name in one)
+    assert all(
+        torch.equal(one[name], other[name])
+        for one, other in zip(kept, copies, strict=True)
+        for name in one
+    )
     source.close()
 
 
@@ -490,7 +556,9 @@ def test_memory_of_a_batch_is_not_written_again(num, kind):
 def test_slices_of_a_batch_make_the_batch(num, batch_size):
     records = {"image": [jpeg(number) for number in range(65)], "label": np.arange(65)}
     path = write_store("x.h5", records, IMAGE_FIELDS)
-    alone, shared = (hdf5_source(path, context=make_context(batch_size, num_workers=n)) for n in (0, num))
+    alone, shared = (
+        hdf5_source(path, context=make_context(batch_size, num_workers=n)) for n in (0, num)
+    )
     assert micros(shared) == micros(alone)
     alone.close()
     shared.close()

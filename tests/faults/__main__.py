@@ -42,7 +42,9 @@ def saves(times: int, seed: int) -> Iterator[Row]:
         place = training.make_place(Path(folder))
         for point in training.POINTS:
             attempt = partial(training.killed_while_saving, place, point)
-            yield repeat(f"kill -9 in a save, at {point}", attempt, -(-times // len(training.POINTS)), seed)
+            yield repeat(
+                f"kill -9 in a save, at {point}", attempt, -(-times // len(training.POINTS)), seed
+            )
 
 
 def ddp(times: int, seed: int) -> Iterator[Row]:
@@ -58,21 +60,40 @@ def restarts(times: int, seed: int) -> Iterator[Row]:
         fault = "kill -9 of a rank of two, max_restarts=3: at work again in 15 s, the same bits"
         yield repeat(fault, partial(ranks.killed_and_started_again, place), times, seed, lanes=1)
         fault = "kill -9 of a rank that another waits for at the start: all down in 15 s"
-        yield repeat(fault, partial(ranks.one_killed_while_they_meet, place), max(1, times // 10), seed, lanes=1)
+        yield repeat(
+            fault,
+            partial(ranks.one_killed_while_they_meet, place),
+            max(1, times // 10),
+            seed,
+            lanes=1,
+        )
 
 
 def flips(times: int, seed: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         whole = states.make_state(Path(folder, "state.pt"))
         yield repeat(
-            "bits of a checkpoint flipped, or cut off: told before unpickling", partial(states.is_told, whole), times, seed
+            "bits of a checkpoint flipped, or cut off: told before unpickling",
+            partial(states.is_told, whole),
+            times,
+            seed,
         )
 
 
 CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
-    "kills": (partial(of_one_process, "kill -9 in training, gone on with, the same bits", training.killed_at_random), 500),
+    "kills": (
+        partial(
+            of_one_process,
+            "kill -9 in training, gone on with, the same bits",
+            training.killed_at_random,
+        ),
+        500,
+    ),
     "saves": (saves, 140),
-    "stops": (partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop), 100),
+    "stops": (
+        partial(of_one_process, "SIGTERM, SIGUSR1: saved, nothing lost", training.told_to_stop),
+        100,
+    ),
     "starts": (starting.rows, 1000),
     "ddp": (ddp, 30),
     "restarts": (restarts, 50),
@@ -112,7 +133,14 @@ def write(rows: list[Row], seed: int) -> None:
     """The table as a file, with what it was found on."""
     found = machine()
     where = f"{found['num_cores']} cores of {found['processor']}, {found['platform']}"
-    lines = [f"# Faults, {time.strftime('%F')}", "", f"`make faults`, seed {seed}; {where}.", "", HEAD, *map(told, rows)]
+    lines = [
+        f"# Faults, {time.strftime('%F')}",
+        "",
+        f"`make faults`, seed {seed}; {where}.",
+        "",
+        HEAD,
+        *map(told, rows),
+    ]
     lines += [f"- {line}" for row in rows for line in row.failed]
     path = Path(__file__).parents[2] / "benchmarks" / f"{time.strftime('%F')}_faults.md"
     path.write_text("\n".join(lines) + "\n")

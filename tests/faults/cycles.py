@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from framework.contracts import LoaderContext
+from framework.contracts.loader import LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
@@ -26,7 +26,9 @@ from tests.faults.lanes import Row, repeat
 COUNT, BATCH = 40, 4
 WAIT_S = 5.0
 SERIES = 100  # cycles over which memory is looked at
-MOST_GROWTH = 32 << 10  # bytes a cycle: less than a batch or a stack, more than what the allocator's pages come and go by
+MOST_GROWTH = (
+    32 << 10
+)  # bytes a cycle: less than a batch or a stack, more than what the allocator's pages come and go by
 LOADERS = {
     "plain": lambda context: PlainLoader(True, context=context),
     "prefetch": lambda context: PrefetchLoader(2, True, context=context),
@@ -35,7 +37,9 @@ LOADERS = {
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
-    yield repeat("a loader opened, left in any way, closed: nothing stays", leaves_nothing, times, seed)
+    yield repeat(
+        "a loader opened, left in any way, closed: nothing stays", leaves_nothing, times, seed
+    )
     yield repeat(f"memory over {SERIES} such cycles", memory_stays, -(-times // SERIES), seed)
 
 
@@ -125,7 +129,18 @@ def twice(loader, draw: random.Random) -> None:
     whole(loader, draw)
 
 
-ENDINGS = (closed, dropped, whole, broken_off, failed_step, thrown_into, failed_augment, two_alive, source_closed, twice)
+ENDINGS = (
+    closed,
+    dropped,
+    whole,
+    broken_off,
+    failed_step,
+    thrown_into,
+    failed_augment,
+    two_alive,
+    source_closed,
+    twice,
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- what stays behind
@@ -133,9 +148,16 @@ ENDINGS = (closed, dropped, whole, broken_off, failed_step, thrown_into, failed_
 
 def make(name: str, kind: str, num_workers: int, worker_kind: str, size: list[int] | None):
     transform = NoTransform() if size is None else Resize(size, True, True)
-    options = {"num_workers": num_workers, "worker_kind": worker_kind, "transform": transform, "verify": "first_epoch"}
+    options = {
+        "num_workers": num_workers,
+        "worker_kind": worker_kind,
+        "transform": transform,
+        "verify": "first_epoch",
+    }
     source = make_source(kind, COUNT, batch_size=BATCH, seed=5, **options)
-    return LOADERS[name](LoaderContext(source, torch.device("cpu"), lambda batch, epoch: batch, HostClock()))
+    return LOADERS[name](
+        LoaderContext(source, torch.device("cpu"), lambda batch, epoch: batch, HostClock())
+    )
 
 
 def cycle(parts: tuple, ending: Callable, draw: random.Random) -> None:

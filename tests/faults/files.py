@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from tests.contract.cases import pixels
-from tests.data import test_golden_pixels as golden
-from tests.data.test_golden_pixels import saved
-from tests.data.test_jpeg import encoded
+from tests.image import test_golden_pixels as golden
+from tests.image.test_golden_pixels import saved
+from tests.image.test_jpeg import encoded
 
 ADAM7 = (
     (0, 0, 8, 8),
@@ -76,15 +76,26 @@ def images() -> dict[str, bytes]:
         "tiff 16 bits RGB": cv2.imencode(".tiff", deep)[1].tobytes(),
         "bmp large": saved(photo, "bmp"),
     }
-    noted = {name: data for name, data in golden.ACCEPTED.items() if "EXIF" not in name or name.endswith("6")}
+    noted = {
+        name: data
+        for name, data in golden.ACCEPTED.items()
+        if "EXIF" not in name or name.endswith("6")
+    }
     refused = {name: data for name, (data, _) in golden.REFUSED.items()}
-    return {**{f"jpeg {name}" if name in golden.JPEG else name: data for name, data in noted.items()}, **refused, **rare, **large}
+    return {
+        **{f"jpeg {name}" if name in golden.JPEG else name: data for name, data in noted.items()},
+        **refused,
+        **rare,
+        **large,
+    }
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
     """``data`` damaged in one to three ways."""
     for _ in range(draw.choice((1, 1, 2, 3))):
-        data = draw.choice((flipped, flipped, cut_off, spliced, enlarged, enlarged, in_the_head, repeated))(data, draw)
+        data = draw.choice(
+            (flipped, flipped, cut_off, spliced, enlarged, enlarged, in_the_head, repeated)
+        )(data, draw)
     return mended(data) if data.startswith(b"\x89PNG") and draw.random() < 0.8 else data
 
 
@@ -115,14 +126,24 @@ def enlarged(data: bytes, draw: random.Random) -> bytes:
         size = struct.pack(">HH", *(draw.choice((0, 1, 500, 8000, 16000, 65535)) for _ in range(2)))
         return data[: frame + 5] + size + data[frame + 9 :]
     at = draw.randint(4, 40)
-    number = draw.choice([*EXTREMES, struct.pack(">I", draw.choice((500, 7000))), struct.pack("<I", draw.choice((500, 7000)))])
+    number = draw.choice(
+        [
+            *EXTREMES,
+            struct.pack(">I", draw.choice((500, 7000))),
+            struct.pack("<I", draw.choice((500, 7000))),
+        ]
+    )
     return data[:at] + number + data[at + len(number) :]
 
 
 def in_the_head(data: bytes, draw: random.Random) -> bytes:
     """Another byte where a file says what it is."""
     at = draw.randrange(min(len(data), 100)) if data else 0
-    return data[:at] + bytes([draw.choice((0, 1, 2, 3, 8, 16, 255, draw.randrange(256)))]) + data[at + 1 :]
+    return (
+        data[:at]
+        + bytes([draw.choice((0, 1, 2, 3, 8, 16, 255, draw.randrange(256)))])
+        + data[at + 1 :]
+    )
 
 
 def repeated(data: bytes, draw: random.Random) -> bytes:

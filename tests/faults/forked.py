@@ -20,8 +20,8 @@ import pytest
 import torch._dynamo  # noqa: F401  # optimizers import it, which takes a second: here once, instead of in every process
 
 import framework.run  # noqa: F401  # the commands import it when they are sure that they need it
-from framework.cli.main import run
-from framework.stopping import install
+from framework.main import run
+from framework.system.stopping import install
 from tests.cli.command import Done
 from tests.forks import forked
 
@@ -38,7 +38,9 @@ class Command:
     A context: nothing of it lives on behind. ``traced``: it waits for a tracer.
     """
 
-    def __init__(self, *words: str, before: Callable[[], Any] | None = None, traced: bool = False) -> None:
+    def __init__(
+        self, *words: str, before: Callable[[], Any] | None = None, traced: bool = False
+    ) -> None:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self._up, up = os.pipe()
         self.process = forked(self._do, words, before, traced, up)
@@ -46,12 +48,16 @@ class Command:
         os.read(self._up, 1)  # signals have their meaning from here on
         self.pid: int = self.process.pid or 0
 
-    def _do(self, words: tuple[str, ...], before: Callable[[], Any] | None, traced: bool, up: int) -> None:
+    def _do(
+        self, words: tuple[str, ...], before: Callable[[], Any] | None, traced: bool, up: int
+    ) -> None:
         os.setsid()
         faulthandler.disable()  # pytest's: it would tell of a SIGBUS that is the test's own
         os.dup2(self.out.fileno(), 1)
         os.dup2(self.err.fileno(), 2)
-        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # where it hangs, if it does
+        faulthandler.register(
+            signal.SIGUSR2, file=2, all_threads=True
+        )  # where it hangs, if it does
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)  # as Python's own
         install()  # as the console script does in its first line
@@ -100,7 +106,9 @@ class Command:
         self.err.close()
 
 
-def paceline(*words: str, before: Callable[[], Any] | None = None, limit_s: float = LIMIT_S) -> Done:
+def paceline(
+    *words: str, before: Callable[[], Any] | None = None, limit_s: float = LIMIT_S
+) -> Done:
     """``paceline WORDS``, to its end."""
     with Command(*words, before=before) as command:
         return command.wait(limit_s)
@@ -109,8 +117,17 @@ def paceline(*words: str, before: Callable[[], Any] | None = None, limit_s: floa
 def is_one_line(done: Done, number: str, code: int, *words: str) -> bool:
     """Whether it ended with that exit code and exactly one error line, the last, of that number; each of ``words`` is in it."""
     found = [line for line in done.err.splitlines() if re.match(r"error\[[A-Z]\d+\]: ", line)]
-    good = len(found) == 1 and done.err.splitlines()[-1:] == found and "Traceback" not in done.err + done.out
-    good = good and found[0].startswith(f"error[{number}]: ") and done.code == code and all(word in found[0] for word in words)
+    good = (
+        len(found) == 1
+        and done.err.splitlines()[-1:] == found
+        and "Traceback" not in done.err + done.out
+    )
+    good = (
+        good
+        and found[0].startswith(f"error[{number}]: ")
+        and done.code == code
+        and all(word in found[0] for word in words)
+    )
     assert good, f"exit code {done.code}\n{done.out}\n{done.err}"
     return good
 
@@ -159,18 +176,26 @@ def no_privileges() -> None:
 def _strace_works() -> bool:
     if shutil.which("strace") is None:
         return False
-    done = subprocess.run(["strace", "-o", os.devnull, "-e", "trace=none", "true"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["strace", "-o", os.devnull, "-e", "trace=none", "true"], capture_output=True, check=False
+    )
     return done.returncode == 0
 
 
-needs_strace = pytest.mark.skipif(not _strace_works(), reason="strace is not here, or may not trace")
+needs_strace = pytest.mark.skipif(
+    not _strace_works(), reason="strace is not here, or may not trace"
+)
 
 
 @contextmanager
-def traced(*words: str, options: tuple[str, ...], before: Callable[[], Any] | None = None) -> Iterator[Command]:
+def traced(
+    *words: str, options: tuple[str, ...], before: Callable[[], Any] | None = None
+) -> Iterator[Command]:
     """``paceline WORDS`` with all its processes under strace, whose log is ``trace.txt``."""
     with Command(*words, before=before, traced=True) as command:
-        strace = subprocess.Popen(["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options])
+        strace = subprocess.Popen(
+            ["strace", "-f", "-qq", "-y", "-o", "trace.txt", "-p", str(command.pid), *options]
+        )
         try:
             yield command
         finally:

@@ -33,7 +33,11 @@ def guarded(work: Callable[..., str], *arguments: object, wait_s: float = WAIT_S
     except EOFError:
         child.join()
         hangs = child.exitcode == -signal.SIGXCPU
-        said = f"hangs: more than {LIMIT_S} s of work" if hangs else f"crashed: exit code {child.exitcode}"
+        said = (
+            f"hangs: more than {LIMIT_S} s of work"
+            if hangs
+            else f"crashed: exit code {child.exitcode}"
+        )
     if child.is_alive():
         child.kill()
     child.join()
@@ -45,7 +49,9 @@ def _do(work: Callable[..., str], arguments: tuple[object, ...], send: Connectio
     faulthandler.disable()
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False) for number in (1, 2))
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False) for number in (1, 2)
+    )
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _kilobytes("VmRSS")
     resource.setrlimit(resource.RLIMIT_AS, (1024 * _kilobytes("VmSize") + SPARE_BYTES,) * 2)

@@ -23,19 +23,17 @@ import lmdb
 import numpy as np
 import torch
 
-from framework import checkpoint
-from framework.checkpoint import read_state, save_state
+from framework.train import checkpoint
+from framework.train.checkpoint import read_state, save_state
 from tests.cli.command import Done
 from tests.conftest import edited_manifest, make_records, write_store
-from tests.data import test_hdf5 as plants
 from tests.faults.forked import paceline
 from tests.faults.lanes import Row, repeat
+from tests.store import test_hdf5_store as plants
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"
-EVIL = (
-    f"open({CANARY!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Module):\n    pass\ndef run(*_, **__):\n    return {{}}\n"
-)
+EVIL = f"open({CANARY!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Module):\n    pass\ndef run(*_, **__):\n    return {{}}\n"
 BOX = "box"  # where the command stands; what is beside it must stay as it was
 
 
@@ -161,7 +159,12 @@ def zipped(*members: tuple[str, bytes]) -> bytes:
 def good_and_bad() -> bytes:
     """Two members of one name: which one is read differs from reader to reader."""
     evil = pickle.dumps(Reduced(os.system, TOUCH), 2)
-    return zipped(("x/data.pkl", pickle.dumps({}, 2)), ("x/data.pkl", evil), ("x/version", b"3\n"), ("x/byteorder", b"little"))
+    return zipped(
+        ("x/data.pkl", pickle.dumps({}, 2)),
+        ("x/data.pkl", evil),
+        ("x/version", b"3\n"),
+        ("x/byteorder", b"little"),
+    )
 
 
 def tarred() -> bytes:
@@ -189,21 +192,42 @@ BYTES: dict[str, Callable[[], bytes]] = {
     "pickle of protocol 0": lambda: pickle.dumps(Reduced(os.system, TOUCH), 0),
     "npy of objects": numpy_objects,
     "zip of nothing": zipped,
-    "zip with code": lambda: zipped(("x/data.pkl", pickle.dumps({}, 2)), ("x/code/__torch__.py", EVIL.encode())),
-    "TorchScript": lambda: zipped(("x/constants.pkl", pickle.dumps(Reduced(os.system, TOUCH), 2)), ("x/data.pkl", b"\x80\x02N.")),
+    "zip with code": lambda: zipped(
+        ("x/data.pkl", pickle.dumps({}, 2)), ("x/code/__torch__.py", EVIL.encode())
+    ),
+    "TorchScript": lambda: zipped(
+        ("x/constants.pkl", pickle.dumps(Reduced(os.system, TOUCH), 2)),
+        ("x/data.pkl", b"\x80\x02N."),
+    ),
     "names that lead out": lambda: zipped(("../../x/data.pkl", pickle.dumps({}, 2))),
 }
 
 
 def checkpoints() -> list[Payload]:
-    found = [Payload(f"state is {name}", partial(state_with, "", make), (4,)) for name, make in CALLS.items()]
-    found += [Payload(f"{place} is os.system", partial(state_with, place, CALLS["os.system"]), (4,)) for place in PLACES]
+    found = [
+        Payload(f"state is {name}", partial(state_with, "", make), (4,))
+        for name, make in CALLS.items()
+    ]
+    found += [
+        Payload(f"{place} is os.system", partial(state_with, place, CALLS["os.system"]), (4,))
+        for place in PLACES
+    ]
     found += [Payload("nested deep", nested, (4,))]
-    found += [Payload(f"file is {name}", partial(other_bytes, make), (4,)) for name, make in BYTES.items()]
-    found += [Payload(f"file is {name}, bare", partial(other_bytes, make, False), (4,)) for name, make in list(BYTES.items())[:4]]
-    kinds = [(place, value) for place in ("model", "progress", "optimizer", "generators") for value in STRANGERS[:4]]
+    found += [
+        Payload(f"file is {name}", partial(other_bytes, make), (4,)) for name, make in BYTES.items()
+    ]
+    found += [
+        Payload(f"file is {name}, bare", partial(other_bytes, make, False), (4,))
+        for name, make in list(BYTES.items())[:4]
+    ]
+    kinds = [
+        (place, value)
+        for place in ("model", "progress", "optimizer", "generators")
+        for value in STRANGERS[:4]
+    ]
     return found + [
-        Payload(f"{place} = {value!r}", partial(state_with, place, lambda v=value: v), (4,)) for place, value in kinds
+        Payload(f"{place} = {value!r}", partial(state_with, place, lambda v=value: v), (4,))
+        for place, value in kinds
     ]
 
 
@@ -232,36 +256,70 @@ TARGETS: dict[str, dict[str, Any]] = {
     "shutil.copy": {"src": "evil.py", "dst": CANARY},
     "hydra.utils.instantiate": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
     "hydra.utils.call": {"config": {"_target_": "os.system", "_args_": [TOUCH]}},
-    "framework.cli.main.os.system": {"_args_": [TOUCH]},
+    "framework.main.os.system": {"_args_": [TOUCH]},
     "framework.run.subprocess.call": {"_args_": [["touch", CANARY]]},
-    "framework.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
-    "framework.durable.write_text": {"_args_": [CANARY, "x"]},
-    "framework.parallel.launch.launch": {"num_processes": 1, "module": "evil", "arguments": [], "environment": {}},
-    "framework.cli.main.run": {"_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]},
-    "framework.model.digits.nn.modules.module.warnings.sys.modules": {},
-    "framework.pack.list.csv.csv.sys.exit": {},
+    "framework.train.checkpoint.torch.load": {"_args_": ["evil.pt"], "weights_only": False},
+    "framework.system.durable.write_text": {"_args_": [CANARY, "x"]},
+    "framework.parallel.launch.start_ranks.launch": {
+        "num_processes": 1,
+        "module": "evil",
+        "arguments": [],
+        "environment": {},
+    },
+    "framework.main.run": {
+        "_args_": [["train", "model={_target_: evil.Net}", "allow_targets=[evil]"]]
+    },
+    "paceline_examples.digits_net.nn.modules.module.warnings.sys.modules": {},
+    "framework.input.list.csv.csv.sys.exit": {},
     "torch.nn.modules.module.functools.partial": {"_args_": ["evil.run"]},
     "torch.nn.Module.__init__.__globals__": {},
     "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
     "torch.optim.optimizer.torch.load": {"_args_": ["evil.pt"]},
     "torch.nn.Sequential": {"_args_": [{"_target_": "os.system", "_args_": [TOUCH]}]},
-    "torch.nn.Linear": {"in_features": {"_target_": "posix.system", "_args_": [TOUCH], "_partial_": False}, "out_features": 1},
+    "torch.nn.Linear": {
+        "in_features": {"_target_": "posix.system", "_args_": [TOUCH], "_partial_": False},
+        "out_features": 1,
+    },
 }
 HYDRA: dict[str, Any] = {
     "callbacks": {"callbacks": {"x": {"_target_": "os.system", "_args_": [TOUCH]}}},
-    "env_set": {"job": {"env_set": {"PATH": ".", "LD_PRELOAD": "./evil.so", "PACELINE_ALLOW_TARGETS": "evil"}}},
-    "job_logging file": {
-        "job_logging": {"handlers": {"x": {"class": "logging.FileHandler", "filename": CANARY}}, "root": {"handlers": ["x"]}}
+    "env_set": {
+        "job": {
+            "env_set": {"PATH": ".", "LD_PRELOAD": "./evil.so", "PACELINE_ALLOW_TARGETS": "evil"}
+        }
     },
-    "job_logging factory": {"job_logging": {"handlers": {"x": {"()": "evil.run"}}, "root": {"handlers": ["x"]}}},
-    "job_logging ext": {"job_logging": {"formatters": {"x": {"format": "ext://evil.run"}}, "root": {"handlers": []}}},
-    "hydra_logging": {"hydra_logging": {"handlers": {"x": {"class": "evil.Net"}}, "root": {"handlers": ["x"]}}},
-    "launcher": {"mode": "MULTIRUN", "launcher": {"_target_": "evil.Net"}, "sweeper": {"params": {"seed": "1,2"}}},
+    "job_logging file": {
+        "job_logging": {
+            "handlers": {"x": {"class": "logging.FileHandler", "filename": CANARY}},
+            "root": {"handlers": ["x"]},
+        }
+    },
+    "job_logging factory": {
+        "job_logging": {"handlers": {"x": {"()": "evil.run"}}, "root": {"handlers": ["x"]}}
+    },
+    "job_logging ext": {
+        "job_logging": {"formatters": {"x": {"format": "ext://evil.run"}}, "root": {"handlers": []}}
+    },
+    "hydra_logging": {
+        "hydra_logging": {"handlers": {"x": {"class": "evil.Net"}}, "root": {"handlers": ["x"]}}
+    },
+    "launcher": {
+        "mode": "MULTIRUN",
+        "launcher": {"_target_": "evil.Net"},
+        "sweeper": {"params": {"seed": "1,2"}},
+    },
     "sweeper": {"mode": "MULTIRUN", "sweeper": {"_target_": "evil.Net", "params": {"seed": "1,2"}}},
     "sweep of targets": {"mode": "MULTIRUN", "sweeper": {"params": {"model._target_": "evil.Net"}}},
-    "sweep allows": {"mode": "MULTIRUN", "sweeper": {"params": {"allow_targets": "[evil]", "model._target_": "evil.Net"}}},
+    "sweep allows": {
+        "mode": "MULTIRUN",
+        "sweeper": {"params": {"allow_targets": "[evil]", "model._target_": "evil.Net"}},
+    },
     "run.dir": {"run": {"dir": "../outside"}},
-    "sweep.subdir": {"mode": "MULTIRUN", "sweep": {"subdir": "../../../outside"}, "sweeper": {"params": {"seed": "1,2"}}},
+    "sweep.subdir": {
+        "mode": "MULTIRUN",
+        "sweep": {"subdir": "../../../outside"},
+        "sweeper": {"params": {"seed": "1,2"}},
+    },
     "output_subdir": {"output_subdir": "../../../outside"},
     "overrides": {"overrides": {"task": ["allow_targets=[evil]", "model._target_=evil.Net"]}},
     "searchpath": {"searchpath": ["pkg://evil"]},
@@ -354,7 +412,9 @@ def configurations() -> list[Payload]:
     ways: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
         lambda block: by_word("~model", f"+model={flow(block)}"),
         lambda block: by_recipe({"model": block}),
-        lambda block: by_recipe_here({"objective": {"_target_": "torch.nn.Sequential", "_args_": [block]}}),
+        lambda block: by_recipe_here(
+            {"objective": {"_target_": "torch.nn.Sequential", "_args_": [block]}}
+        ),
         lambda block: by_choice("loader", block),
         lambda block: by_choice("sink", {"x": block}),
     )
@@ -362,11 +422,23 @@ def configurations() -> list[Payload]:
         block = {"_target_": target, **rest}
         found.append(Payload(f"{target}, way {number % 5}", partial(ways[number % 5], block), (2,)))
         found.append(
-            Payload(f"{target}, partial", partial(by_recipe, {"optim": {**block, "_partial_": True, "_convert_": "all"}}), (2,))
+            Payload(
+                f"{target}, partial",
+                partial(by_recipe, {"optim": {**block, "_partial_": True, "_convert_": "all"}}),
+                (2,),
+            )
         )
-    found += [Payload(f"hydra {name}", partial(by_recipe, {"hydra": block}), (2,)) for name, block in HYDRA.items()]
-    found += [Payload(f"run.json {name}", partial(by_run, change), (2, 4)) for name, change in RUNS.items()]
-    return found + [Payload(f"words {name}", partial(typed, words), (2, 3)) for name, words in WORDS.items()]
+    found += [
+        Payload(f"hydra {name}", partial(by_recipe, {"hydra": block}), (2,))
+        for name, block in HYDRA.items()
+    ]
+    found += [
+        Payload(f"run.json {name}", partial(by_run, change), (2, 4))
+        for name, change in RUNS.items()
+    ]
+    return found + [
+        Payload(f"words {name}", partial(typed, words), (2, 3)) for name, words in WORDS.items()
+    ]
 
 
 def typed(words: list[str]) -> list[str]:
@@ -380,19 +452,32 @@ def typed(words: list[str]) -> list[str]:
 
 def read_by(path: str) -> list[str]:
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
-    return ["train", f"data={data}", f"data.train={path}", "data.val=null", "prepare=null", "batch_size=3", "max_steps=1"]
+    return [
+        "train",
+        f"data={data}",
+        f"data.train={path}",
+        "data.val=null",
+        "prepare=null",
+        "batch_size=3",
+        "max_steps=1",
+    ]
 
 
 def hdf5(plant: Callable[..., Any], name: str, command: str) -> list[str]:
     """A store with something else in a dataset's place."""
-    write_store("x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, plants.IMAGE_FIELDS)
+    write_store(
+        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, plants.IMAGE_FIELDS
+    )
     plants._edit("x.h5", plants._replace(name, plant))
     return read_by("x.h5") if command == "train" else [command, "x.h5"]
 
 
 def lmdb_value(key: bytes, make: Callable[[], bytes]) -> list[str]:
     path = write_store("x.lmdb", make_records(3))
-    with lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         transaction.put(key, make())
     return ["verify", path]
 
@@ -406,7 +491,13 @@ def shard_named(name: str) -> list[str]:
 
     with h5py.File(path) as file:
         text = file.attrs["manifest"]
-    shard = {"name": name, "num_records": 3, "size_bytes": os.path.getsize(path), "sha256": "", "digest": ""}
+    shard = {
+        "name": name,
+        "num_records": 3,
+        "size_bytes": os.path.getsize(path),
+        "sha256": "",
+        "digest": "",
+    }
     Path("x/manifest.json").write_text(edited_manifest(text, shards=[shard]))
     return ["inspect", "x"]
 
@@ -436,11 +527,19 @@ def stores() -> list[Payload]:
     for number, plant in enumerate(plants.PLANTS):
         for place in ("records/label", "records/image/data", "crc32"):
             command = ("train", "verify")[number % 2]
-            found.append(Payload(f"HDF5 {plant.__name__} {place}", partial(hdf5, plant, place, command), (3,)))
+            found.append(
+                Payload(
+                    f"HDF5 {plant.__name__} {place}", partial(hdf5, plant, place, command), (3,)
+                )
+            )
     for name, make in PICKLED.items():
-        found.append(Payload(f"LMDB record {name}", partial(lmdb_value, (1).to_bytes(8, "big"), make), (3,)))
+        found.append(
+            Payload(f"LMDB record {name}", partial(lmdb_value, (1).to_bytes(8, "big"), make), (3,))
+        )
         found.append(Payload(f"LMDB manifest {name}", partial(lmdb_value, b"manifest", make), (3,)))
-    return found + [Payload(f"shard {name!r}", partial(shard_named, name), (3,)) for name in OUTSIDE]
+    return found + [
+        Payload(f"shard {name!r}", partial(shard_named, name), (3,)) for name in OUTSIDE
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------------------ archives
@@ -485,13 +584,24 @@ def listed(path: str) -> list[str]:
 
 
 def archives() -> list[Payload]:
-    names = ("../outside.jpg", "/etc/x.jpg", "a/../../outside.jpg", "./../outside.jpg", "a/\x1b[2Jx/../../../x.jpg")
+    names = (
+        "../outside.jpg",
+        "/etc/x.jpg",
+        "a/../../outside.jpg",
+        "./../outside.jpg",
+        "a/\x1b[2Jx/../../../x.jpg",
+    )
     kinds = {"symlink": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE}
     found = [Payload(f"tar {name!r}", partial(tar, (name, b"x", "")), (3,)) for name in names]
-    found += [Payload(f"tar {kind} out", partial(tar, ("a.jpg", entry, "../outside.jpg")), (3,)) for kind, entry in kinds.items()]
+    found += [
+        Payload(f"tar {kind} out", partial(tar, ("a.jpg", entry, "../outside.jpg")), (3,))
+        for kind, entry in kinds.items()
+    ]
     found += [
         Payload(
-            "tar link, then a file through it", partial(tar, ("a", tarfile.SYMTYPE, ".."), ("a/outside.jpg", b"x", "")), (3,)
+            "tar link, then a file through it",
+            partial(tar, ("a", tarfile.SYMTYPE, ".."), ("a/outside.jpg", b"x", "")),
+            (3,),
         ),
         Payload("tar device", partial(tar, ("a.jpg", tarfile.CHRTYPE, "x")), (3,)),
         Payload("tar pipe", partial(tar, ("a.jpg", tarfile.FIFOTYPE, "x")), (3,)),
@@ -499,7 +609,11 @@ def archives() -> list[Payload]:
         Payload("npy of objects", partial(arrays, "x.npy", numpy_objects), (3,)),
         Payload("npz of objects", partial(arrays, "x.npz", npz_of_objects), (3,)),
         Payload("a pickle called npy", partial(arrays, "x.npy", CALLS_PICKLED), (3,)),
-        Payload("zip with names that lead out", partial(arrays, "x.npz", lambda: zipped(("../../outside.npy", b"x"))), (3,)),
+        Payload(
+            "zip with names that lead out",
+            partial(arrays, "x.npz", lambda: zipped(("../../outside.npy", b"x"))),
+            (3,),
+        ),
         Payload("a link in a folder", link_in_folder, (3,)),
     ]
     lists = (
@@ -546,7 +660,11 @@ def attempt(number: int, draw: random.Random) -> str:
 
 def outside() -> dict[str, bytes]:
     """What lies beside the box."""
-    return {path.name: path.read_bytes() for path in Path("..").iterdir() if path.is_file() or path.name != BOX}
+    return {
+        path.name: path.read_bytes()
+        for path in Path("..").iterdir()
+        if path.is_file() or path.name != BOX
+    }
 
 
 def verdict(payload: Payload, done: Done, beside: dict[str, bytes]) -> str:
@@ -570,7 +688,12 @@ def rows(times: int, seed: int) -> Iterator[Row]:
     for kind, payloads in KINDS.items():
         count = max(1, min(len(payloads()), round(len(payloads()) * times / len(attempts()))))
         counter = multiprocessing.get_context("fork").Value("i", start)
-        yield repeat(f"hostile {kind}: refused in one line, nothing executed or followed", partial(_next, counter), count, seed)
+        yield repeat(
+            f"hostile {kind}: refused in one line, nothing executed or followed",
+            partial(_next, counter),
+            count,
+            seed,
+        )
         start += len(payloads())
     template().cleanup()
     template.cache_clear()

@@ -23,7 +23,9 @@ class Row(NamedTuple):
     note: str = ""
 
 
-def repeat(fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = "") -> Row:
+def repeat(
+    fault: str, attempt: Attempt, times: int, seed: int, lanes: int = 2, note: str = ""
+) -> Row:
     """``attempt`` with the seeds ``seed``..``seed + times - 1``, in so many processes side by side, each attempt in a new folder."""
     start = time.perf_counter()
     results = multiprocessing.get_context("fork").SimpleQueue()

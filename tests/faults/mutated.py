@@ -19,29 +19,39 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from framework.checkpoint import _CRC, _END, _MAGIC, END_BYTES, VERSION, newest_path, read_state, save_state
 from framework.data.dali import dali_source
-from framework.data.decode import accepted_header, decode, decode_deep, decode_shrunk
-from framework.data.hdf5 import HDF5Store, HDF5Writer, hdf5_source
-from framework.data.image import BadImage
-from framework.data.label_map import decode_labels
-from framework.data.lmdb import LMDBStore
-from framework.data.window import window_pixels
+from framework.data.hdf5 import hdf5_source
 from framework.errors import PacelineError
-from framework.pack.folder import FolderInput
-from framework.pack.packing import Packing
-from framework.pack.prepare import Preparation
-from framework.pack.run import pack
+from framework.image.crop import window_pixels
+from framework.image.decode import accepted_header, decode, decode_deep, decode_shrunk
+from framework.image.header import BadImage
+from framework.image.label_map import decode_labels
+from framework.input.folder import FolderInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.pack.images import Preparation
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from framework.store.lmdb_store import LMDBStore
+from framework.train.checkpoint import (
+    _CRC,
+    _END,
+    _MAGIC,
+    END_BYTES,
+    VERSION,
+    newest_path,
+    read_state,
+    save_state,
+)
 from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
-from tests.data.fuzz import flips, mutations, truncations, verdict
 from tests.faults import files, training
 from tests.faults.files import cut_off, flipped, spliced
 from tests.faults.guard import answered, fill_memory_with, guarded
 from tests.faults.lanes import Row, repeat
 from tests.faults.spelling import chosen_parts, keys
+from tests.store.fuzz import flips, mutations, truncations, verdict
 
 SHARES = {
     "decoded": 0.46,
@@ -98,7 +108,23 @@ VALUES = (
     ),
 )
 GIVEN = (
-    *("null", "-1", "0", "3", "1e30", "99999999999999999999", "true", "text", "''", "[]", "[1,2]", "[x]", "{}", "{a:1}", "nan"),
+    *(
+        "null",
+        "-1",
+        "0",
+        "3",
+        "1e30",
+        "99999999999999999999",
+        "true",
+        "text",
+        "''",
+        "[]",
+        "[1,2]",
+        "[x]",
+        "{}",
+        "{a:1}",
+        "nan",
+    ),
     "/dev/null",
 )
 SHORT = {"max_steps": 2, "limit": 16, "batch_size": 8, "epochs": 1}
@@ -122,9 +148,17 @@ OTHERS = (
 
 def rows(times: int, seed: int) -> Iterator[Row]:
     """A row for each kind of input."""
-    attempts = {"decoded": decoded, "read": read, "by_dali": read_by_dali, "packed": packed, "stored": stored}
+    attempts = {
+        "decoded": decoded,
+        "read": read,
+        "by_dali": read_by_dali,
+        "packed": packed,
+        "stored": stored,
+    }
     for name, share in SHARES.items():
-        yield repeat(f"mutated: {attempts[name].__doc__}", attempts[name], max(1, round(times * share)), seed)
+        yield repeat(
+            f"mutated: {attempts[name].__doc__}", attempts[name], max(1, round(times * share)), seed
+        )
     with tempfile.TemporaryDirectory() as folder:
         place = training.make_place(Path(folder), ("fp32",))
         slow = {
@@ -135,7 +169,9 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         }
         told = {"inputs": packed_inputs, "recipes": recipe, "values": value, "states": resumed}
         for name, share in SLOW_SHARES.items():
-            yield repeat(f"mutated: {told[name].__doc__}", slow[name], max(1, round(times * share)), seed)
+            yield repeat(
+                f"mutated: {told[name].__doc__}", slow[name], max(1, round(times * share)), seed
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------------- images
@@ -208,11 +244,15 @@ def read_by_dali(draw: random.Random) -> str:
 
 
 def _read(make: Callable, data: bytes, num_workers: int) -> str:
-    path = write_store("x.h5", {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}, IMAGE_FIELDS)
+    path = write_store(
+        "x.h5", {"image": [jpeg(0), data, jpeg(1), jpeg(2)], "label": np.arange(4)}, IMAGE_FIELDS
+    )
     crop = RandomResizedCrop([8, 8], [0.2, 1.0], [0.7, 1.4], 0.5, 0.5, True)
     for transform in (crop, NoTransform()):
         try:
-            source = make(path, context=make_context(2, num_workers, transform=transform, verify="always"))
+            source = make(
+                path, context=make_context(2, num_workers, transform=transform, verify="always")
+            )
             for batch, *_ in source.batches(0):
                 if transform is crop and tuple(batch["image"].shape[1:]) != (3, 8, 8):
                     return f"a batch of {tuple(batch['image'].shape)}"
@@ -226,7 +266,12 @@ def _read(make: Callable, data: bytes, num_workers: int) -> str:
 def packed(draw: random.Random) -> str:
     """images, packed in any way"""
     name, data = image_file(draw)
-    ways = ({}, {"encode": "jpeg"}, {"encode": "png", "max_side": 20}, {"encode": "raw", "size": (12, 10), "bit_depth": 8})
+    ways = (
+        {},
+        {"encode": "jpeg"},
+        {"encode": "png", "max_side": 20},
+        {"encode": "raw", "size": (12, 10), "bit_depth": 8},
+    )
     return named(name, guarded(_packed, data, {"quality": 90, **draw.choice(ways)}))
 
 
@@ -235,11 +280,17 @@ def _packed(data: bytes, options: dict) -> str:
     for number, content in enumerate((jpeg(0), data, jpeg(1))):
         Path(f"in/a/{number}.jpg").write_bytes(content)
     source = FolderInput("in", None, None)
-    done = pack(Packing(source, HDF5Writer, "x.h5", Preparation(**options), on_error="skip", suffix=".h5"))
+    done = pack(
+        Packing(source, HDF5Writer, "x.h5", Preparation(**options), on_error="skip", suffix=".h5")
+    )
     store = HDF5Store("x.h5")
     indices = torch.arange(store.manifest.num_records)
     bad = [f"{line.error} {line.reason}" for line in done.bad]
-    if len(indices) + len(bad) != 3 or "\n" in "".join(bad) or store.damaged(indices, store.read(indices)):
+    if (
+        len(indices) + len(bad) != 3
+        or "\n" in "".join(bad)
+        or store.damaged(indices, store.read(indices))
+    ):
         return f"{store.manifest.num_records} records, {bad}"
     return ""
 
@@ -251,7 +302,9 @@ def _packed(data: bytes, options: dict) -> str:
 def whole_store(ending: str, kind: str) -> tuple[bytes, dict[str, list]]:
     """(bytes, records) of a store."""
     records = make_records(COUNT) if kind == "raw" else encoded_records(COUNT)
-    path = write_store(os.path.abspath(f"whole.{ending}"), records, FIELDS if kind == "raw" else IMAGE_FIELDS)
+    path = write_store(
+        os.path.abspath(f"whole.{ending}"), records, FIELDS if kind == "raw" else IMAGE_FIELDS
+    )
     return Path(path).read_bytes(), plain(records)
 
 
@@ -261,8 +314,18 @@ def stored(draw: random.Random) -> str:
     data, expected = whole_store(ending, kind)
     damage = draw.choice((flips, mutations, mutations, truncations))
     Path(f"x.{ending}").write_bytes(next(damage(data, 1, seed=draw.randrange(1 << 30))))
-    said = guarded(verdict, {"h5": HDF5Store, "lmdb": LMDBStore}[ending], f"x.{ending}", expected, torch.arange(COUNT))
-    return "" if said in ("right", "found", "refused") else f"{ending} {kind} {damage.__name__}: {said}"
+    said = guarded(
+        verdict,
+        {"h5": HDF5Store, "lmdb": LMDBStore}[ending],
+        f"x.{ending}",
+        expected,
+        torch.arange(COUNT),
+    )
+    return (
+        ""
+        if said in ("right", "found", "refused")
+        else f"{ending} {kind} {damage.__name__}: {said}"
+    )
 
 
 @cache
@@ -270,15 +333,23 @@ def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
     """name -> (files, the words that pack them)."""
     archive, table, arrays = io.BytesIO(), "image,label\n1.jpg,a\n2.jpg,b\n", io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
-        for number, (name, data) in enumerate((("1.jpg", jpeg(1)), ("1.cls", b"0"), ("2.jpg", jpeg(2)), ("2.cls", b"1"))):
+        for number, (name, data) in enumerate(
+            (("1.jpg", jpeg(1)), ("1.cls", b"0"), ("2.jpg", jpeg(2)), ("2.cls", b"1"))
+        ):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime = len(data), number
             tar.addfile(entry, io.BytesIO(data))
     np.savez(arrays, image=np.zeros((5, 3, 4, 4), np.uint8), label=np.arange(5))
-    idx = {"images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60), "labels": struct.pack(">2I", 0x801, 5) + bytes(5)}
+    idx = {
+        "images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60),
+        "labels": struct.pack(">2I", 0x801, 5) + bytes(5),
+    }
     return {
         "tar": ({"x.tar": archive.getvalue()}, ["input.path=x.tar"]),
-        "list": ({"x.csv": table.encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)}, ["input.path=x.csv"]),
+        "list": (
+            {"x.csv": table.encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)},
+            ["input.path=x.csv"],
+        ),
         "arrays": ({"x.npz": arrays.getvalue()}, ["input.path=x.npz"]),
         "idx": (idx, ["input.images=images", "input.labels=labels"]),
         "store": ({"x.h5": whole_store("h5", "raw")[0]}, ["input.path=x.h5"]),
@@ -292,7 +363,15 @@ def packed_inputs(draw: random.Random) -> str:
     victim = next(iter(contents))
     for file, data in contents.items():
         Path(file).write_bytes(files.mutated(data, draw) if file == victim else data)
-    said = guarded(answered, "pack", f"input={name}", *words, "output=lmdb", "output.path=out.lmdb", "workers=0")
+    said = guarded(
+        answered,
+        "pack",
+        f"input={name}",
+        *words,
+        "output=lmdb",
+        "output.path=out.lmdb",
+        "workers=0",
+    )
     return named(name, said)
 
 
@@ -315,7 +394,9 @@ def value(dataset: str, draw: random.Random) -> str:
     """values of any key, given to the command"""
     parts = chosen_parts("train", draw)
     known = keys("train", tuple(parts))
-    key = draw.choice([key for key in known if key != "resume" and not key.startswith(("dataset", "debug"))])
+    key = draw.choice(
+        [key for key in known if key != "resume" and not key.startswith(("dataset", "debug"))]
+    )
     word = draw.choice((f"~{key}", *(f"++{key}={given}" for given in GIVEN)))
     short = [f"{name}={number}" for name, number in SHORT.items() if name != key]
     short += (
@@ -365,7 +446,9 @@ def resumed(place: training.Place, folder: str, draw: random.Random) -> str:
     else:
         what = changed(state, draw)
         save_state(newest, state, 1, 9)
-    said = guarded(answered, "train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48")
+    said = guarded(
+        answered, "train", "resume=run", "allow_targets=[tests]", "epochs=4", "max_steps=48"
+    )
     return named(what, said)
 
 
@@ -386,6 +469,13 @@ def changed(node: Any, draw: random.Random, where: str = "") -> str:
         del node[key]
         return f"{where}.{key} is gone"
     node[key] = draw.choice(
-        [*OTHERS, *([child.flatten()[1:], child * float("nan"), child.half()] if torch.is_tensor(child) else [])]
+        [
+            *OTHERS,
+            *(
+                [child.flatten()[1:], child * float("nan"), child.half()]
+                if torch.is_tensor(child)
+                else []
+            ),
+        ]
     )
     return f"{where}.{key} = {str(node[key])[:60]}"

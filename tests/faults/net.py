@@ -22,5 +22,11 @@ class Net(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        whim = random.random() + random.gauss(0, 1) + np.random.rand() + np.random.randn() + torch.randn(()).item()  # noqa: NPY002
+        whim = (
+            random.random()
+            + random.gauss(0, 1)
+            + np.random.rand()  # noqa: NPY002
+            + np.random.randn()  # noqa: NPY002
+            + torch.randn(()).item()
+        )
         return self.layers(image) * (1 + 1e-3 * whim)

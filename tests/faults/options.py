@@ -55,9 +55,14 @@ def rows(times: int, seed: int) -> Iterator[Row]:
         each = max(1, round(times / len(COMBINATIONS)))
         for data in DATA:
             mine = [combination for combination in COMBINATIONS if combination[0] == data]
-            parts = [repeat("", partial(is_told, dataset, one), each, seed + number * each) for number, one in enumerate(mine)]
+            parts = [
+                repeat("", partial(is_told, dataset, one), each, seed + number * each)
+                for number, one in enumerate(mine)
+            ]
             yield joined(f"data={data}: every loader, dp, precision, workers, other keys", parts)
-        yield repeat("parallel=ddp: the same, drawn", partial(drawn_ddp, dataset), max(1, times // 40), seed)
+        yield repeat(
+            "parallel=ddp: the same, drawn", partial(drawn_ddp, dataset), max(1, times // 40), seed
+        )
 
 
 def make_dataset(folder: str) -> str:
@@ -65,7 +70,12 @@ def make_dataset(folder: str) -> str:
     dataset = str(Path(folder, "digits"))
     for data in ("hdf5", "lmdb", "folder"):
         done = paceline(
-            "train", f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder}/{data}"
+            "train",
+            f"data={data}",
+            "recipes=digits",
+            f"dataset={dataset}",
+            "max_steps=1",
+            f"hydra.run.dir={folder}/{data}",
         )
         assert done.code == 0, done.err
     return dataset
@@ -73,7 +83,9 @@ def make_dataset(folder: str) -> str:
 
 def joined(fault: str, parts: list[Row]) -> Row:
     failed = [line for part in parts for line in part.failed]
-    return Row(fault, sum(part.tried for part in parts), failed, sum(part.seconds for part in parts))
+    return Row(
+        fault, sum(part.tried for part in parts), failed, sum(part.seconds for part in parts)
+    )
 
 
 def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -> str:
@@ -87,7 +99,11 @@ def is_told(dataset: str, combination: tuple, draw: random.Random, *more: str) -
         f"workers.num={num}",
         f"workers.kind={kind}",
     ]
-    others = [word for group in draw.sample(MORE, draw.randint(0, MOST_MORE)) for word in draw.choice(group)]
+    others = [
+        word
+        for group in draw.sample(MORE, draw.randint(0, MOST_MORE))
+        for word in draw.choice(group)
+    ]
     words = list({word.split("=")[0]: word for word in (*SHORT, *chosen, *others, *more)}.values())
     done = paceline("train", "recipes=digits", f"dataset={dataset}", *words)
     return wrong(words, done)
@@ -110,4 +126,6 @@ def drawn(dataset: str, draw: random.Random) -> str:
 
 def drawn_ddp(dataset: str, draw: random.Random) -> str:
     data, loader, _, precision, workers = draw.choice(COMBINATIONS)
-    return is_told(dataset, (data, loader, "ddp", precision, workers), draw, "parallel.num_processes=2")
+    return is_told(
+        dataset, (data, loader, "ddp", precision, workers), draw, "parallel.num_processes=2"
+    )

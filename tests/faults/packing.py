@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from framework.pack.run import pack
+from framework.pack.engine.pack_store import pack
 from tests.faults.lanes import Row
 from tests.forks import forked
-from tests.pack.inputs import content, packing
+from tests.input.inputs import content, packing
 
 WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
 
@@ -31,7 +31,14 @@ def killed_after(path: str, one_file: bool, num_workers: int, seconds: float) ->
     return alive and packer.exitcode == -signal.SIGKILL
 
 
-def attempt(path: str, one_file: bool, expected: object, longest_s: float, draw: random.Random, found: Counter[str]) -> None:
+def attempt(
+    path: str,
+    one_file: bool,
+    expected: object,
+    longest_s: float,
+    draw: random.Random,
+    found: Counter[str],
+) -> None:
     """One packing with its kills."""
     kills = 0
     for _ in range(draw.randint(1, 3)):
@@ -63,7 +70,11 @@ def rows(kills: int, seed: int) -> Iterator[Row]:
     for path, one_file in WAYS:
         start = time.perf_counter()
         found = campaign(path, one_file, -(-kills // len(WAYS)), random.Random(seed))
-        wrong = [f"seed {seed}: {found[name]} {name}" for name in ("different", "left behind") if found[name]]
+        wrong = [
+            f"seed {seed}: {found[name]} {name}"
+            for name in ("different", "left behind")
+            if found[name]
+        ]
         fault = f"kill -9 in a packing to {path}, {'one file' if one_file else 'a folder'}: the same bytes"
         note = f"{found['packings']} packings, {found['resumed']} resumed"
         yield Row(fault, found["kills"], wrong, time.perf_counter() - start, note)

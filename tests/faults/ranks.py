@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from framework.durable import is_alive
-from framework.stopping import children_of, command_of
+from framework.system.durable import is_alive
+from framework.system.stopping import children_of, command_of
 from tests.faults.forked import Command, paceline, wait_for
 from tests.faults.training import Place, difference, end_of, go_on, good, torn, words
 
@@ -20,8 +20,14 @@ DOWN_S = 15.0
 def with_ranks(place: Place, folder: Path) -> Place:
     """The place, with the end of an undisturbed run of two ranks."""
     start = time.perf_counter()
-    good(paceline(*words(place.dataset, "fp32", DDP), f"hydra.run.dir={folder / 'ddp'}", before=importable))
-    return place._replace(ends={**place.ends, "ddp": (*end_of(folder / "ddp"), time.perf_counter() - start)})
+    good(
+        paceline(
+            *words(place.dataset, "fp32", DDP), f"hydra.run.dir={folder / 'ddp'}", before=importable
+        )
+    )
+    return place._replace(
+        ends={**place.ends, "ddp": (*end_of(folder / "ddp"), time.perf_counter() - start)}
+    )
 
 
 def importable() -> None:
@@ -31,7 +37,11 @@ def importable() -> None:
 
 def ranks_of(pid: int) -> list[int]:
     """The children of ``pid`` that are ranks."""
-    return [child for child in children_of(pid) if b"framework.cli.start_rank" in command_of(child)]
+    return [
+        child
+        for child in children_of(pid)
+        if b"framework.commands.train.start_rank" in command_of(child)
+    ]
 
 
 def one_killed(place: Place, draw: random.Random) -> str:
@@ -57,7 +67,9 @@ def one_killed(place: Place, draw: random.Random) -> str:
 
 def killed_and_started_again(place: Place, draw: random.Random) -> str:
     """kill -9 of a rank, which the launcher answers by starting all again."""
-    with Command(*go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable) as command:
+    with Command(
+        *go_on(place, "fp32", draw), *DDP, "parallel.max_restarts=3", before=importable
+    ) as command:
         wait_for(lambda: len(ranks_of(command.pid)) == 2, "ranks")
         ranks = ranks_of(command.pid)
         time.sleep(draw.uniform(0, 0.9 * place.ends["ddp"][2]))
@@ -66,9 +78,15 @@ def killed_and_started_again(place: Place, draw: random.Random) -> str:
             os.kill(victim, signal.SIGKILL)
         start = time.monotonic()
         command.process.join(DOWN_S)  # both: training again, or at its end
-        again = command.process.exitcode is not None or (len(ranks_of(command.pid)) == 2 and ranks_of(command.pid) != ranks)
+        again = command.process.exitcode is not None or (
+            len(ranks_of(command.pid)) == 2 and ranks_of(command.pid) != ranks
+        )
         good(command.wait())
-    return difference(place, "ddp") if again else f"not at work again {time.monotonic() - start:.0f} s later"
+    return (
+        difference(place, "ddp")
+        if again
+        else f"not at work again {time.monotonic() - start:.0f} s later"
+    )
 
 
 def one_killed_while_they_meet(place: Place, draw: random.Random) -> str:

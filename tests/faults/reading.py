@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from framework.contracts import Field
-from framework.data.hdf5 import HDF5Store
-from framework.data.lmdb import LMDBStore
+from framework.contracts.records import Field
+from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import plain
-from tests.data.fuzz import flips, judge, truncations
 from tests.faults.lanes import Row
+from tests.store.fuzz import flips, judge, truncations
 
 COUNT = 300
 FINE = ("refused", "found", "right")
@@ -31,13 +31,18 @@ OPEN = {"h5": HDF5Store, "lmdb": LMDBStore}
 def image_files() -> dict:
     """Byte strings of very different lengths: inside a page of LMDB, and over several."""
     draw = np.random.default_rng(0)
-    return {"image": [draw.bytes(int(size)) for size in draw.integers(10, 9000, COUNT)], "label": np.arange(COUNT) % 3}
+    return {
+        "image": [draw.bytes(int(size)) for size in draw.integers(10, 9000, COUNT)],
+        "label": np.arange(COUNT) % 3,
+    }
 
 
 KINDS = {"raw": (make_records(COUNT), FIELDS), "images": (image_files(), IMAGES)}
 
 
-def campaign(ending: str, kind: str, num_flips: int, num_cuts: int, seed: int) -> tuple[Counter, Counter]:
+def campaign(
+    ending: str, kind: str, num_flips: int, num_cuts: int, seed: int
+) -> tuple[Counter, Counter]:
     """(verdicts of flips, verdicts of truncations)."""
     records, fields = KINDS[kind]
     path = write_store(f"whole.{ending}", records, fields)
@@ -63,10 +68,20 @@ def rows(flips_in_all: int, seed: int) -> Iterator[Row]:
                 flipped, cut = campaign(ending, kind, each, -(-each // 12), seed)
                 os.chdir("/")
             flipped_s = time.perf_counter() - start
-            yield _row(f"bits of a store of {kind} (.{ending}) flipped", flipped, FINE, seed, flipped_s)
-            yield _row(f"a store of {kind} (.{ending}) cut off: refused", cut, ("refused",), seed, 0.0)
+            yield _row(
+                f"bits of a store of {kind} (.{ending}) flipped", flipped, FINE, seed, flipped_s
+            )
+            yield _row(
+                f"a store of {kind} (.{ending}) cut off: refused", cut, ("refused",), seed, 0.0
+            )
 
 
 def _row(fault: str, counts: Counter, fine: tuple[str, ...], seed: int, seconds: float) -> Row:
     wrong = [f"seed {seed}: {count} {name}" for name, count in counts.items() if name not in fine]
-    return Row(fault, counts.total(), wrong, seconds, ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    return Row(
+        fault,
+        counts.total(),
+        wrong,
+        seconds,
+        ", ".join(f"{count} {name}" for name, count in sorted(counts.items())),
+    )

@@ -15,22 +15,31 @@ from functools import cache
 
 from omegaconf import OmegaConf
 
-from framework.cli.app import register
 from framework.cli.explain import _keys, _options
-from framework.cli.main import COMMANDS, run
+from framework.cli.hydra_app import register
 from framework.cli.paths import CONF
+from framework.main import COMMANDS, run
 from tests.faults.lanes import Row, repeat
 
 MOST_MISSED = 0.02
 MISSED = "another word: "
-OF_TORCH = ("framework.assemble", "framework.build", "framework.prepare", "framework.cli.rank", "framework.run")  # who import it
+OF_TORCH = (
+    "framework.config.assemble",
+    "framework.config.build",
+    "framework.config.prepare_data",
+    "framework.commands.train.run_ranks",
+    "framework.run",
+)  # who import it
 OPEN = ("data", "prepare", "sink")  # blocks to which anything may be added with +
 OPTIONS = ("--multirun", "--config-dir", "--help", "--cfg", "--resolve")
 
 
 def rows(times: int, seed: int) -> Iterator[Row]:
     row = repeat(
-        "a letter wrong in a key, group, choice, recipe, option: one line, exit code 2, the right word", is_named, times, seed
+        "a letter wrong in a key, group, choice, recipe, option: one line, exit code 2, the right word",
+        is_named,
+        times,
+        seed,
     )
     missed = [line for line in row.failed if MISSED in line]
     share = f"the right word in {1 - len(missed) / times:.1%}"
@@ -43,7 +52,9 @@ def rows(times: int, seed: int) -> Iterator[Row]:
 
 def is_named(draw: random.Random) -> str:
     """One letter."""
-    words, right = draw.choice((wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word))(draw)
+    words, right = draw.choice(
+        (wrong_key, wrong_key, wrong_key, wrong_group, wrong_choice, wrong_choice, wrong_word)
+    )(draw)
     code, err = refused(words)
     lines = err.splitlines()
     if code != 2 or len(lines) != 1 or not lines[0].startswith("error[C"):
@@ -98,7 +109,13 @@ def groups(command: str) -> dict[str, list[str]]:
     """Choices by group."""
     register()  # Hydra then finds recipes
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / f"{command}.yaml")).get("defaults", [])
-    names = [name for entry in defaults if isinstance(entry, dict) for name in entry if "override" not in name]
+    names = [
+        name
+        for entry in defaults
+        if isinstance(entry, dict)
+        for name in entry
+        if "override" not in name
+    ]
     return {name: _options(command, name, None) for name in names}
 
 
@@ -111,7 +128,9 @@ def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
 def chosen_parts(command: str, draw: random.Random) -> list[str]:
     """Choices of some groups: their keys are other ones."""
     found = [
-        f"{group}={draw.choice(names)}" for group, names in groups(command).items() if group not in ("sink", "debug", "recipes")
+        f"{group}={draw.choice(names)}"
+        for group, names in groups(command).items()
+        if group not in ("sink", "debug", "recipes")
     ]
     return draw.sample(found, min(2, len(found)))
 
@@ -122,8 +141,19 @@ def wrong_key(draw: random.Random) -> tuple[list[str], list[str]]:
     known = keys(command, tuple(chosen))
     right = draw.choice([key for key in known if key not in groups(command)])
     wrong = edited(right, known, draw)
-    upto = 1 + next(n for n, (a, b) in enumerate(zip(right.split("."), wrong.split("."), strict=False)) if a != b)
-    sign = draw.choice(("", "", "", *(("+", "++") if command == "train" and right.split(".")[0] not in OPEN else ())))
+    upto = 1 + next(
+        n
+        for n, (a, b) in enumerate(zip(right.split("."), wrong.split("."), strict=False))
+        if a != b
+    )
+    sign = draw.choice(
+        (
+            "",
+            "",
+            "",
+            *(("+", "++") if command == "train" and right.split(".")[0] not in OPEN else ()),
+        )
+    )
     return [command, *chosen, f"{sign}{wrong}=1"], [right, ".".join(right.split(".")[:upto])]
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.stopping import NUMBERS
+from framework.system.stopping import NUMBERS
 from tests.cli.command import Done
 from tests.faults.lanes import Row, repeat
 
@@ -92,7 +92,12 @@ class Started:
         start = ["-m", "framework"] if program is None else ["-c", program]
         command = [sys.executable, *start, *words]
         self.process = subprocess.Popen(
-            command, stdout=self.out, stderr=self.err, stdin=subprocess.DEVNULL, env=environment, process_group=0
+            command,
+            stdout=self.out,
+            stderr=self.err,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            process_group=0,
         )
         self.pid = self.process.pid
 
@@ -126,7 +131,11 @@ class Started:
 
     def left(self) -> list[int]:
         """Return the processes that still run and that this command has started."""
-        return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and int(pid) != self.pid and self._is_mine(pid)]
+        return [
+            int(pid)
+            for pid in os.listdir("/proc")
+            if pid.isdecimal() and int(pid) != self.pid and self._is_mine(pid)
+        ]
 
     def _is_mine(self, pid: str) -> bool:
         try:
@@ -155,7 +164,11 @@ def catches(pid: int, number: int) -> bool:
 def make_place(folder: Path) -> Path:
     """Return a folder with a packed dataset, to be copied for each attempt, and what is packed."""
     subprocess.run(
-        [sys.executable, "-c", "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))"],
+        [
+            sys.executable,
+            "-c",
+            "import numpy as np\nnp.savez('arrays.npz', image=np.zeros((400, 3, 16, 16), np.uint8))",
+        ],
         cwd=folder,
         check=True,
     )
@@ -203,15 +216,23 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
     time.sleep(moment_s)
     started.send(number, way.group)
     done = started.end()
-    where = f"{way.name}, {signal.Signals(number).name} after {moment_s:.3f} s, exit code {done.code}"
+    where = (
+        f"{way.name}, {signal.Signals(number).name} after {moment_s:.3f} s, exit code {done.code}"
+    )
     found = fault_of(done, number) or left_behind(started, done.code, before, place, way)
     if not found and go_on:
         again = words_of(way, place)
-        again += ["resume=auto"] if way.words[-1] != "hydra.sweep.dir=sweep" and way.words[0] == "train" else []
+        again += (
+            ["resume=auto"]
+            if way.words[-1] != "hydra.sweep.dir=sweep" and way.words[0] == "train"
+            else []
+        )
         shutil.rmtree("sweep", ignore_errors=True)
         second = Started(again)
         ended = second.end()
-        found = "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
+        found = (
+            "" if ended.code == 0 else f"the next run: exit code {ended.code}: {ended.err[-500:]}"
+        )
     return f"{where}: {found}" if found else ""
 
 
@@ -230,7 +251,13 @@ def fault_of(done: Done, number: int) -> str:
     if done.code not in CODES[signal.Signals(number)]:
         return f"not a documented exit code: {done.err[-700:]}"
     words = done.out + done.err
-    for trace in ("Traceback", "Exception ignored", "Fatal Python error", "terminate called", "Error:"):
+    for trace in (
+        "Traceback",
+        "Exception ignored",
+        "Fatal Python error",
+        "terminate called",
+        "Error:",
+    ):
         if trace in words:
             return f"{trace}: {words[-900:]}"
     if done.code and not done.err.strip():
@@ -238,21 +265,31 @@ def fault_of(done: Done, number: int) -> str:
     return ""
 
 
-def left_behind(started: Started, code: int, before: tuple[set[str], set[str]], place: Path, way: Way) -> str:
+def left_behind(
+    started: Started, code: int, before: tuple[set[str], set[str]], place: Path, way: Way
+) -> str:
     """Return what a command has left: processes, temporary files and locks, in its folder, /tmp and /dev/shm."""
     if pids := started.settled():
         return f"processes left: {pids}"
     files = [str(path) for folder in (Path.cwd(), place) for path in folder.rglob("*")]
-    wrong = [path for path in files if ".tmp." in path or path.endswith((".lock", "run.next.json", ".part"))]
+    wrong = [
+        path
+        for path in files
+        if ".tmp." in path or path.endswith((".lock", "run.next.json", ".part"))
+    ]
     wrong += [name for name in os.listdir() if name not in (*way.folders, "arrays.npz", "outputs")]
     if code:
-        wrong += [str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())]
+        wrong += [
+            str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())
+        ]
     if wrong_shared := shared_files(before):
         time.sleep(2.0)  # another lane's go by themselves
         wrong += sorted(wrong_shared & shared_files(before))
     run = Path("run")
     if run.exists() and not (run / "exit.json").exists():
-        wrong.append(f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}")
+        wrong.append(
+            f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}"
+        )
     return f"left behind: {wrong}" if wrong else ""
 
 
@@ -261,7 +298,9 @@ def shared_files(before: tuple[set[str], set[str]]) -> set[str]:
     ours = ("paceline", "torchelastic", "pymp", "torch_")
     found: set[str] = set()
     for folder, names in zip((tempfile.gettempdir(), "/dev/shm"), before, strict=True):
-        found |= {f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)}
+        found |= {
+            f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)
+        }
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from framework.checkpoint import Damaged, read_state, save_state
+from framework.train.checkpoint import Damaged, read_state, save_state
 
 
 class Unpickled(Exception):
@@ -17,7 +17,15 @@ def make_state(path: Path) -> bytes:
     draw = torch.Generator().manual_seed(0)
     weights = {f"layer.{number}": torch.randn(40, 25, generator=draw) for number in range(4)}
     save_state(
-        path, {"model": weights, "progress": {"step": 7}, "generators": [torch.get_rng_state()], "best": {"loss": 0.5}}, 7, 3
+        path,
+        {
+            "model": weights,
+            "progress": {"step": 7},
+            "generators": [torch.get_rng_state()],
+            "best": {"loss": 0.5},
+        },
+        7,
+        3,
     )
     return path.read_bytes()
 

@@ -24,7 +24,14 @@ def dataset(tmp_path_factory):
     return options.make_dataset(str(tmp_path_factory.mktemp("digits")))
 
 
-MUTATED = {"decoded": 40, "read": 8, "read_by_dali": 2, "packed": 8, "stored": 20, "packed_inputs": 5}
+MUTATED = {
+    "decoded": 40,
+    "read": 8,
+    "read_by_dali": 2,
+    "packed": 8,
+    "stored": 20,
+    "packed_inputs": 5,
+}
 
 
 @pytest.mark.parametrize("name", MUTATED)
@@ -90,7 +97,9 @@ def _order_of_ranks(self, epoch):
     return permutation(self.num_used, self.seed + self.world_size, epoch)
 
 
-@pytest.mark.parametrize(("name", "broken"), [("_cut", _cut_short), ("_permutation", _order_of_ranks)])
+@pytest.mark.parametrize(
+    ("name", "broken"), [("_cut", _cut_short), ("_permutation", _order_of_ranks)]
+)
 def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
     monkeypatch.setattr(Order, name, broken)
     assert failed(topologies.is_whole, 30)
@@ -98,6 +107,8 @@ def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
 
 def test_a_file_that_is_left_open_is_told(monkeypatch):
     kept = []
-    monkeypatch.setattr(cycles, "ENDINGS", (lambda loader, draw: kept.append(os.open("left", os.O_CREAT)),))
+    monkeypatch.setattr(
+        cycles, "ENDINGS", (lambda loader, draw: kept.append(os.open("left", os.O_CREAT)),)
+    )
     monkeypatch.setattr(cycles, "WAIT_S", 0.1)
     assert "'file'" in failed(cycles.leaves_nothing, 1)[0]

@@ -12,14 +12,18 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from tests.data import test_hdf5 as plants
 from tests.faults import hostile
 from tests.faults.forked import paceline
 from tests.faults.hostile import CALLS, CANARY, TARGETS, attempt, attempts
+from tests.store import test_hdf5_store as plants
 
 DRAW = random.Random(20)
 KINDS = [hostile.checkpoints(), hostile.configurations(), hostile.stores(), hostile.archives()]
-SAMPLE = [payload.name for kind, count in zip(KINDS, (6, 11, 5, 3), strict=True) for payload in DRAW.sample(kind, count)]
+SAMPLE = [
+    payload.name
+    for kind, count in zip(KINDS, (6, 11, 5, 3), strict=True)
+    for payload in DRAW.sample(kind, count)
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,11 +49,21 @@ def test_a_hostile_payload_is_refused_in_one_line(name):
 
 
 def test_there_are_as_many_as_promised():
-    assert [len(kind) >= least for kind, least in zip(KINDS, (30, 40, 20, 10), strict=True)] == [True] * 4
+    assert [len(kind) >= least for kind, least in zip(KINDS, (30, 40, 20, 10), strict=True)] == [
+        True
+    ] * 4
     assert len({payload.name for payload in attempts()}) == len(attempts())
 
 
-CARELESS_CALLS = ["os.system", "exec", "eval", "copy", "torch.load inside", "pickle.loads inside", "import_module"]
+CARELESS_CALLS = [
+    "os.system",
+    "exec",
+    "eval",
+    "copy",
+    "torch.load inside",
+    "pickle.loads inside",
+    "import_module",
+]
 
 
 @pytest.mark.parametrize("call", CARELESS_CALLS)
@@ -72,7 +86,14 @@ def test_a_file_of_another_format_would_work_on_a_careless_reader(make):
 
 
 @pytest.mark.parametrize(
-    "target", ["shutil.copy", "torch.load", "framework.parallel.launch.launch", "evil.Net", "pathlib.Path.touch"]
+    "target",
+    [
+        "shutil.copy",
+        "torch.load",
+        "framework.parallel.launch.start_ranks.launch",
+        "evil.Net",
+        "pathlib.Path.touch",
+    ],
 )
 def test_a_configuration_would_work_on_a_careless_reader(target, monkeypatch):
     hostile.evil_files()
@@ -106,5 +127,10 @@ def test_arrays_of_objects_would_work_on_a_careless_reader():
 
 
 def test_what_is_allowed_still_runs():
-    words = ["limit=16", "max_steps=1", "sink=[jsonl]", "model._target_=framework.model.digits.DigitsCNN"]
+    words = [
+        "limit=16",
+        "max_steps=1",
+        "sink=[jsonl]",
+        "model._target_=paceline_examples.digits_net.DigitsCNN",
+    ]
     assert paceline("train", *words).code == 0

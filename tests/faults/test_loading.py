@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.checkpoint import read_state
+from framework.train.checkpoint import read_state
 from tests.faults import ranks, training
 from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
 from tests.faults.training import RUN, words
@@ -44,20 +44,32 @@ def test_l8_too_few_file_handles_are_one_line(dataset, kind):
         number = len(os.listdir("/proc/self/fd")) + 4
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
 
-    done = paceline(*train(dataset, "workers.num=8", f"workers.kind={kind}", "loader=prefetch"), before=few)
+    done = paceline(
+        *train(dataset, "workers.num=8", f"workers.kind={kind}", "loader=prefetch"), before=few
+    )
     assert is_one_line(done, "R109", 5, "ulimit -n")
 
 
 def stopped_ranks(dataset, victim, number):
     """(exit code, what exit.json says) of two ranks of whom ``victim`` is sent a signal in the middle."""
-    with Command(*train(dataset, *ranks.DDP, "epochs=3000", "report_every=1"), before=ranks.importable) as command:
-        wait_for(lambda: Path(RUN, "metrics.jsonl").exists() and Path(RUN, "metrics.jsonl").stat().st_size > 3000, "steps")
+    with Command(
+        *train(dataset, *ranks.DDP, "epochs=3000", "report_every=1"), before=ranks.importable
+    ) as command:
+        wait_for(
+            lambda: (
+                Path(RUN, "metrics.jsonl").exists()
+                and Path(RUN, "metrics.jsonl").stat().st_size > 3000
+            ),
+            "steps",
+        )
         os.kill([command.pid, *ranks.ranks_of(command.pid)][victim], number)
         code = command.wait().code
     return code, json.loads(Path(RUN, "exit.json").read_text())
 
 
-@pytest.mark.parametrize(("victim", "number"), [(0, signal.SIGUSR1), (2, signal.SIGTERM), (1, signal.SIGUSR1)])
+@pytest.mark.parametrize(
+    ("victim", "number"), [(0, signal.SIGUSR1), (2, signal.SIGTERM), (1, signal.SIGUSR1)]
+)
 def test_t13_whoever_is_told_to_stop_all_ranks_save_at_one_step(dataset, victim, number):
     code, said = stopped_ranks(dataset, victim, number)
     state = read_state(Path(RUN, said["checkpoint"]))
@@ -68,7 +80,13 @@ def test_t13_whoever_is_told_to_stop_all_ranks_save_at_one_step(dataset, victim,
 def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
     more = [*ranks.DDP, "epochs=3000", "report_every=1", f"parallel.timeout_s={TIMEOUT_S}"]
     with Command(*train(dataset, *more), before=ranks.importable) as command:
-        wait_for(lambda: Path(RUN, "metrics.jsonl").exists() and Path(RUN, "metrics.jsonl").stat().st_size > 3000, "steps")
+        wait_for(
+            lambda: (
+                Path(RUN, "metrics.jsonl").exists()
+                and Path(RUN, "metrics.jsonl").stat().st_size > 3000
+            ),
+            "steps",
+        )
         hung = ranks.ranks_of(command.pid)[1]
         os.kill(hung, signal.SIGSTOP)
         start = time.monotonic()
@@ -79,21 +97,34 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
 
 
 @pytest.mark.parametrize("ways", [([], ranks.DDP), (ranks.DDP, [])])
-def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(dataset, ways):
-    common = ["train", "epochs=3", "report_every=1", "sink=[jsonl]", "recipes=digits", f"dataset={dataset}"]
+def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(
+    dataset, ways
+):
+    common = [
+        "train",
+        "epochs=3",
+        "report_every=1",
+        "sink=[jsonl]",
+        "recipes=digits",
+        f"dataset={dataset}",
+    ]
     training.good(paceline(*common, "hydra.run.dir=whole"))
     with Command(*common, *ways[0], f"hydra.run.dir={RUN}", before=ranks.importable) as command:
         wait_for(lambda: len(losses(Path(RUN))) > 4, "steps")
         os.kill(command.pid, signal.SIGTERM)
         assert command.wait().code in (0, 75)  # 0: on a busy machine it has finished meanwhile
-    training.good(paceline("train", f"resume={RUN}", "parallel=none", *ways[1], before=ranks.importable))
+    training.good(
+        paceline("train", f"resume={RUN}", "parallel=none", *ways[1], before=ranks.importable)
+    )
     assert losses(Path(RUN)) == pytest.approx(losses(Path("whole")), rel=1e-5)
 
 
 def losses(run_dir):
     """As they were reported, step by step."""
     path = run_dir / "metrics.jsonl"
-    whole = path.read_text().split("\n")[:-1] if path.exists() else []  # the last line may be being written
+    whole = (
+        path.read_text().split("\n")[:-1] if path.exists() else []
+    )  # the last line may be being written
     lines = [json.loads(line) for line in whole]
     return [line["loss"] for line in lines if line["split"] == "train"]
 

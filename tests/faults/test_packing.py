@@ -20,10 +20,10 @@ import pytest
 import torch
 from PIL import Image
 
-from framework.cli.main import run
-from framework.data.store import open_store
+from framework.main import run
 from framework.order import spread
-from framework.pack.jobs import NUM_SAMPLES
+from framework.pack.engine.jobs import NUM_SAMPLES
+from framework.store.open_store import open_store
 from tests.conftest import children_of_this_process
 from tests.faults.forked import (
     Command,
@@ -43,11 +43,15 @@ FORMATS = [("hdf5", "x.h5"), ("lmdb", "x.lmdb")]
 
 def png(seed=0, side=24):
     """A PNG of noise."""
-    return cv2.imencode(".png", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
+    return cv2.imencode(
+        ".png", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
+    )[1].tobytes()
 
 
 def jpeg(seed=0, side=48):
-    return cv2.imencode(".jpg", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
+    return cv2.imencode(
+        ".jpg", np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
+    )[1].tobytes()
 
 
 def put(path, data):
@@ -81,7 +85,9 @@ def keys(path):
 
 def images(path):
     store = open_store(path)
-    found = [bytes(value) for value in store.read(torch.arange(store.manifest.num_records))["image"]]
+    found = [
+        bytes(value) for value in store.read(torch.arange(store.manifest.num_records))["image"]
+    ]
     store.close()
     return found
 
@@ -89,7 +95,8 @@ def images(path):
 def bad(path):
     """The names in the list of what was left out, and the numbers of their errors."""
     return {
-        Path(line["name"]).name: line["error"] for line in map(json.loads, Path(f"{path}.bad.jsonl").read_text().splitlines())
+        Path(line["name"]).name: line["error"]
+        for line in map(json.loads, Path(f"{path}.bad.jsonl").read_text().splitlines())
     }
 
 
@@ -122,7 +129,12 @@ def test_p4_stopped_at_any_moment_it_ends_at_once_and_the_same_command_goes_on(n
 
 
 @pytest.mark.parametrize(
-    "words", [["pack.encode=keep"], ["pack.encode=raw", "pack.size=[24,24]"], ["pack.encode=png", "pack.resize=16"]]
+    "words",
+    [
+        ["pack.encode=keep"],
+        ["pack.encode=raw", "pack.size=[24,24]"],
+        ["pack.encode=png", "pack.resize=16"],
+    ],
 )
 def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
     for name, data in (("jpg", jpeg()), ("png", png())):
@@ -134,7 +146,9 @@ def test_p5_a_truncated_image_is_never_packed_whatever_becomes_of_it(words):
     assert keys("x.h5") == ["a/good.jpg", "a/good.png"]
     assert set(bad("x.h5").values()) == {"D106"}
     assert len(bad("x.h5")) == 38
-    assert is_one_line(paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg")
+    assert is_one_line(
+        paceline("pack", "input.path=images", "output.path=y.h5", *words), "D106", 3, "a/10.jpg"
+    )
 
 
 @pytest.mark.parametrize("data", [b"", bytes(5000)])
@@ -147,11 +161,15 @@ def test_p6_a_file_of_nothing_is_named_in_our_words(data):
 
 
 @pytest.mark.parametrize(("output", "path"), FORMATS)
-def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_changes_later(output, path):
+def test_p7_what_no_decoder_can_tell_is_kept_byte_by_byte_and_found_when_it_changes_later(
+    output, path
+):
     data = bytearray(jpeg())
     data[len(data) // 2] ^= 1  # in the entropy-coded pixels
     put("images/a/flipped.jpg", data)
-    assert paceline("pack", "input.path=images", f"output={output}", f"output.path={path}").code == 0
+    assert (
+        paceline("pack", "input.path=images", f"output={output}", f"output.path={path}").code == 0
+    )
     assert images(path) == [bytes(data)]
     stored = bytearray(Path(path).read_bytes())
     stored[stored.find(data) + 300] ^= 1
@@ -174,9 +192,16 @@ def many_frames():
 def test_p9_a_file_of_several_images_is_one_bad_item():
     folder()
     many_frames()
-    done = paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", "pack.encode=raw")
+    done = paceline(
+        "pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip", "pack.encode=raw"
+    )
     assert done.code == 8
-    assert bad("x.h5") == {"gif.jpg": "D106", "png.png": "D106", "webp.webp": "D106", "tiff.tiff": "D106"}
+    assert bad("x.h5") == {
+        "gif.jpg": "D106",
+        "png.png": "D106",
+        "webp.webp": "D106",
+        "tiff.tiff": "D106",
+    }
     assert len(keys("x.h5")) == 4
 
 
@@ -184,12 +209,16 @@ def bomb(side):
     """A PNG of ``side`` x ``side`` pixels in some kilobytes."""
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     packer = zlib.compressobj(9)
     pixels = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
     header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("side", [12_000, 20_000])
@@ -227,7 +256,9 @@ def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
         np.save(name, np.array([Canary()], object), allow_pickle=True)
     else:
         np.savez(name, x=np.array([Canary()], object))
-    assert is_one_line(paceline("pack", "input=arrays", f"input.path={name}", "output.path=x.h5"), "D112", 3, name)
+    assert is_one_line(
+        paceline("pack", "input=arrays", f"input.path={name}", "output.path=x.h5"), "D112", 3, name
+    )
     assert not Path("executed").exists()
 
 
@@ -238,18 +269,24 @@ def test_p12_a_pickle_inside_an_array_file_is_never_executed(name):
 def test_p13_a_file_without_permission_is_named_or_left_out():
     words = ["pack", folder(), "output.path=x.h5"]
     Path("images/a/0.png").chmod(0)
-    assert is_one_line(paceline(*words, before=no_privileges), "D101", 3, "images/a/0.png", "Permission denied")
+    assert is_one_line(
+        paceline(*words, before=no_privileges), "D101", 3, "images/a/0.png", "Permission denied"
+    )
     assert paceline(*words, "pack.on_error=skip", before=no_privileges).code == 8
     assert bad("x.h5") == {"0.png": "D101"}
     Path("images/b").chmod(0)
-    assert is_one_line(paceline(*words, before=no_privileges), "D101", 3, "images/b", "Permission denied")
+    assert is_one_line(
+        paceline(*words, before=no_privileges), "D101", 3, "images/b", "Permission denied"
+    )
     Path("images/b").chmod(0o755)
 
 
 @needs_strace
 def test_p13_a_file_on_a_bad_disk_is_named():
     words = ["pack", folder(), "output.path=x.h5"]
-    with traced(*words, options=("-P", os.path.abspath("images/b/1.png"), "-e", "inject=read:error=EIO")) as command:
+    with traced(
+        *words, options=("-P", os.path.abspath("images/b/1.png"), "-e", "inject=read:error=EIO")
+    ) as command:
         assert is_one_line(command.wait(), "D101", 3, "images/b/1.png", "Input/output error")
 
 
@@ -278,8 +315,12 @@ def test_p14_p15_every_name_is_kept_and_none_takes_another_ones_place(output, pa
         put(b"images/b/" + name, png(number + 100))
     done = paceline("pack", "input.path=images", f"output={output}", f"output.path={path}")
     assert done.code == 0, done.err
-    assert sorted(map(os.fsencode, keys(path))) == sorted(label + name for label in (b"a/", b"b/") for name in NAMES)
-    assert sorted(images(path)) == sorted(png(number + more) for number in range(len(NAMES)) for more in (0, 100))
+    assert sorted(map(os.fsencode, keys(path))) == sorted(
+        label + name for label in (b"a/", b"b/") for name in NAMES
+    )
+    assert sorted(images(path)) == sorted(
+        png(number + more) for number in range(len(NAMES)) for more in (0, 100)
+    )
     assert paceline("verify", path).code == 0
     assert paceline("inspect", path).code == 0
 
@@ -323,7 +364,8 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, pa
     done = paceline(*words, before=fill)
     assert done.code == 0, done.err
     assert re.search(
-        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command goes on", done.err
+        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command goes on",
+        done.err,
     )
     assert "packed 100 records" in done.err
 
@@ -331,7 +373,9 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, pa
 @needs_root
 def test_p16_too_small_a_disk_is_said_before_anything_is_written():
     Path("disk").mkdir()
-    done = paceline("pack", *arrays(1000), "output.path=disk/x.h5", before=lambda: small_disk("disk", "1m"))
+    done = paceline(
+        "pack", *arrays(1000), "output.path=disk/x.h5", before=lambda: small_disk("disk", "1m")
+    )
     assert is_one_line(done, "R151", 5, "disk/x.h5", "are missing")
 
 
@@ -365,7 +409,10 @@ def test_p18_of_two_packers_started_together_exactly_one_packs():
     with Command(*words) as one, Command(*words) as other:
         wait_for(lambda: Path("x.h5.lock").exists(), "a lock")
         found = [one.wait(), other.wait()]
-    assert sorted(done.code for done in found) == [0, 5] or [done.code for done in found] == [0, 0]  # one after the other
+    assert sorted(done.code for done in found) == [0, 5] or [done.code for done in found] == [
+        0,
+        0,
+    ]  # one after the other
     for done in found:
         assert done.code == 0 or is_one_line(done, "R150", 5, "x.h5.lock", "process ")
     assert os.path.exists("x.h5")
@@ -394,10 +441,17 @@ def test_p19_links_and_special_files_are_passed_over_and_never_opened():
 def test_p20_paths_that_lead_out_are_refused_before_anything_is_opened():
     put("outside/secret.png", png(9))
     folder("root/images")
-    for name in ("../outside/secret.png", os.path.abspath("outside/secret.png"), "images/../../outside/secret.png"):
+    for name in (
+        "../outside/secret.png",
+        os.path.abspath("outside/secret.png"),
+        "images/../../outside/secret.png",
+    ):
         Path("root/table.csv").write_text(f"image,label\n{name},a\n")
         assert is_one_line(
-            paceline("pack", "input=list", "input.path=root/table.csv", "output.path=x.h5"), "D165", 3, "secret.png"
+            paceline("pack", "input=list", "input.path=root/table.csv", "output.path=x.h5"),
+            "D165",
+            3,
+            "secret.png",
         )
 
 
@@ -430,17 +484,29 @@ def test_p21_what_is_packed_while_it_changes_is_one_of_the_files_whole_or_left_o
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Path("images").mkdir(), lambda: os.makedirs("images/a"), lambda: put("images/a/x.txt", b"")]
+    "make",
+    [
+        lambda: Path("images").mkdir(),
+        lambda: os.makedirs("images/a"),
+        lambda: put("images/a/x.txt", b""),
+    ],
 )
 def test_p22_nothing_to_pack_is_said_and_no_store_is_made(make):
     make()
-    assert is_one_line(paceline("pack", "input.path=images", "output.path=x.h5"), "D110", 3, "images")
+    assert is_one_line(
+        paceline("pack", "input.path=images", "output.path=x.h5"), "D110", 3, "images"
+    )
     assert not list(Path().glob("x.h5*"))
 
 
 def test_p22_where_every_item_is_bad_there_is_no_store():
     put("images/a/0.png", b"no image")
-    assert is_one_line(paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip"), "D106", 3, "a/0.png")
+    assert is_one_line(
+        paceline("pack", "input.path=images", "output.path=x.h5", "pack.on_error=skip"),
+        "D106",
+        3,
+        "a/0.png",
+    )
     assert not list(Path().glob("x.h5"))
 
 
@@ -473,7 +539,12 @@ def shuffled():
 def test_p23_workers_and_the_order_of_folders_change_no_byte(output, path):
     words = ["pack", folder(count=300), f"output={output}", "pack.encode=raw", "pack.resize=20"]
     for workers in (1, 7):
-        assert paceline(*words, f"workers={workers}", f"output.path={workers}{path}", before=shuffled).code == 0
+        assert (
+            paceline(
+                *words, f"workers={workers}", f"output.path={workers}{path}", before=shuffled
+            ).code
+            == 0
+        )
     assert same(f"1{path}", f"7{path}")
 
 
@@ -496,7 +567,9 @@ def renames_not_durable(trace):
     """Renames to a final name whose source was not flushed to the disk before, or whose folder was not after."""
     calls = [line for line in whole_calls(trace) if "= 0" in line]
     synced = [
-        (number, found[1]) for number, line in enumerate(calls) if (found := re.match(r"f(?:data)?sync\(\d+<(.*)> *\)", line))
+        (number, found[1])
+        for number, line in enumerate(calls)
+        if (found := re.match(r"f(?:data)?sync\(\d+<(.*)> *\)", line))
     ]
     wrong, count, moved = [], 0, {}
     for number, line in enumerate(calls):
@@ -514,10 +587,21 @@ def renames_not_durable(trace):
 
 
 @needs_strace
-@pytest.mark.parametrize(("output", "path", "one_file"), [("hdf5", "x.h5", "true"), ("lmdb", "x.lmdb", "false")])
+@pytest.mark.parametrize(
+    ("output", "path", "one_file"), [("hdf5", "x.h5", "true"), ("lmdb", "x.lmdb", "false")]
+)
 def test_p25_what_has_its_name_was_on_the_disk_before(output, path, one_file):
-    words = ["pack", *arrays(2000), f"output={output}", f"output.path={path}", f"pack.one_file={one_file}", "workers=2"]
-    with traced(*words, options=("-e", "trace=fsync,fdatasync,rename,renameat,renameat2")) as command:
+    words = [
+        "pack",
+        *arrays(2000),
+        f"output={output}",
+        f"output.path={path}",
+        f"pack.one_file={one_file}",
+        "workers=2",
+    ]
+    with traced(
+        *words, options=("-e", "trace=fsync,fdatasync,rename,renameat,renameat2")
+    ) as command:
         assert command.wait().code == 0
     wrong, count = renames_not_durable(Path("trace.txt").read_text())
     assert count > 5
@@ -564,7 +648,9 @@ def test_nonsense_is_one_line_and_destroys_nothing(words, number, code):
     assert {name for name in os.listdir() if name != "outputs"} == {"mine", "file", "images"}
 
 
-@pytest.mark.parametrize("path", ["a b.h5", "a=b ü 😀 {x}[y],.h5", os.fsdecode(b"\xff.h5"), "x.y.z", "sub/dir/x"])
+@pytest.mark.parametrize(
+    "path", ["a b.h5", "a=b ü 😀 {x}[y],.h5", os.fsdecode(b"\xff.h5"), "x.y.z", "sub/dir/x"]
+)
 def test_any_name_is_good_for_a_store(path):
     assert paceline("pack", folder(), f'output.path="{path}"').code == 0
     assert len(keys(path)) == 4
@@ -582,7 +668,13 @@ def test_an_output_that_is_a_link_is_where_it_leads():
 def test_a_place_that_may_not_be_written_to_is_said(advise):
     Path("closed").mkdir()
     words = ["pack", folder(), "output.path=closed/x.h5", f"advise={advise}"]
-    assert is_one_line(paceline(*words, before=lambda: read_only("closed")), "R101", 5, "closed/x.h5", "Read-only file system")
+    assert is_one_line(
+        paceline(*words, before=lambda: read_only("closed")),
+        "R101",
+        5,
+        "closed/x.h5",
+        "Read-only file system",
+    )
 
 
 @needs_root

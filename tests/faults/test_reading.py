@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts import Field
-from framework.data.hdf5 import HDF5Store
-from framework.data.lmdb import LMDBStore
-from framework.data.manifest import SCHEMA
-from framework.data.store import open_store
+from framework.contracts.records import Field
 from framework.errors import DataError
+from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
+from framework.store.manifest import SCHEMA
+from framework.store.open_store import open_store
 from tests.conftest import edited_manifest, make_records, write_store
 from tests.faults.forked import (
     Command,
@@ -34,13 +34,20 @@ from tests.faults.forked import (
 )
 
 PATHS = ["x.h5", "x.lmdb"]
-WIDE = {"image": Field("uint8", (1, 8, 8)), "label": Field("int64", ()), "rest": Field("uint8", (16_384,))}
+WIDE = {
+    "image": Field("uint8", (1, 8, 8)),
+    "label": Field("int64", ()),
+    "rest": Field("uint8", (16_384,)),
+}
 
 
 def digits(path, count=256, fields=None):
     """A store that the smallest model learns from; ``fields=WIDE``: 4 MB of it, most of them never needed."""
     draw = np.random.default_rng(0)
-    image, label = draw.integers(0, 256, (count, 1, 8, 8), np.uint8), np.arange(count, dtype=np.int64) % 3
+    image, label = (
+        draw.integers(0, 256, (count, 1, 8, 8), np.uint8),
+        np.arange(count, dtype=np.int64) % 3,
+    )
     records = {"image": image, "label": label, "rest": np.ones((count, 16_384), np.uint8)}
     fields = fields or {name: WIDE[name] for name in ("image", "label")}
     return write_store(path, {name: records[name] for name in fields}, fields)
@@ -49,8 +56,22 @@ def digits(path, count=256, fields=None):
 def train(path, *words):
     """The command that trains on the store, on and on unless ``words`` say otherwise."""
     data = "lmdb" if path.endswith(".lmdb") else "hdf5"
-    more = ["data.val=null", "prepare=null", "batch_size=128", "device=cpu", "sink=[jsonl]", "report_every=1"]
-    return ["train", f"data={data}", f"data.train={path}", *more, *([] if "epochs=1" in words else ["epochs=100000"]), *words]
+    more = [
+        "data.val=null",
+        "prepare=null",
+        "batch_size=128",
+        "device=cpu",
+        "sink=[jsonl]",
+        "report_every=1",
+    ]
+    return [
+        "train",
+        f"data={data}",
+        f"data.train={path}",
+        *more,
+        *([] if "epochs=1" in words else ["epochs=100000"]),
+        *words,
+    ]
 
 
 def training():
@@ -60,7 +81,11 @@ def training():
 
 def commands(path):
     """Every command that reads a store."""
-    return [train(path, "epochs=1"), ["inspect", path], ["pack", "input=store", f"input.path={path}", "output.path=again.h5"]]
+    return [
+        train(path, "epochs=1"),
+        ["inspect", path],
+        ["pack", "input=store", f"input.path={path}", "output.path=again.h5"],
+    ]
 
 
 # --------------------------------------------------------------------------------------- R1, R2, R3, R5: damaged and foreign
@@ -96,7 +121,9 @@ def test_r3_a_flipped_bit_is_found_in_the_first_epoch_and_by_verify(path):
     digits(path)
     flipped(path, in_a_record(path))
     assert is_one_line(paceline(*train(path, "epochs=1")), "D119", 3, f"{path}: record 200")
-    assert f"{path}: record 200 (record-200): does not match its CRC32" in paceline("verify", path).out
+    assert (
+        f"{path}: record 200 (record-200): does not match its CRC32" in paceline("verify", path).out
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -107,13 +134,22 @@ def test_r5_a_store_of_a_later_version_is_said_before_anything_starts(path):
             file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], schema=SCHEMA + 1)
     else:
         data = Path(path).read_bytes()
-        Path(path).write_bytes(data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1)))
+        Path(path).write_bytes(
+            data.replace(b'"schema": %d' % SCHEMA, b'"schema": %d' % (SCHEMA + 1))
+        )
     for words in commands(path):
         assert is_one_line(paceline(*words), "D104", 3, path, f"schema {SCHEMA + 1}")
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"hello", bytes(100_000), b"\x89HDF\r\n\x1a\n", struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000)]
+    "data",
+    [
+        b"",
+        b"hello",
+        bytes(100_000),
+        b"\x89HDF\r\n\x1a\n",
+        struct.pack("<16xI", 0xBEEFC0DE) + bytes(9000),
+    ],
 )
 def test_r5_any_other_file_is_one_line(data):
     Path("x.h5").write_bytes(data)
@@ -142,7 +178,12 @@ def rewritten(path):
 def packed_again(path):
     np.savez("a.npz", image=np.zeros((256, 1, 8, 8), np.uint8), label=np.arange(256) % 3)
     output = "lmdb" if path.endswith(".lmdb") else "hdf5"
-    assert paceline("pack", "input=arrays", "input.path=a.npz", f"output={output}", f"output.path={path}").code == 0
+    assert (
+        paceline(
+            "pack", "input=arrays", "input.path=a.npz", f"output={output}", f"output.path={path}"
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +211,9 @@ def test_r9_a_store_that_changes_ends_the_training_at_the_next_epoch(path, chang
 def test_r4_a_store_truncated_inside_an_epoch_ends_the_training_at_once(path, kind):
     """Reading a map past the end of its file is SIGBUS: a process that reads for others is told by them; one that reads for itself dies."""
     digits(path, 1024, WIDE)
-    with Command(*train(path, "batch_size=4", "verify=off", f"workers.kind={kind}", "workers.num=2")) as command:
+    with Command(
+        *train(path, "batch_size=4", "verify=off", f"workers.kind={kind}", "workers.num=2")
+    ) as command:
         wait_for(training, "a step")
         truncated(path)
         done = command.wait()
@@ -200,7 +243,12 @@ def shards():
     """A store of three files."""
     image = np.random.default_rng(0).integers(0, 256, (4000, 1, 8, 8), np.uint8)
     np.savez("a.npz", image=image, label=np.arange(4000) % 3, rest=np.ones((4000, 1000), np.uint8))
-    assert paceline("pack", "input=arrays", "input.path=a.npz", "output.path=x", "pack.one_file=false").code == 0
+    assert (
+        paceline(
+            "pack", "input=arrays", "input.path=a.npz", "output.path=x", "pack.one_file=false"
+        ).code
+        == 0
+    )
     names = sorted(name for name in os.listdir("x") if name != "manifest.json")
     assert len(names) >= 3
     return names
@@ -211,12 +259,23 @@ def test_r6_all_that_is_wrong_with_a_folder_is_listed_at_once(shards):
     os.truncate(f"x/{shards[1]}", 5000)
     Path("x/stranger.h5").write_text("hello")
     for words in [["inspect", "x"], train("x", "epochs=1")]:
-        assert is_one_line(paceline(*words), "D118", 3, f"{shards[0]} is missing", f"{shards[1]} has 5000", "stranger.h5")
+        assert is_one_line(
+            paceline(*words),
+            "D118",
+            3,
+            f"{shards[0]} is missing",
+            f"{shards[1]} has 5000",
+            "stranger.h5",
+        )
 
 
 def swapped(shards):
     """Two files of the same size, one under the other's name."""
-    one, other = next((a, b) for a, b in combinations(shards, 2) if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}"))
+    one, other = next(
+        (a, b)
+        for a, b in combinations(shards, 2)
+        if os.path.getsize(f"x/{a}") == os.path.getsize(f"x/{b}")
+    )
     os.rename(f"x/{one}", "kept")
     os.rename(f"x/{other}", f"x/{one}")
     os.rename("kept", f"x/{other}")
@@ -245,7 +304,9 @@ def test_r6_a_manifest_cannot_lead_out_of_its_folder(shards, name):
 # ------------------------------------------------------------------------------------------------ R7, R10, R12: places and disks
 
 
-@pytest.mark.parametrize("words", [["inspect", "nowhere.h5"], train("nowhere.h5"), train("nowhere.lmdb")])
+@pytest.mark.parametrize(
+    "words", [["inspect", "nowhere.h5"], train("nowhere.h5"), train("nowhere.lmdb")]
+)
 def test_r7_a_missing_store_is_named(words):
     assert is_one_line(paceline(*words), "D101", 3, "nowhere.")
 
@@ -263,7 +324,14 @@ def test_r7_a_store_without_permission_is_named_as_that(path):
     Path(path).chmod(0)
     done = paceline("inspect", path, before=no_privileges)
     assert done.code in (3, 5)
-    assert is_one_line(done, "D101" if done.code == 3 else "R101", done.code, path, "cannot be read", "Permission denied")
+    assert is_one_line(
+        done,
+        "D101" if done.code == 3 else "R101",
+        done.code,
+        path,
+        "cannot be read",
+        "Permission denied",
+    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
@@ -335,7 +403,9 @@ def test_r13_memory_does_not_grow_with_the_epochs(path):
     for _ in range(12):
         for _ in range(40):
             store.read(torch.tensor([draw.randrange(500) for _ in range(64)]))
-        used.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        used.append(
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        )
     store.close()
     assert used[-1] - used[3] < 4 << 20
 
@@ -371,7 +441,9 @@ def test_p24_values_beyond_4_gib_are_read():
     write_store("x.lmdb", {"x": values}, fields)
     data = bytearray(Path("x.lmdb").read_bytes())
     value = data.find(values[2].tobytes()) // 4096 * 4096
-    while struct.unpack_from("<Q", data, value)[0] != value // 4096:  # an overflow page begins with its number
+    while (
+        struct.unpack_from("<Q", data, value)[0] != value // 4096
+    ):  # an overflow page begins with its number
         value -= 4096
     count, far = struct.unpack_from("<I", data, value + 12)[0], (5 << 30) // 4096
     moved = bytearray(data[value : value + count * 4096])
@@ -409,7 +481,9 @@ def test_nonsense_for_inspect_is_one_line(word):
     assert is_one_line(paceline("inspect", "x.h5", word), "C101", 2, word.split("=")[0])
 
 
-@pytest.mark.parametrize("name", ["a b.h5", "x", "ü😀.h5", "a=b.h5", "./a=b.h5", os.fsdecode(b"\xff.h5")])
+@pytest.mark.parametrize(
+    "name", ["a b.h5", "x", "ü😀.h5", "a=b.h5", "./a=b.h5", os.fsdecode(b"\xff.h5")]
+)
 def test_any_name_of_a_store_is_taken_as_it_is(name):
     digits("some.h5")
     os.rename("some.h5", name)

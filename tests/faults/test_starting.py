@@ -18,18 +18,20 @@ def place(tmp_path_factory):
 
 
 IMPORTS = [
-    ("framework.cli.main", signal.SIGINT, TRAIN),
+    ("framework.main", signal.SIGINT, TRAIN),
     ("hydra", signal.SIGTERM, TRAIN),
     ("omegaconf", signal.SIGINT, SWEEP),
     ("numpy", signal.SIGTERM, TRAIN),
     ("torch._dynamo", signal.SIGUSR1, TRAIN),
     ("framework.run", signal.SIGINT, TRAIN),
-    ("framework.cli.rank", signal.SIGTERM, SWEEP),
+    ("framework.commands.train.run_ranks", signal.SIGTERM, SWEEP),
     ("torch.distributed.elastic.multiprocessing.api", signal.SIGINT, RANKS),
 ]
 
 
-@pytest.mark.parametrize(("module", "number", "way"), IMPORTS, ids=[module for module, _, _ in IMPORTS])
+@pytest.mark.parametrize(
+    ("module", "number", "way"), IMPORTS, ids=[module for module, _, _ in IMPORTS]
+)
 def test_a_signal_in_an_import(place, module, number, way):
     assert starting.wrong_at_import(place, way, number, module) == ""
 
@@ -42,6 +44,8 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS])
+@pytest.mark.parametrize(
+    ("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS]
+)
 def test_a_signal_after_some_time_and_the_same_command_again(place, moment_s, number, way):
     assert starting.wrong(place, way, number, moment_s, go_on=True) == ""

@@ -12,8 +12,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import framework.cli.rundir
-from framework.checkpoint import newest_path, newest_state, read_state
-from framework.durable import is_alive
+from framework.system.durable import is_alive
+from framework.train.checkpoint import newest_path, newest_state, read_state
 from tests.conftest import children_of_this_process
 from tests.faults import ranks, states, training
 from tests.faults.forked import Command, is_one_line, needs_root, paceline, small_disk, wait_for
@@ -75,7 +75,9 @@ def test_t19_all_ranks_start_again_and_go_on_to_the_same_bits(place_of_two, seed
 
 def test_t4_damaged_states_are_told_before_they_are_unpickled(tmp_path):
     whole = states.make_state(tmp_path / "state.pt")
-    assert [said for seed in range(300) if (said := states.is_told(whole, random.Random(seed)))] == []
+    assert [
+        said for seed in range(300) if (said := states.is_told(whole, random.Random(seed)))
+    ] == []
 
 
 # ----------------------------------------------------------------------------------------------------------------- resuming
@@ -93,7 +95,9 @@ def test_t4_a_torn_newest_state_is_said_and_the_one_before_is_taken(place):
     newest = killed(place)
     newest.write_bytes(newest.read_bytes()[:-50])
     done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
-    assert f"note: {newest.name} (cut off" not in done.err  # it has no end, so it counts as the oldest, and need not be looked at
+    assert (
+        f"note: {newest.name} (cut off" not in done.err
+    )  # it has no end, so it counts as the oldest, and need not be looked at
     assert done.code == 0, done.err
     assert training.difference(place, "fp32") == ""
 
@@ -104,7 +108,10 @@ def test_t4_a_rotten_newest_state_is_named(place):
     data[1000] ^= 4
     newest.write_bytes(data)
     done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
-    assert f"note: {newest.name} (its checksum differs) cannot be read; going on from step-000000" in done.err
+    assert (
+        f"note: {newest.name} (its checksum differs) cannot be read; going on from step-000000"
+        in done.err
+    )
     assert training.difference(place, "fp32") == ""
 
 
@@ -131,8 +138,12 @@ def test_t10_what_would_learn_something_else_is_refused_by_key_unless_it_is_allo
     good(paceline(*train(place, "max_steps=8")))
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]", "max_steps=10", "optim.lr=0.5"]
     both = "seed (0, now 3)", "optim.lr (0.02, now 0.5)"
-    assert is_one_line(paceline(*resume, "seed=3"), "K105", 4, *both, "does not load")  # inside an epoch of another order
-    assert is_one_line(paceline(*resume), "K105", 4, "optim.lr (0.02, now 0.5)", "resume.allow=[optim.lr]")
+    assert is_one_line(
+        paceline(*resume, "seed=3"), "K105", 4, *both, "does not load"
+    )  # inside an epoch of another order
+    assert is_one_line(
+        paceline(*resume), "K105", 4, "optim.lr (0.02, now 0.5)", "resume.allow=[optim.lr]"
+    )
     good(paceline(*resume, "resume.allow=[optim]"))
 
 
@@ -143,13 +154,22 @@ def test_t15_a_run_whose_numbers_went_wrong_keeps_its_last_good_state(place):
     assert (ended["code"], ended["rank"]) == (6, None)
     path = newest_path(Path(RUN))
     if path is not None:
-        assert all(bool(torch.isfinite(value).all()) for value in read_state(path)["model"].values())
+        assert all(
+            bool(torch.isfinite(value).all()) for value in read_state(path)["model"].values()
+        )
         assert ended["checkpoint"] == f"checkpoints/{path.name}"
 
 
 def test_t15_left_out_steps_are_counted_and_too_many_end_the_run(place):
     done = paceline(
-        *train(place, "optim.lr=1e20", "schedule=constant", "on_nan=skip", "max_skips=3", "checkpoint.every_steps=null")
+        *train(
+            place,
+            "optim.lr=1e20",
+            "schedule=constant",
+            "on_nan=skip",
+            "max_skips=3",
+            "checkpoint.every_steps=null",
+        )
     )
     assert is_one_line(done, "N102", 6, "4 steps in a row")
 
@@ -186,7 +206,12 @@ def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(plac
 
 
 def test_auto_needs_a_directory(place):
-    assert is_one_line(paceline(*words(place.dataset, "fp32", training.WAYS[0]), "resume=auto"), "C127", 2, "hydra.run.dir")
+    assert is_one_line(
+        paceline(*words(place.dataset, "fp32", training.WAYS[0]), "resume=auto"),
+        "C127",
+        2,
+        "hydra.run.dir",
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- disks and processes
@@ -195,7 +220,13 @@ def test_auto_needs_a_directory(place):
 @needs_root
 def test_t5_a_disk_without_room_for_a_second_state_costs_the_run_nothing_but_its_end(place):
     os.mkdir("disk")
-    more = ["model.width=256", "data.val=null", "checkpoint.keep=1", "epochs=1", f"hydra.run.dir={os.getcwd()}/disk/run"]
+    more = [
+        "model.width=256",
+        "data.val=null",
+        "checkpoint.keep=1",
+        "epochs=1",
+        f"hydra.run.dir={os.getcwd()}/disk/run",
+    ]
     done = paceline(*train(place)[:-1], *more, before=lambda: small_disk("disk", "360k"))
     assert is_one_line(done, "R101", 5, "No space left on device")
     assert "warning: step 8 is not saved, the newest checkpoint stands" in done.err
@@ -217,7 +248,9 @@ def test_t28_a_second_process_in_a_run_directory_is_told_who_the_first_is(place)
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_l12_who_is_killed_leaves_nobody_behind(place, kind):
     before = children_of_this_process()
-    with Command(*train(place, "epochs=3000", "workers.num=2", f"workers.kind={kind}", "loader=prefetch")) as command:
+    with Command(
+        *train(place, "epochs=3000", "workers.num=2", f"workers.kind={kind}", "loader=prefetch")
+    ) as command:
         wait_for(lambda: newest_path(Path(RUN)) is not None, "a state")
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
         os.kill(command.pid, signal.SIGKILL)

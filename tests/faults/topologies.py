@@ -32,7 +32,11 @@ def is_whole(draw: random.Random) -> str:
     wrong = [
         *([] if each_once(order, whole) else ["not each record once"]),
         *wrong_steps(order, whole, ranks),
-        *([] if tail == ranks[rank][first_of(order, start) :] else [f"rank {rank} from step {start} is another"]),
+        *(
+            []
+            if tail == ranks[rank][first_of(order, start) :]
+            else [f"rank {rank} from step {start} is another"]
+        ),
     ]
     return f"{order} epoch {epoch}: {', '.join(dict.fromkeys(wrong))}" if wrong else ""
 
@@ -44,12 +48,25 @@ def drawn(draw: random.Random) -> Order:
     accumulate = draw.choice((1, 1, 2, 3, draw.randint(1, 20)))
     num_passes = max(1, MOST_SHARES // world_size)
     least = math.ceil(num_records * accumulate / num_passes)
-    batch_size = draw.randint(max(1, least), max(1, least, draw.choice((4, 32, num_records, 2 * num_records))))
+    batch_size = draw.randint(
+        max(1, least), max(1, least, draw.choice((4, 32, num_records, 2 * num_records)))
+    )
     shuffle = draw.random() < 0.8
     limit = draw.choice((None, None, draw.randint(1, 60), num_records + 1, max(1, num_records - 1)))
     block = draw.choice((None, draw.randint(1, 8), draw.randint(1, 2000)))
     window = draw.randint(1, 20)
-    return Order(num_records, batch_size, draw.randrange(1 << 32), shuffle, accumulate, 0, world_size, limit, block, window)
+    return Order(
+        num_records,
+        batch_size,
+        draw.randrange(1 << 32),
+        shuffle,
+        accumulate,
+        0,
+        world_size,
+        limit,
+        block,
+        window,
+    )
 
 
 def each_once(order: Order, whole: list[list[int]]) -> bool:
@@ -57,9 +74,17 @@ def each_once(order: Order, whole: list[list[int]]) -> bool:
     seen = [index for batch in whole for index in batch]
     used = order.used().tolist()
     as_stored = order.shuffle or seen == used
-    in_range = not used or (min(used) == 0 and max(used) < order.num_records and len(used) == order.num_used)
+    in_range = not used or (
+        min(used) == 0 and max(used) < order.num_records and len(used) == order.num_used
+    )
     sizes = [len(batch) == order.batch_size for batch in whole[:-1]]
-    return sorted(seen) == used == sorted(set(used)) and as_stored and in_range and all(sizes) and len(whole) == order.num_steps
+    return (
+        sorted(seen) == used == sorted(set(used))
+        and as_stored
+        and in_range
+        and all(sizes)
+        and len(whole) == order.num_steps
+    )
 
 
 def wrong_steps(order: Order, whole: list[list[int]], ranks: list[list[Any]]) -> Iterator[str]:
@@ -80,7 +105,10 @@ def wrong_steps(order: Order, whole: list[list[int]], ranks: list[list[Any]]) ->
                 yield "ranks step at different passes"
             if any(filler not in ([index] for index in part) for filler in fillers):
                 yield "a filler from elsewhere"
-            if any(share[1] not in (0.0, len(share[0]) * order.world_size / len(batch)) for share in shares_of_pass):
+            if any(
+                share[1] not in (0.0, len(share[0]) * order.world_size / len(batch))
+                for share in shares_of_pass
+            ):
                 yield "a share weighs more or less than its records"
         if together != batch:
             yield "another order than on one rank in one pass"
@@ -97,5 +125,8 @@ def joined(shares_of_pass: tuple[Any, ...]) -> tuple[list[int], list[list[int]]]
 
 def first_of(order: Order, step: int) -> int:
     """The number of a rank's shares before ``step``."""
-    sizes = [min(order.batch_size, order.num_used - start) for start in range(0, order.num_used, order.batch_size)]
+    sizes = [
+        min(order.batch_size, order.num_used - start)
+        for start in range(0, order.num_used, order.batch_size)
+    ]
     return sum(min(order.accumulate, size) for size in sizes[:step])

@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-import framework.durable
-from framework.checkpoint import Damaged, newest_path, read_state
+import framework.system.durable
+from framework.train.checkpoint import Damaged, newest_path, read_state
 from tests.cli.command import Done
 from tests.faults.forked import Command, paceline
 
 RUN = "run"
-PRECISIONS = {"fp32": ["precision=fp32"], "bf16": ["precision=amp"], "fp16": ["precision=amp", "precision.dtype=fp16"]}
+PRECISIONS = {
+    "fp32": ["precision=fp32"],
+    "bf16": ["precision=amp"],
+    "fp16": ["precision=amp", "precision.dtype=fp16"],
+}
 WAYS = [
     [f"data={data}", f"loader={loader}", f"workers.num={num}"]
     for data in ("hdf5", "lmdb")
@@ -29,11 +33,22 @@ WAYS = [
     for num in (0, 2)
 ]
 COMMON = [
-    *("model._target_=tests.faults.net.Net", "model.width=16", "allow_targets=[tests]", "ema_decay=0.9"),
+    *(
+        "model._target_=tests.faults.net.Net",
+        "model.width=16",
+        "allow_targets=[tests]",
+        "ema_decay=0.9",
+    ),
     *("epochs=3", "batch_size=96", "report_every=3", "checkpoint.every_steps=4", "sink=[jsonl]"),
 ]
 POINTS = (
-    *("publish.opened", "publish.written", "publish.synced", "publish.renamed", "publish.published"),
+    *(
+        "publish.opened",
+        "publish.written",
+        "publish.synced",
+        "publish.renamed",
+        "publish.published",
+    ),
     *("checkpoint.writing", "checkpoint.weights", "checkpoint.removed"),
 )
 
@@ -46,7 +61,14 @@ class Place(NamedTuple):
 
 
 def words(place_dataset: str, precision: str, way: list[str]) -> list[str]:
-    return ["train", *COMMON, *PRECISIONS[precision], *way, "recipes=digits", f"dataset={place_dataset}"]
+    return [
+        "train",
+        *COMMON,
+        *PRECISIONS[precision],
+        *way,
+        "recipes=digits",
+        f"dataset={place_dataset}",
+    ]
 
 
 def make_place(folder: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) -> Place:
@@ -55,7 +77,12 @@ def make_place(folder: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) ->
     for data in ("hdf5", "lmdb"):
         good(
             paceline(
-                "train", f"data={data}", "recipes=digits", f"dataset={dataset}", "max_steps=1", f"hydra.run.dir={folder / data}"
+                "train",
+                f"data={data}",
+                "recipes=digits",
+                f"dataset={dataset}",
+                "max_steps=1",
+                f"hydra.run.dir={folder / data}",
             )
         )
     ends = {}
@@ -73,7 +100,10 @@ def good(done: Done) -> None:
 def end_of(run_dir: Path) -> tuple[list, dict[str, Any]]:
     """(what the log says that is no measurement, the newest state)."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    log = [(line["split"], line["step"], line["loss"].hex(), line["accuracy"].hex(), line["lr"].hex()) for line in lines]
+    log = [
+        (line["split"], line["step"], line["loss"].hex(), line["accuracy"].hex(), line["lr"].hex())
+        for line in lines
+    ]
     path = newest_path(run_dir)
     assert path is not None
     return log, read_state(path)
@@ -87,7 +117,11 @@ def difference(place: Place, key: str) -> str:
         return "another log"
     names = [name for name in whole if not same(state[name], whole[name])]
     left = sorted(
-        {path.name for path in Path(RUN).rglob("*") if ".tmp." in path.name or path.name in ("run.lock", "run.next.json")}
+        {
+            path.name
+            for path in Path(RUN).rglob("*")
+            if ".tmp." in path.name or path.name in ("run.lock", "run.next.json")
+        }
     )
     weights = Path(RUN, "checkpoints/last.pt")
     kept = torch.load(weights, weights_only=True)
@@ -98,9 +132,17 @@ def difference(place: Place, key: str) -> str:
 def same(one: Any, other: Any) -> bool:
     """Bit by bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one.view(-1), other.view(-1))
+        return (
+            isinstance(other, torch.Tensor)
+            and one.dtype == other.dtype
+            and torch.equal(one.view(-1), other.view(-1))
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(one[key], other[key]) for key in one)
+        )
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
@@ -130,7 +172,9 @@ def killed_at_random(place: Place, draw: random.Random) -> str:
     """kill -9 at a moment of one of its lives, once; then to its end."""
     precision = draw.choice([*PRECISIONS])
     moment_s = draw.uniform(0.1, 1.05 * place.ends[precision][2])
-    for _ in range(draw.randint(0, 1)):  # a first life that was killed before: the second goes on from the middle
+    for _ in range(
+        draw.randint(0, 1)
+    ):  # a first life that was killed before: the second goes on from the middle
         with Command(*go_on(place, precision, draw)) as command:
             command.process.join(draw.uniform(0.3, 1.0) * place.ends[precision][2])
     with Command(*go_on(place, precision, draw)) as command:
@@ -150,13 +194,15 @@ def die_at(point: str, count: int) -> Callable[[], None]:
         if left[0] <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return lambda: setattr(framework.durable, "_reached", reached)
+    return lambda: setattr(framework.system.durable, "_reached", reached)
 
 
 def killed_while_saving(place: Place, point: str, draw: random.Random) -> str:
     """kill -9 at one named point of a save."""
     precision = draw.choice([*PRECISIONS])
-    with Command(*go_on(place, precision, draw), before=die_at(point, draw.randint(1, 12))) as command:
+    with Command(
+        *go_on(place, precision, draw), before=die_at(point, draw.randint(1, 12))
+    ) as command:
         code = command.wait().code
     if code not in (-signal.SIGKILL, 0):
         return f"exit code {code}"

@@ -2,7 +2,7 @@ import threading
 
 import torch
 
-from framework.contracts import LoaderContext
+from framework.contracts.loader import LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
 from tests.contract.cases import make_source
@@ -10,7 +10,9 @@ from tests.contract.cases import make_source
 
 def _loader(augment, pin_memory=False, **options):
     source = make_source("hdf5", 10, **options)
-    return PlainLoader(pin_memory, context=LoaderContext(source, torch.device("cpu"), augment, HostClock()))
+    return PlainLoader(
+        pin_memory, context=LoaderContext(source, torch.device("cpu"), augment, HostClock())
+    )
 
 
 def test_everything_runs_in_the_callers_thread():
@@ -29,7 +31,9 @@ def test_everything_runs_in_the_callers_thread():
 
 def test_nothing_is_pinned_where_the_device_is_the_host():
     loader = _loader(lambda batch, _: batch, pin_memory=True)
-    assert not any(tensor.is_pinned() for micro in loader.epoch(0) for tensor in micro.batch.values())
+    assert not any(
+        tensor.is_pinned() for micro in loader.epoch(0) for tensor in micro.batch.values()
+    )
     loader.close()
 
 

@@ -3,7 +3,8 @@ import threading
 import pytest
 import torch
 
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts.data import MicroBatch
+from framework.contracts.loader import LoaderContext
 from framework.loader.prefetch import PrefetchLoader
 from framework.measure.clock import HostClock
 from tests.contract.cases import make_source
@@ -13,7 +14,13 @@ class Watched:
     """A real source that notes which batches were made, and by which thread."""
 
     def __init__(self, source):
-        self.source, self.order, self.manifest, self.sample, self.close = source, source.order, None, None, source.close
+        self.source, self.order, self.manifest, self.sample, self.close = (
+            source,
+            source.order,
+            None,
+            None,
+            source.close,
+        )
         self.made, self.second, self.stages = [], threading.Event(), source.stages
 
     def batches(self, epoch, start=0):
@@ -32,7 +39,11 @@ def watched():
 
 
 def _loader(source, depth=2):
-    return PrefetchLoader(depth, True, context=LoaderContext(source, torch.device("cpu"), lambda batch, _: batch, HostClock()))
+    return PrefetchLoader(
+        depth,
+        True,
+        context=LoaderContext(source, torch.device("cpu"), lambda batch, _: batch, HostClock()),
+    )
 
 
 def test_batches_are_made_by_another_thread(watched):
@@ -61,7 +72,9 @@ def test_nothing_is_made_before_an_epoch_is_asked_for(watched):
 
 
 def test_nothing_is_pinned_where_the_device_is_the_host(watched):
-    assert not any(tensor.is_pinned() for micro in _loader(watched).epoch(0) for tensor in micro.batch.values())
+    assert not any(
+        tensor.is_pinned() for micro in _loader(watched).epoch(0) for tensor in micro.batch.values()
+    )
 
 
 def test_stats_tell_how_many_batches_lay_ready(watched):

@@ -4,7 +4,8 @@ import time
 import pytest
 import torch
 
-from framework.contracts import LoaderContext, MicroBatch
+from framework.contracts.data import MicroBatch
+from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.stream import AHEAD, StreamLoader, _Copy
 from framework.measure.clock import make_clock
@@ -17,7 +18,11 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def _loader(device, count=10, **options):
     source = make_source("hdf5", count, **options)
     device = torch.device(device)
-    return StreamLoader(2, 2, context=LoaderContext(source, device, lambda batch, _: dict(batch), make_clock(device)))
+    return StreamLoader(
+        2,
+        2,
+        context=LoaderContext(source, device, lambda batch, _: dict(batch), make_clock(device)),
+    )
 
 
 def test_without_streams_the_copy_runs_in_line_and_says_so_once():
@@ -30,7 +35,9 @@ def test_without_streams_the_copy_runs_in_line_and_says_so_once():
 def test_without_streams_the_batches_are_the_same():
     loader = _loader("cpu")
     expected = micros(loader.context.source, 1)
-    assert [micro.batch["index"].tolist() for micro in loader.epoch(1)] == [batch["index"] for batch, *_ in expected]
+    assert [micro.batch["index"].tolist() for micro in loader.epoch(1)] == [
+        batch["index"] for batch, *_ in expected
+    ]
     loader.close()
 
 
@@ -79,7 +86,14 @@ class Erratic:
                 raise DataError(106, "record 7", "not a readable image", "mend it")
             time.sleep(self.draw.choice([0, 0, 0.002]))
             size = self.draw.choice([1, 17, 1000, 1 << 20, 1 << 22])
-            yield MicroBatch({"index": torch.arange(1), "number": torch.full((size,), number, dtype=torch.int32)}, 1.0, True)
+            yield MicroBatch(
+                {
+                    "index": torch.arange(1),
+                    "number": torch.full((size,), number, dtype=torch.int32),
+                },
+                1.0,
+                True,
+            )
 
     def stages(self):
         return {}
@@ -97,7 +111,9 @@ def _erratic(seed, **options):
         return {**batch, "number": batch["number"] * 2 + 1}
 
     device = torch.device("cuda")
-    return StreamLoader(3, 2, context=LoaderContext(Erratic(seed, **options), device, augment, make_clock(device)))
+    return StreamLoader(
+        3, 2, context=LoaderContext(Erratic(seed, **options), device, augment, make_clock(device))
+    )
 
 
 def _taken(loader, seed, num_batches=None):
@@ -152,7 +168,9 @@ class Passed:
 
 
 def test_what_came_before_an_error_is_handed_over_first(monkeypatch):
-    monkeypatch.setattr(StreamLoader, "_start", lambda _, micro, __: _Copy(micro, micro.batch, Passed()))
+    monkeypatch.setattr(
+        StreamLoader, "_start", lambda _, micro, __: _Copy(micro, micro.batch, Passed())
+    )
     monkeypatch.setattr(StreamLoader, "_arrive", lambda *_: None)
     loader, found = _loader("cpu"), []
     batches = loader._overlapped(Erratic(1, breaks_at=5).batches(0), 0)
@@ -187,7 +205,9 @@ def test_the_host_does_not_run_away_from_the_device(monkeypatch):
     monkeypatch.setattr(StreamLoader, "_arrive", lambda *_: None)
     loader = _loader("cpu")
     assert len(list(loader._overlapped(Erratic(1).batches(0), 0))) == 40
-    assert device.most == 2 * loader.copies + AHEAD  # handed over and not yet copied, and on their way
+    assert (
+        device.most == 2 * loader.copies + AHEAD
+    )  # handed over and not yet copied, and on their way
     loader.close()
 
 
@@ -200,7 +220,14 @@ def test_a_hundred_epochs_take_no_more_memory_than_a_few():
         for micro in loader.epoch(epoch):
             torch.cuda._sleep(10_000)
             del micro
-        reserved.append((torch.cuda.memory_reserved(), torch.cuda.host_memory_stats()["allocated_bytes.current"]))
+        reserved.append(
+            (
+                torch.cuda.memory_reserved(),
+                torch.cuda.host_memory_stats()["allocated_bytes.current"],
+            )
+        )
     assert reserved[-1][0] == reserved[9][0]
-    assert reserved[-1][1] <= 2 * reserved[9][1]  # as many pinned blocks as were ever on their way at once
+    assert (
+        reserved[-1][1] <= 2 * reserved[9][1]
+    )  # as many pinned blocks as were ever on their way at once
     loader.close()

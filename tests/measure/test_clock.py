@@ -123,7 +123,14 @@ def step(clock, time, *seconds):
 def test_a_name_counts_once_a_step_however_often_it_was_marked(time):
     clock = HostClock()
     for factor in (1.0, 2.0, 4.0):
-        step(clock, time, ("forward", factor), ("backward", factor), ("forward", factor), ("report", factor))
+        step(
+            clock,
+            time,
+            ("forward", factor),
+            ("backward", factor),
+            ("forward", factor),
+            ("report", factor),
+        )
     assert clock.spans() == {
         "forward": span(2.0, 4.0, 8.0),
         "backward": span(1.0, 2.0, 4.0),
@@ -137,7 +144,11 @@ def test_spans_taken_within_a_step_count_every_name_of_it_once(time):
     first = clock.spans()
     step(clock, time, ("report", 4.0), ("forward", 8.0), ("optimizer", 16.0), ("report", 32.0))
     assert first == {"forward": span(1.0), "optimizer": span(2.0)}
-    assert clock.spans() == {"report": span(4.0, 32.0), "forward": span(8.0), "optimizer": span(16.0)}
+    assert clock.spans() == {
+        "report": span(4.0, 32.0),
+        "forward": span(8.0),
+        "optimizer": span(16.0),
+    }
 
 
 def test_what_spans_and_laps_hand_out_is_handed_out_once(time):
@@ -195,14 +206,19 @@ def test_a_device_that_waits_for_the_host_is_idle_for_what_it_costs(time):
     assert found["forward"] == found["backward"] == 5.0
 
 
-@pytest.mark.parametrize(("wait", "device", "report"), [(1.0, 3.0, 0.0), (3.0, 1.0, 0.5), (0.25, 0.25, 4.0), (0.0, 1.0, 0.0)])
+@pytest.mark.parametrize(
+    ("wait", "device", "report"),
+    [(1.0, 3.0, 0.0), (3.0, 1.0, 0.5), (0.25, 0.25, 4.0), (0.0, 1.0, 0.0)],
+)
 def test_everything_but_the_hosts_wait_adds_up_to_the_devices_time(time, wait, device, report):
     clock = CudaClock(torch.device("cuda"))
     for _ in range(7):
         cuda_step(clock, time, wait, device, report)
     time.read()
     began, found = 100.0, clock.lap()
-    assert sum(seconds for name, seconds in found.items() if name != "wait") == pytest.approx(time.done_at - began)
+    assert sum(seconds for name, seconds in found.items() if name != "wait") == pytest.approx(
+        time.done_at - began
+    )
 
 
 def test_a_report_costs_what_the_device_stands_still_for_it(time):
@@ -291,7 +307,10 @@ def test_on_cuda_marks_and_laps_never_synchronize_and_hand_in_device_time():
 @pytest.mark.gpu
 def test_on_cuda_idle_is_what_the_host_costs_and_waiting_beside_work_costs_nothing():
     clock = make_clock(torch.device("cuda"))
-    for cycles in (1_000, 200_000_000):  # a device that has nothing to do, and one that works longer than the host waits
+    for cycles in (
+        1_000,
+        200_000_000,
+    ):  # a device that has nothing to do, and one that works longer than the host waits
         clock.lap()
         for _ in range(5):
             end = perf_counter() + 0.02

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from framework.measure import host
-from framework.measure.host import cores_per_rank, machine, num_cores, peak_rss_bytes, threads_per_rank
+from framework.measure.host import (
+    cores_per_rank,
+    machine,
+    num_cores,
+    peak_rss_bytes,
+    threads_per_rank,
+)
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
@@ -38,7 +44,9 @@ def test_the_machine_is_named_with_its_figures():
     assert facts["processor"]
 
 
-@pytest.mark.parametrize(("quota", "cores"), [(math.inf, 4), (0.2, 1), (1.5, 2), (2.0, 2), (64.0, 4)])
+@pytest.mark.parametrize(
+    ("quota", "cores"), [(math.inf, 4), (0.2, 1), (1.5, 2), (2.0, 2), (64.0, 4)]
+)
 def test_a_containers_share_of_time_limits_the_cores(monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(host, "_cgroup_cores", lambda: quota)

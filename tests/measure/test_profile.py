@@ -24,7 +24,11 @@ def trained(path, steps, clock=None, **parts):
 def ours(path):
     """Our spans in a trace: its events on our track, in order of time."""
     events = json.loads(path.read_text())["traceEvents"]
-    found = [event for event in events if event.get("tid") == 1 and event["ph"] == "X" and event.get("pid") == os.getpid()]
+    found = [
+        event
+        for event in events
+        if event.get("tid") == 1 and event["ph"] == "X" and event.get("pid") == os.getpid()
+    ]
     return sorted(found, key=lambda event: event["ts"])
 
 
@@ -48,7 +52,13 @@ def test_each_span_is_there_once_for_every_step_that_is_traced(trace):
 
 def test_spans_follow_each_other_without_overlap(trace):
     spans = ours(trace)
-    assert [span["name"] for span in spans[:5]] == ["wait", "forward", "backward", "optimizer", "report"]
+    assert [span["name"] for span in spans[:5]] == [
+        "wait",
+        "forward",
+        "backward",
+        "optimizer",
+        "report",
+    ]
     for one, other in pairwise(spans):
         assert one["ts"] + one["dur"] <= other["ts"] + 1e-3
 
@@ -57,7 +67,10 @@ def test_spans_and_operators_have_the_same_time(trace):
     events = json.loads(trace.read_text())["traceEvents"]
     forwards = [span for span in ours(trace) if span["name"] == "forward"]
     products = [event for event in events if event.get("name") == "aten::addmm"]
-    inside = [any(s["ts"] <= p["ts"] and p["ts"] + p["dur"] <= s["ts"] + s["dur"] + 1 for s in forwards) for p in products]
+    inside = [
+        any(s["ts"] <= p["ts"] and p["ts"] + p["dur"] <= s["ts"] + s["dur"] + 1 for s in forwards)
+        for p in products
+    ]
     assert len(products) == 2 * TRACED
     assert all(inside)
 

@@ -36,5 +36,7 @@ def test_a_real_image_goes_through():
 
 
 def test_another_stem_is_named():
-    with pytest.raises(ConfigError, match=r"^error\[C112\]: model.stem = tiny: not a stem; choose large"):
+    with pytest.raises(
+        ConfigError, match=r"^error\[C112\]: model.stem = tiny: not a stem; choose large"
+    ):
         ResNet18(3, 10, "tiny")

@@ -18,7 +18,9 @@ def test_it_has_eight_convolutions_and_a_head():
 
 
 def test_a_residual_adds_to_what_came_in():
-    residual = next(module for module in ResNet9(3, 10, 2).modules() if type(module).__name__ == "_Residual")
+    residual = next(
+        module for module in ResNet9(3, 10, 2).modules() if type(module).__name__ == "_Residual"
+    )
     for parameter in residual.parameters():
         nn.init.zeros_(parameter)
     x = torch.randn(2, 4, 8, 8)

@@ -4,7 +4,9 @@ import torch
 from framework.model.unet import UNet
 
 
-@pytest.mark.parametrize(("height", "width", "depth"), [(8, 8, 2), (13, 6, 2), (1, 5, 1), (17, 31, 3), (4, 4, 0)])
+@pytest.mark.parametrize(
+    ("height", "width", "depth"), [(8, 8, 2), (13, 6, 2), (1, 5, 1), (17, 31, 3), (4, 4, 0)]
+)
 def test_images_of_any_size_keep_it(height, width, depth):
     assert UNet(3, 4, depth)(torch.randn(2, 3, height, width)).shape == (2, 3, height, width)
 
@@ -24,4 +26,6 @@ def test_every_weight_gets_a_gradient_once_the_last_layer_moved():
 
 def test_it_has_about_120_000_weights_for_photographs():
     with torch.device("meta"):
-        assert sum(parameter.numel() for parameter in UNet(3, 16, 2).parameters()) == pytest.approx(117_000, rel=0.05)
+        assert sum(parameter.numel() for parameter in UNet(3, 16, 2).parameters()) == pytest.approx(
+            117_000, rel=0.05
+        )

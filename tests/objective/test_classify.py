@@ -73,6 +73,8 @@ def test_whole_shares_are_the_same_as_classes():
 
 
 def test_of_label_maps_the_share_of_each_record_s_pixels_is_counted():
-    logits = torch.tensor([[[4.0, 0.0], [0.0, 4.0]], [[4.0, 4.0], [0.0, 0.0]]]).permute(1, 0, 2)[:, :, None]
+    logits = torch.tensor([[[4.0, 0.0], [0.0, 4.0]], [[4.0, 4.0], [0.0, 0.0]]]).permute(1, 0, 2)[
+        :, :, None
+    ]
     outcome = classify()(nn.Identity(), {"image": logits, "label": logits.argmax(1)})
     assert (outcome.sums["accuracy"].tolist(), outcome.count) == ([1.0, 1.0], 2)

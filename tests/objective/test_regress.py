@@ -24,7 +24,9 @@ def test_what_is_counted_is_each_record_s_mean_absolute_error():
 
 
 def test_numbers_without_a_dimension_of_their_own_are_counted_too():
-    outcome = regress("l1")(nn.Identity(), {"image": torch.tensor([1.0, 5.0]), "target": torch.tensor([2.0, 2.0])})
+    outcome = regress("l1")(
+        nn.Identity(), {"image": torch.tensor([1.0, 5.0]), "target": torch.tensor([2.0, 2.0])}
+    )
     assert (float(outcome.loss), float(outcome.sums["mae"]), outcome.count) == (2.0, 4.0, 2)
 
 
@@ -39,7 +41,10 @@ def test_half_precision_guesses_are_compared_in_single():
 
 
 def test_half_precision_errors_of_plain_numbers_are_summed_in_single():
-    guess, target = torch.ones(3001).half(), torch.zeros(3001).half()  # 3001 is no number in 16 bits
+    guess, target = (
+        torch.ones(3001).half(),
+        torch.zeros(3001).half(),
+    )  # 3001 is no number in 16 bits
     outcome = regress()(nn.Identity(), {"image": guess, "target": target})
     assert float(outcome.sums["mae"]) == 3001.0
 
@@ -61,5 +66,7 @@ def test_better_is_a_lower_loss():
 
 
 def test_an_unknown_loss_is_named():
-    with pytest.raises(ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose mse or l1$"):
+    with pytest.raises(
+        ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose mse or l1$"
+    ):
         regress("huber")

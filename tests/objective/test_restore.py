@@ -22,19 +22,28 @@ def test_psnr_is_counted_image_by_image():
     assert outcome.count == 2
 
 
-@pytest.mark.parametrize(("loss", "expected"), [("l1", (0.1 + 0.01) / 2), ("mse", (0.01 + 0.0001) / 2)])
+@pytest.mark.parametrize(
+    ("loss", "expected"), [("l1", (0.1 + 0.01) / 2), ("mse", (0.01 + 0.0001) / 2)]
+)
 def test_the_loss_is_the_mean_error(loss, expected):
-    assert float(restore(loss)(nn.Identity(), {"blurry": BLURRY, "sharp": SHARP}).loss) == pytest.approx(expected, rel=1e-4)
+    assert float(
+        restore(loss)(nn.Identity(), {"blurry": BLURRY, "sharp": SHARP}).loss
+    ) == pytest.approx(expected, rel=1e-4)
 
 
 def test_bytes_are_taken_as_parts_of_255():
-    black, white = torch.zeros(1, 3, 2, 2, dtype=torch.uint8), torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
+    black, white = (
+        torch.zeros(1, 3, 2, 2, dtype=torch.uint8),
+        torch.full((1, 3, 2, 2), 255, dtype=torch.uint8),
+    )
     outcome = restore()(nn.Identity(), {"blurry": black, "sharp": white})
     assert (float(outcome.loss), float(outcome.sums["psnr"])) == (1, 0)
 
 
 def test_what_is_beyond_the_peak_is_cut_for_the_psnr_but_learned_from():
-    outcome = restore(peak=2.0)(nn.Identity(), {"blurry": torch.full((1, 4), 3.0), "sharp": torch.full((1, 4), 2.0)})
+    outcome = restore(peak=2.0)(
+        nn.Identity(), {"blurry": torch.full((1, 4), 3.0), "sharp": torch.full((1, 4), 2.0)}
+    )
     assert (float(outcome.loss), float(outcome.sums["psnr"])) == (1, 100)
     assert float(outcome.sums["input_psnr"]) == pytest.approx(10 * math.log10(4), abs=1e-4)
 
@@ -57,8 +66,12 @@ def test_the_loss_has_a_gradient_and_the_counts_have_none():
 
 
 def test_shapes_that_differ_are_refused_where_torch_would_broadcast():
-    with pytest.raises(ValueError, match=r"the model gives \(1, 3, 2, 2\), sharp is \(1, 1, 2, 2\)"):
-        restore()(nn.Identity(), {"blurry": torch.rand(1, 3, 2, 2), "sharp": torch.rand(1, 1, 2, 2)})
+    with pytest.raises(
+        ValueError, match=r"the model gives \(1, 3, 2, 2\), sharp is \(1, 1, 2, 2\)"
+    ):
+        restore()(
+            nn.Identity(), {"blurry": torch.rand(1, 3, 2, 2), "sharp": torch.rand(1, 1, 2, 2)}
+        )
 
 
 def test_better_is_a_higher_psnr():
@@ -67,5 +80,7 @@ def test_better_is_a_higher_psnr():
 
 
 def test_an_unknown_loss_is_named():
-    with pytest.raises(ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose l1 or mse$"):
+    with pytest.raises(
+        ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose l1 or mse$"
+    ):
         restore("huber")

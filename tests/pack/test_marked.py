@@ -4,14 +4,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.contracts import IGNORE, Chunk, Field, Manifest
-from framework.data.decode import encode_png
-from framework.data.label_map import decode_labels
+from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
+from framework.image.label_map import decode_labels
+from framework.pack.images import Preparation
 from framework.pack.marked import MarkedInput, marked
-from framework.pack.prepare import Preparation
 from tests.contract.cases import jpeg, label_map, pixels
-from tests.data.test_label_map import png
+from tests.image.test_label_map import png
 
 NOISE = np.random.default_rng(0).integers(0, 256, (16, 12), np.uint8)
 
@@ -25,7 +25,10 @@ class Memory:
         self.manifest = Manifest(len(next(iter(records.values()))), fields, source="memory")
 
     def read(self, start, stop):
-        return Chunk({name: values[start:stop] for name, values in self.records.items()}, [f"k{n}" for n in range(start, stop)])
+        return Chunk(
+            {name: values[start:stop] for name, values in self.records.items()},
+            [f"k{n}" for n in range(start, stop)],
+        )
 
     def name(self, index):
         return f"item {index}"
@@ -46,7 +49,9 @@ def _first(source: MarkedInput) -> np.ndarray:
     return value[0] if isinstance(value, np.ndarray) else decode_labels(value)[:, :, 0]
 
 
-@pytest.mark.parametrize("mask", [png(label_map(0)[0]), encode_png(label_map(0)), png(label_map(0)[0] > 0, "L")])
+@pytest.mark.parametrize(
+    "mask", [png(label_map(0)[0]), encode_png(label_map(0)), png(label_map(0)[0] > 0, "L")]
+)
 def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_told(mask):
     source = MarkedInput(_pair(mask, mask), None, None)
     assert source.labels == ("mask",)
@@ -56,7 +61,10 @@ def test_a_palette_or_few_gray_values_beside_an_image_are_guessed_and_told(mask)
     assert source.read(0, 2).records["mask"] == [mask, mask]
 
 
-@pytest.mark.parametrize("mask", [jpeg(3), encode_png(NOISE[None]), encode_png(pixels(0).transpose(2, 0, 1)), b"no image"])
+@pytest.mark.parametrize(
+    "mask",
+    [jpeg(3), encode_png(NOISE[None]), encode_png(pixels(0).transpose(2, 0, 1)), b"no image"],
+)
 def test_a_picture_is_not_taken_for_a_label_map(mask):
     source = MarkedInput(_pair(encode_png(label_map(0)), mask), None, None)
     assert (source.labels, source.notes) == ((), ())
@@ -104,7 +112,10 @@ def test_negative_and_large_numbers_can_be_mapped():
     source = MarkedInput(Memory(mask=np.array([[[-1, 1000]]])), ["mask"], {-1: "ignore", 1000: 3})
     assert _first(source).tolist() == [[IGNORE, 3]]
     deep = png(np.array([[0, 40000]] * 9, np.uint16), "I;16")
-    assert _first(MarkedInput(_pair_of(deep, 9, 2), ["mask"], {0: 0, 40000: 2})).tolist() == [[0, 2]] * 9
+    assert (
+        _first(MarkedInput(_pair_of(deep, 9, 2), ["mask"], {0: 0, 40000: 2})).tolist()
+        == [[0, 2]] * 9
+    )
 
 
 def _pair_of(mask: bytes, height: int, width: int) -> Memory:
@@ -114,11 +125,27 @@ def _pair_of(mask: bytes, height: int, width: int) -> Memory:
 @pytest.mark.parametrize(
     ("mask", "values", "what"),
     [
-        (encode_png(label_map(0)), {0: 0}, r"D170.*k0: mask: holds 7, which input\.values does not map; add it"),
-        (np.array([[[300, 1]]]), None, r"D170.*k0: mask: holds 300, not within 0\.\.255; map its values with input\.values"),
+        (
+            encode_png(label_map(0)),
+            {0: 0},
+            r"D170.*k0: mask: holds 7, which input\.values does not map; add it",
+        ),
+        (
+            np.array([[[300, 1]]]),
+            None,
+            r"D170.*k0: mask: holds 300, not within 0\.\.255; map its values with input\.values",
+        ),
         (jpeg(0), None, r"D171.*k0: mask: is no label map: a JPEG: a label map must be a PNG"),
-        (encode_png(pixels(0).transpose(2, 0, 1)), None, r"D171.*k0: mask: is no label map: colors or alpha"),
-        (png(np.zeros((16, 12), np.uint16), "I;16"), None, r"D171.*16 bits: map them to 0\.\.255 with input\.values"),
+        (
+            encode_png(pixels(0).transpose(2, 0, 1)),
+            None,
+            r"D171.*k0: mask: is no label map: colors or alpha",
+        ),
+        (
+            png(np.zeros((16, 12), np.uint16), "I;16"),
+            None,
+            r"D171.*16 bits: map them to 0\.\.255 with input\.values",
+        ),
         (encode_png(label_map(0, 8, 12)), None, r"D172.*k0: mask has 8 x 12 pixels, image 16 x 12"),
         (b"no image", None, r"D106.*k0: mask"),
     ],
@@ -132,7 +159,11 @@ def test_a_record_that_is_wrong_is_named(mask, values, what):
 @pytest.mark.parametrize(
     ("labels", "values", "what"),
     [
-        (["mas"], None, r"input\.labels = mas: is no field of the input; its fields are image, mask, wave"),
+        (
+            ["mas"],
+            None,
+            r"input\.labels = mas: is no field of the input; its fields are image, mask, wave",
+        ),
         (["wave"], None, r"input\.labels = wave: is float64 \[16\], not an integer for each pixel"),
         ("mask", None, r"input\.labels = mask: is no list of fields"),
         ([3], None, "is no list of fields"),
@@ -151,7 +182,9 @@ def test_what_does_not_fit_the_input_is_said_before_anything_is_packed(labels, v
 
 def test_the_most_pixels_are_those_of_packing():
     source, block = _pair(encode_png(label_map(0))), {"labels": ["mask"], "values": {0: 0, 7: 1}}
-    with pytest.raises(DataError, match=r"D106.*16 x 12 pixels are more than 100, which pack\.max_pixels may raise"):
+    with pytest.raises(
+        DataError, match=r"D106.*16 x 12 pixels are more than 100, which pack\.max_pixels may raise"
+    ):
         marked(source, block, 100).read(0, 1)
     assert _first(marked(source, block, 192)).max() == 1
 
@@ -163,13 +196,21 @@ def test_another_process_marks_the_same_fields():
 
 
 @pytest.mark.parametrize("color", [None, "rgb"])
-@pytest.mark.parametrize("options", [{"encode": "raw", "size": (9, 31)}, {"encode": "png", "resize": 5}, {"encode": "keep"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"encode": "raw", "size": (9, 31)}, {"encode": "png", "resize": 5}, {"encode": "keep"}],
+)
 def test_preparing_invents_no_class(options, color):
-    prepare, source = Preparation(**options, color=color), MarkedInput(_pair(png(label_map(0)[0])), None, None)
+    prepare, source = (
+        Preparation(**options, color=color),
+        MarkedInput(_pair(png(label_map(0)[0])), None, None),
+    )
     field = prepare.fields(source)["mask"]
     value = prepare(source.read(0, 1)).records["mask"][0]
     assert (field.kind, field.channels) == ("labels", 1)
-    assert set(np.unique(value if isinstance(value, np.ndarray) else decode_labels(value)).tolist()) == {0, 7}
+    assert set(
+        np.unique(value if isinstance(value, np.ndarray) else decode_labels(value)).tolist()
+    ) == {0, 7}
 
 
 def test_a_label_map_is_no_jpeg():

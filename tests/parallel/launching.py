@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from framework.parallel.launch import launch
+from framework.parallel.launch.start_ranks import launch
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -15,14 +15,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from framework.agreement import check_agreement, code_digest
-from framework.cli.main import leave
+from framework.config.agreement import check_agreement, code_digest
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.ranks import environment_rank, share_text, under_launcher
+from framework.parallel.launch.ranks import environment_rank, share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
-from framework.stopping import set_all
+from framework.system.stopping import leave, set_all
 from tests.contract.parallel_facts import facts_of
 
 CPU = torch.device("cpu")
@@ -33,11 +32,15 @@ torch.set_num_threads(1)
 
 
 def parallel(sync_batch_norm=False):
-    return DistributedParallel(num_processes=2, sync_batch_norm=sync_batch_norm, timeout_s=60.0, device=CPU)
+    return DistributedParallel(
+        num_processes=2, sync_batch_norm=sync_batch_norm, timeout_s=60.0, device=CPU
+    )
 
 
 def flat(tensors):
-    reals = [torch.view_as_real(one.detach()) if one.is_complex() else one.detach() for one in tensors]
+    reals = [
+        torch.view_as_real(one.detach()) if one.is_complex() else one.detach() for one in tensors
+    ]
     return [value for tensor in reals for value in tensor.double().flatten().tolist()]
 
 
@@ -56,7 +59,9 @@ def talk(_):
         "text": text,
         "under_launcher": under_launcher(),
         "rank": [ranks.rank, ranks.world_size, ranks.device.type],
-        "total": ranks.total(torch.tensor([1.0 + RANK, 0.1, 2.0**53], dtype=torch.float64)).tolist(),
+        "total": ranks.total(
+            torch.tensor([1.0 + RANK, 0.1, 2.0**53], dtype=torch.float64)
+        ).tolist(),
         "never": [ranks.agree(False)[0] for _ in range(32)],
         "late": [ranks.agree(RANK == 1 and call >= 3)[0] for call in range(40)],
         "once": [ranks.agree(RANK == 0 and call == 3)[0] for call in range(40)],
@@ -79,7 +84,9 @@ def options(_):
         torch.manual_seed(0)
         model = ranks.wrap(nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 1)))
         torch.manual_seed(RANK)
-        model(torch.randn(4, 30)).square().mean().backward()  # a static graph is learned in the first pass, which must exchange
+        model(
+            torch.randn(4, 30)
+        ).square().mean().backward()  # a static graph is learned in the first pass, which must exchange
         model.zero_grad()
         for number in range(2):
             with ranks.accumulate(model, number == 1):
@@ -240,7 +247,9 @@ class Blocks(nn.Module):
 
 def sharded(_):
     """A step of two passes, sharded, and by ddp; what is kept; a state whole and in parts again."""
-    ranks = ShardedParallel(2, sync_batch_norm=False, timeout_s=60.0, unit_parameters=100, device=CPU)
+    ranks = ShardedParallel(
+        2, sync_batch_norm=False, timeout_s=60.0, unit_parameters=100, device=CPU
+    )
     torch.manual_seed(0)
     expected = flat(Blocks().parameters())
     torch.manual_seed(RANK)
@@ -268,9 +277,14 @@ def sharded(_):
             model(inputs[number, RANK]).square().mean().backward()
         with nullcontext() if number else twin.no_sync():
             twin(inputs[number, RANK]).square().mean().backward()
-    found |= {"gradients": flat(p.grad.full_tensor() for p in model.parameters()), "of_ddp": gradients(twin.module)}
+    found |= {
+        "gradients": flat(p.grad.full_tensor() for p in model.parameters()),
+        "of_ddp": gradients(twin.module),
+    }
     optimizer.step()
-    state = ranks.whole({"model": model.state_dict(), "average": None, "optimizer": optimizer.state_dict()})
+    state = ranks.whole(
+        {"model": model.state_dict(), "average": None, "optimizer": optimizer.state_dict()}
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -278,7 +292,9 @@ def sharded(_):
     parts = ranks.parted(state, model, other)
     model.load_state_dict(parts["model"])
     other.load_state_dict(parts["optimizer"])
-    again = ranks.whole({"model": model.state_dict(), "average": None, "optimizer": other.state_dict()})
+    again = ranks.whole(
+        {"model": model.state_dict(), "average": None, "optimizer": other.state_dict()}
+    )
     found["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(
         again, default=lambda value: value.tolist()
     )
@@ -291,10 +307,16 @@ class Drawing(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.head, self.unused = nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Parameter(torch.ones(3))
+        self.norm, self.head, self.unused = (
+            nn.BatchNorm1d(2),
+            nn.Linear(2, 1),
+            nn.Parameter(torch.ones(3)),
+        )
         self.turn = nn.Parameter(torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
         self.drawn = []
-        self.register_buffer("mask", torch.tensor([-torch.inf, torch.finfo(torch.float32).max, 0.1]))
+        self.register_buffer(
+            "mask", torch.tensor([-torch.inf, torch.finfo(torch.float32).max, 0.1])
+        )
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("large", torch.tensor(2**40 + 1))
         self.register_buffer("turns", torch.polar(torch.ones(2), torch.tensor([0.5, 1.5])))
@@ -337,7 +359,10 @@ def virtual(_):
         (twin(x).square().mean() / 4).backward()
     means = [0.1 * inputs.mean((0, 1)) * (0.9**step) for step in range(2)]  # momentum 0.1, twice
     least = inputs.amin((1, 2))
-    expected = [parameter.grad if parameter.grad is not None else torch.zeros(3) for parameter in twin.parameters()]
+    expected = [
+        parameter.grad if parameter.grad is not None else torch.zeros(3)
+        for parameter in twin.parameters()
+    ]
     taken, between = take_step(ranks, model, inputs)
     take_step(ranks, model, inputs)
     found = {
@@ -356,8 +381,16 @@ def virtual(_):
         "newest": model.newest.tolist(),
         "whole_number": int(model.drawn_once),
         "expected_whole_number": 2 * int(inputs[0].sum() * 1000),
-        "constants": [*map(str, model.mask.tolist()), str(int(model.large)), *map(str, model.turns.tolist())],
-        "expected_constants": [*map(str, Drawing().mask.tolist()), str(2**40 + 1), *map(str, Drawing().turns.tolist())],
+        "constants": [
+            *map(str, model.mask.tolist()),
+            str(int(model.large)),
+            *map(str, model.turns.tolist()),
+        ],
+        "expected_constants": [
+            *map(str, Drawing().mask.tolist()),
+            str(2**40 + 1),
+            *map(str, Drawing().turns.tolist()),
+        ],
         "drawn": list(model.drawn),
     }
     try:
@@ -366,7 +399,9 @@ def virtual(_):
     except ValueError:
         pass
     found["after_failure"], _ = take_step(ranks, model, inputs)
-    found["refused"] = [refused(ranks, model, forward) for forward in (renormalize, register, reshape)]
+    found["refused"] = [
+        refused(ranks, model, forward) for forward in (renormalize, register, reshape)
+    ]
     try:
         ranks.wrap(nn.SyncBatchNorm(2))
     except ConfigError as error:

@@ -6,7 +6,9 @@ from framework.parallel.batch_norm import HostSyncBatchNorm, synchronized
 from tests.parallel.launching import launched
 from tests.parallel.rank_program import KINDS, SPLITS, flat, gradients, learn, make_input, make_net
 
-cases = pytest.mark.parametrize(("kind", "first"), [(kind, first) for kind in KINDS for first in SPLITS])
+cases = pytest.mark.parametrize(
+    ("kind", "first"), [(kind, first) for kind in KINDS for first in SPLITS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +25,27 @@ def whole_batch(kind):
 @cases
 def test_outputs_are_those_of_the_whole_batch(ranks, kind, first):
     _, outputs = whole_batch(kind)
-    assert ranks[0][f"{kind}-{first}"]["outputs"] + ranks[1][f"{kind}-{first}"]["outputs"] == pytest.approx(
-        outputs, rel=1e-4, abs=1e-6
-    )
+    assert ranks[0][f"{kind}-{first}"]["outputs"] + ranks[1][f"{kind}-{first}"][
+        "outputs"
+    ] == pytest.approx(outputs, rel=1e-4, abs=1e-6)
 
 
 @cases
 def test_gradients_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
     net, _ = whole_batch(kind)
     for found in ranks:
-        assert found[f"{kind}-{first}"]["gradients"] == pytest.approx(gradients(net), rel=1e-4, abs=1e-6)
+        assert found[f"{kind}-{first}"]["gradients"] == pytest.approx(
+            gradients(net), rel=1e-4, abs=1e-6
+        )
 
 
 @cases
 def test_running_statistics_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
     net, _ = whole_batch(kind)
     for found in ranks:
-        assert found[f"{kind}-{first}"]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-4, abs=1e-6)
+        assert found[f"{kind}-{first}"]["buffers"] == pytest.approx(
+            flat(net.buffers()), rel=1e-4, abs=1e-6
+        )
 
 
 @cases
@@ -52,7 +58,9 @@ def test_names_stay(ranks, kind, first):
 def test_evaluation_uses_the_running_statistics(ranks, kind):
     net, _ = whole_batch(kind)
     expected = flat([net.eval()(make_input(kind))])
-    assert ranks[0][f"{kind}-3"]["evaluated"] + ranks[1][f"{kind}-3"]["evaluated"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert ranks[0][f"{kind}-3"]["evaluated"] + ranks[1][f"{kind}-3"]["evaluated"] == pytest.approx(
+        expected, rel=1e-4, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("first", SPLITS)
@@ -66,7 +74,9 @@ def test_a_model_in_double_precision_keeps_it(ranks, first):
 
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():
     inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model = synchronized(nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), torch.device("cpu"))
+    model = synchronized(
+        nn.Sequential(inner, nn.BatchNorm2d(3), nn.GroupNorm(1, 3)), torch.device("cpu")
+    )
     kinds = [type(module) for module in (*inner, model[1], model[2])]
     assert kinds == [nn.Linear, HostSyncBatchNorm, HostSyncBatchNorm, nn.GroupNorm]
 

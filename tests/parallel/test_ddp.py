@@ -6,7 +6,7 @@ from torch import nn
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
-from framework.parallel.ranks import under_launcher
+from framework.parallel.launch.ranks import under_launcher
 from tests.parallel.launching import launched
 
 
@@ -48,7 +48,9 @@ def test_ranks_that_never_said_yes_never_agree(ranks):
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    expected = [value for parameter in model.parameters() for value in parameter.double().flatten().tolist()]
+    expected = [
+        value for parameter in model.parameters() for value in parameter.double().flatten().tolist()
+    ]
     assert [found["weights"] for found in ranks] == [expected] * 2
 
 
@@ -64,7 +66,9 @@ def test_gradients_are_exchanged_in_the_last_pass_only(ranks):
 
 
 def test_accumulated_gradients_are_the_mean_over_ranks_of_their_sums(ranks):
-    sums = torch.tensor([[0 + 4 + 8, 1 + 5 + 9, 3], [2 + 6 + 10, 3 + 7 + 11, 3]], dtype=torch.float64)
+    sums = torch.tensor(
+        [[0 + 4 + 8, 1 + 5 + 9, 3], [2 + 6 + 10, 3 + 7 + 11, 3]], dtype=torch.float64
+    )
     assert [found["accumulated"][2] for found in ranks] == [sums.mean(0).tolist()] * 2
 
 
@@ -75,14 +79,24 @@ def test_closing_ends_the_group_and_may_be_repeated(ranks):
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     assert not under_launcher()
-    with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = ddp: this process is not one of several ranks"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^error\[C109\]: parallel = ddp: this process is not one of several ranks",
+    ):
         DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, device=torch.device("cpu"))
 
 
 def test_ranks_that_cannot_meet_say_so(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "no number"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "no number",
+    }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DistributedError, match=r"^error\[P101\]: parallel = ddp: the ranks could not meet"):
+    with pytest.raises(
+        DistributedError, match=r"^error\[P101\]: parallel = ddp: the ranks could not meet"
+    ):
         DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, device=torch.device("cpu"))
 
 
@@ -98,10 +112,18 @@ def test_ways_of_sending_gradients_change_no_bit(options, name):
 
 
 def test_bfloat16_is_refused_among_cpus():
-    with pytest.raises(ConfigError, match=r"^error\[C136\]: parallel.compress = bf16: not among CPUs"):
-        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, compress="bf16", device=torch.device("cpu"))
+    with pytest.raises(
+        ConfigError, match=r"^error\[C136\]: parallel.compress = bf16: not among CPUs"
+    ):
+        DistributedParallel(
+            2, sync_batch_norm=True, timeout_s=1.0, compress="bf16", device=torch.device("cpu")
+        )
 
 
 def test_another_way_of_sending_is_refused(monkeypatch):
-    with pytest.raises(ConfigError, match=r"^error\[C136\]: parallel.compress = zip: .* none or bf16"):
-        DistributedParallel(2, sync_batch_norm=True, timeout_s=1.0, compress="zip", device=torch.device("cpu"))
+    with pytest.raises(
+        ConfigError, match=r"^error\[C136\]: parallel.compress = zip: .* none or bf16"
+    ):
+        DistributedParallel(
+            2, sync_batch_norm=True, timeout_s=1.0, compress="zip", device=torch.device("cpu")
+        )

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from framework.checkpoint import newest_path, read_state
 from framework.errors import ConfigError
 from framework.parallel.fsdp import ShardedParallel
+from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import launched
 
@@ -53,7 +53,9 @@ def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = fsdp: "):
-        ShardedParallel(2, sync_batch_norm=True, timeout_s=1.0, unit_parameters=1, device=torch.device("cpu"))
+        ShardedParallel(
+            2, sync_batch_norm=True, timeout_s=1.0, unit_parameters=1, device=torch.device("cpu")
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- the command
@@ -68,7 +70,9 @@ def train(*words, run_dir):
 def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
     units = "parallel.unit_parameters=500"
     expected = train(*COMMON, "parallel=ddp", run_dir="ddp")
-    assert train(*COMMON, "parallel=fsdp", units, run_dir="fsdp") == pytest.approx(expected, rel=1e-5)
+    assert train(*COMMON, "parallel=fsdp", units, run_dir="fsdp") == pytest.approx(
+        expected, rel=1e-5
+    )
     states = [read_state(newest_path(Path(name))) for name in ("ddp", "fsdp")]
     for part in ("model", "average"):
         assert states[0][part].keys() == states[1][part].keys()
@@ -76,10 +80,19 @@ def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
     for first, second in (("fsdp", "none"), ("none", "fsdp"), ("fsdp", "fsdp")):
         folder = f"{first}-{second}"
         words = [units] if first == "fsdp" else []
-        train(*COMMON, *words, f"parallel={first}", "max_steps=17", "schedule=constant", run_dir=folder)
+        train(
+            *COMMON,
+            *words,
+            f"parallel={first}",
+            "max_steps=17",
+            "schedule=constant",
+            run_dir=folder,
+        )
         done = paceline("train", f"resume={folder}", f"parallel={second}", "max_steps=30")
         assert done.code == 0, done.err
-        lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()
+        ]
         assert [line["step"] for line in lines if line["split"] == "train"][-1] == 30
     after = [losses(Path(name)) for name in ("fsdp-none", "none-fsdp", "fsdp-fsdp")]
     assert after[0] == pytest.approx(after[1], rel=1e-3)
@@ -87,4 +100,6 @@ def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
 
 
 def test_fp16_s_scale_is_refused():
-    assert is_one_error_line(paceline("train", "parallel=fsdp", "precision=amp", "precision.dtype=fp16"), "C139")
+    assert is_one_error_line(
+        paceline("train", "parallel=fsdp", "precision=amp", "precision.dtype=fp16"), "C139"
+    )

@@ -10,14 +10,19 @@ import torch.distributed
 from torch import nn
 
 from framework.errors import ConfigError
-from framework.parallel import ranks
 from framework.parallel.group import RankGroup
+from framework.parallel.launch import ranks
 from tests.parallel.launching import ROOT
 
 
 @pytest.fixture
 def alone(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }.items():
         monkeypatch.setenv(name, value)
     ranks.meet.cache_clear()
     group = RankGroup("ddp", 10.0, False, torch.device("cpu"))
@@ -54,14 +59,16 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "99")
     monkeypatch.setenv("LOCAL_RANK", "98")
-    with pytest.raises(ConfigError, match=r"^error\[C145\]: parallel = ddp: rank 98 of this host finds \d+ GPU"):
+    with pytest.raises(
+        ConfigError, match=r"^error\[C145\]: parallel = ddp: rank 98 of this host finds \d+ GPU"
+    ):
         RankGroup("ddp", 1.0, False, torch.device("cuda"))
 
 
 MANY_ENDS = """
 import sys
 import torch
-from framework.parallel import ranks
+from framework.parallel.launch import ranks
 from framework.parallel.ddp import DistributedParallel
 
 for _ in range(60):
@@ -84,7 +91,15 @@ print("ended", flush=True)
 
 def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
     """Without the group that is kept, one end in thirty hangs."""
-    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    environment = {
+        **os.environ,
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
     command = [sys.executable, "-c", MANY_ENDS]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment)
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment
+    )
     assert "ended" in found.stdout, found.stderr

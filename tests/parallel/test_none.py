@@ -14,7 +14,12 @@ def test_the_model_stays_what_it_is():
 
 def test_it_is_one_replica_on_the_device_it_was_given():
     parallel = NoParallel(device=torch.device("meta"))
-    assert (parallel.rank, parallel.world_size, parallel.device.type, parallel.notes) == (0, 1, "meta", ())
+    assert (parallel.rank, parallel.world_size, parallel.device.type, parallel.notes) == (
+        0,
+        1,
+        "meta",
+        (),
+    )
 
 
 def test_gradients_of_passes_add_up():

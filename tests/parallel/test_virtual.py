@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.checkpoint import newest_path, read_state
 from framework.errors import ConfigError
 from framework.parallel.virtual import PairwiseSum, VirtualParallel, pairwise_sum
+from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import launched
 
@@ -35,13 +35,22 @@ COMMON = [
 def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     torch.manual_seed(count)
     values = [torch.randn(5) * 10.0 ** (number % 7) for number in range(count)]
-    fitting = [n for n in range(1, count + 1) if count % n == 0 and (n == 1 or (count // n).bit_count() == 1)]
+    fitting = [
+        n
+        for n in range(1, count + 1)
+        if count % n == 0 and (n == 1 or (count // n).bit_count() == 1)
+    ]
     groups = data.draw(st.sampled_from(fitting))
     each = count // groups
     whole = pairwise_sum(one.clone() for one in values)
-    parts = [pairwise_sum(one.clone() for one in values[first : first + each]) for first in range(0, count, each)]
+    parts = [
+        pairwise_sum(one.clone() for one in values[first : first + each])
+        for first in range(0, count, each)
+    ]
     assert pairwise_sum(parts).tolist() == whole.tolist()
-    assert whole.double().tolist() == pytest.approx(torch.stack(values).double().sum(0).tolist(), rel=1e-4, abs=1)
+    assert whole.double().tolist() == pytest.approx(
+        torch.stack(values).double().sum(0).tolist(), rel=1e-4, abs=1
+    )
 
 
 def test_a_sum_keeps_few_tensors_and_begins_anew():
@@ -96,7 +105,9 @@ def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks)
         assert moved.startswith("error[C146]: model: forward changes head.weight, ")
         assert added.startswith("error[C146]: model: forward adds, removes or reshapes late, ")
         assert other.startswith("error[C146]: model: forward adds, removes or reshapes calls, ")
-        assert synced.startswith("error[C146]: model: SyncBatchNorm looks at other processes' records")
+        assert synced.startswith(
+            "error[C146]: model: SyncBatchNorm looks at other processes' records"
+        )
 
 
 def test_constants_stay_what_they_are(ranks):
@@ -119,7 +130,9 @@ def test_a_pass_that_fails_ends_its_step(ranks):
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"^error\[C109\]: parallel = virtual: "):
-        VirtualParallel(2, virtual_ranks=4, num_threads=1, timeout_s=1.0, device=torch.device("cpu"))
+        VirtualParallel(
+            2, virtual_ranks=4, num_threads=1, timeout_s=1.0, device=torch.device("cpu")
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- the command
@@ -134,12 +147,32 @@ def train(run_dir, *words):
 def found(run_dir):
     """Every loss and validation, and all that was learned: weights, average, moments, the loss's scale."""
     state = read_state(newest_path(Path(run_dir)))
-    learned = {part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")}
-    return losses(Path(run_dir)), losses(Path(run_dir), "val"), json.dumps(learned, default=lambda value: value.tolist())
+    learned = {
+        part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")
+    }
+    return (
+        losses(Path(run_dir)),
+        losses(Path(run_dir), "val"),
+        json.dumps(learned, default=lambda value: value.tolist()),
+    )
 
 
-FUSED = ["optim=adamw", "+optim.fused=true", "channels_last=true", "augment=mixup", "augment.num_classes=10", "last=wrap"]
-SCALED = ["precision=amp", "precision.dtype=fp16", "on_nan=skip", "parallel.virtual_ranks=6", "workers.num=2", "loader=prefetch"]
+FUSED = [
+    "optim=adamw",
+    "+optim.fused=true",
+    "channels_last=true",
+    "augment=mixup",
+    "augment.num_classes=10",
+    "last=wrap",
+]
+SCALED = [
+    "precision=amp",
+    "precision.dtype=fp16",
+    "on_nan=skip",
+    "parallel.virtual_ranks=6",
+    "workers.num=2",
+    "loader=prefetch",
+]
 
 
 @pytest.mark.parametrize(
@@ -155,14 +188,29 @@ def test_any_number_of_processes_learns_the_same_bits(words, counts):
     assert all(other == first for other in others)
 
 
-def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(tmp_path):
-    chips = ["recipes=chips", "model.image_size=32", "batch_size=16", "epochs=3", "report_every=1", "sink=[jsonl]"]
-    chips += [f"prepare.{split}.input.{key}" for split in ("train", "val") for key in ("items=56", "call.size=40")]
+def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(
+    tmp_path,
+):
+    chips = [
+        "recipes=chips",
+        "model.image_size=32",
+        "batch_size=16",
+        "epochs=3",
+        "report_every=1",
+        "sink=[jsonl]",
+    ]
+    chips += [
+        f"prepare.{split}.input.{key}"
+        for split in ("train", "val")
+        for key in ("items=56", "call.size=40")
+    ]
     chips += ["parallel=virtual", f"dataset={tmp_path}/chips"]
     train("whole", *chips, "parallel.num_processes=2")
     train("parts", *chips, "parallel.num_processes=4", "max_steps=5")
     for count, steps in ((1, 7), (2, 12)):
-        done = paceline("train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}")
+        done = paceline(
+            "train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}"
+        )
         assert done.code == 0, done.err
     (parts, _, learned), (whole, _, expected) = found("parts"), found("whole")
     assert parts == whole
@@ -181,7 +229,9 @@ def test_other_virtual_ranks_are_another_run():
     again = paceline("train", "resume=four", "parallel.virtual_ranks=2", "max_steps=6")
     assert is_one_error_line(again, "K105")
     assert "parallel.virtual_ranks (4, now 2)" in again.err
-    assert is_one_error_line(paceline("train", "resume=four", "parallel=none", "max_steps=6"), "K105")
+    assert is_one_error_line(
+        paceline("train", "resume=four", "parallel=none", "max_steps=6"), "K105"
+    )
 
 
 def test_a_batch_by_the_rank_is_one_by_the_virtual_rank():

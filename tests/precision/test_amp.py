@@ -27,7 +27,11 @@ def test_bf16_computes_products_in_16_bits_and_keeps_weights_and_gradients_in_32
     with precision.autocast():
         out = model(torch.randn(2, 4))
     precision.backward(out.float().sum())
-    assert (out.dtype, model.weight.dtype, model.weight.grad.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+    assert (out.dtype, model.weight.dtype, model.weight.grad.dtype) == (
+        torch.bfloat16,
+        torch.float32,
+        torch.float32,
+    )
 
 
 def test_fp16_computes_products_in_fp16():
@@ -123,5 +127,8 @@ def test_the_scale_is_saved_and_comes_back():
 
 
 def test_a_type_that_is_none_is_named():
-    with pytest.raises(ConfigError, match=r"^error\[C110\]: precision.dtype = fp8: not a 16-bit type; choose bf16 or fp16$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^error\[C110\]: precision.dtype = fp8: not a 16-bit type; choose bf16 or fp16$",
+    ):
         AMP("fp8", device=CPU)

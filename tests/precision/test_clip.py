@@ -21,13 +21,19 @@ def make(*gradients):
 def test_the_norm_is_of_all_groups_together():
     optimizer, parameters = make([3.0, 0.0], [0.0, 4.0])
     clip(optimizer, 2.5)
-    assert [parameter.grad.tolist() for parameter in parameters] == [pytest.approx([1.5, 0.0]), pytest.approx([0.0, 2.0])]
+    assert [parameter.grad.tolist() for parameter in parameters] == [
+        pytest.approx([1.5, 0.0]),
+        pytest.approx([0.0, 2.0]),
+    ]
 
 
 def test_a_short_gradient_stays():
     optimizer, parameters = make([0.3], [0.4])
     clip(optimizer, 1.0)
-    assert [parameter.grad.item() for parameter in parameters] == [pytest.approx(0.3), pytest.approx(0.4)]
+    assert [parameter.grad.item() for parameter in parameters] == [
+        pytest.approx(0.3),
+        pytest.approx(0.4),
+    ]
 
 
 def test_a_parameter_without_a_gradient_is_passed_over():

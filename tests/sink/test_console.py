@@ -5,12 +5,17 @@ import pytest
 from rich.console import Console
 
 import framework.sink.console
-from framework.contracts import Report, RunContext
+from framework.contracts.training import Report, RunContext
 from framework.sink.console import ConsoleSink
 from tests.fakes import span
 
 SPANS = {"wait": span(0.25), "forward": span(0.75)}
-USAGE = {"peak_rss_bytes": 1.5 * 2**30, "peak_device_bytes": 3.25 * 2**30, "gpu_busy_share": 0.5, "workers_cpu_cores": 1.25}
+USAGE = {
+    "peak_rss_bytes": 1.5 * 2**30,
+    "peak_device_bytes": 3.25 * 2**30,
+    "gpu_busy_share": 0.5,
+    "workers_cpu_cores": 1.25,
+}
 TRAIN = Report("train", 3, 1, {"loss": 0.5}, 1234.0, SPANS, 0.1, epoch_left=1280, left_s=3723.4)
 VAL = Report("val", 4, 2, {"accuracy": 0.75, "loss": 0.125}, 1000.0, {}, 0.1)
 
@@ -54,7 +59,15 @@ def drawn(write, monkeypatch):
 
 
 def test_on_a_terminal_the_bar_says_where_the_run_is_and_how_long_it_waits(drawn):
-    for words in ("epoch 1/2", "3/10 steps", "loss 0.5000", "1,234/s", "wait 25 %", "left 1:02:03", "1,280 left of epoch"):
+    for words in (
+        "epoch 1/2",
+        "3/10 steps",
+        "loss 0.5000",
+        "1,234/s",
+        "wait 25 %",
+        "left 1:02:03",
+        "1,280 left of epoch",
+    ):
         assert words in drawn(TRAIN)
 
 
@@ -76,7 +89,9 @@ def test_what_the_machine_does_is_said_where_there_is_room(drawn):
 def test_the_line_is_one_line_and_its_loss_is_whole(drawn, width):
     lines = [
         line
-        for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(replace(TRAIN, usage=USAGE), width)).split("\n")
+        for line in re.sub(
+            r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(replace(TRAIN, usage=USAGE), width)
+        ).split("\n")
         if line.strip()
     ]
     assert all("epoch 1/2" in line or not line.strip() for line in lines)
@@ -88,6 +103,8 @@ def test_with_the_clock_off_nothing_is_said_of_waiting(drawn):
     assert "wait" not in drawn(replace(TRAIN, spans={}))
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0:00"), (59.6, "1:00"), (754.0, "12:34"), (90061.0, "25:01:01")])
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0:00"), (59.6, "1:00"), (754.0, "12:34"), (90061.0, "25:01:01")]
+)
 def test_durations_are_read_as_a_clock_is(seconds, words):
     assert framework.sink.console._duration(seconds) == words

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.contracts import Report, RunContext
+from framework.contracts.training import Report, RunContext
 from framework.sink.jsonl import JsonlSink
 from tests.fakes import span
 
@@ -31,15 +31,33 @@ def lines(folder):
 
 def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
     write(tmp_path, report(3))
-    known = {"step": 3, "epoch": 1, "split": "train", "loss": 1.0, "accuracy": 0.5, "lr": 0.1, "records_per_s": 1000.0}
+    known = {
+        "step": 3,
+        "epoch": 1,
+        "split": "train",
+        "loss": 1.0,
+        "accuracy": 0.5,
+        "lr": 0.1,
+        "records_per_s": 1000.0,
+    }
     known |= {"epoch_left": None, "left_s": None}
     for name, found in SPANS.items():
-        known |= {f"{name}_s": found.mean_s, f"{name}_p50_s": found.p50_s, f"{name}_p90_s": found.p90_s}
+        known |= {
+            f"{name}_s": found.mean_s,
+            f"{name}_p50_s": found.p50_s,
+            f"{name}_p90_s": found.p90_s,
+        }
     assert lines(tmp_path) == [known]
 
 
 def test_what_loader_and_machine_said_stands_in_the_line(tmp_path):
-    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}, "epoch_left": 64, "left_s": 9.5}
+    more = {
+        "stages_s": {"read": 0.5},
+        "ready": 1.5,
+        "usage": {"cpu_cores": 2.0},
+        "epoch_left": 64,
+        "left_s": 9.5,
+    }
     write(tmp_path, report(3, **more))
     assert {name: lines(tmp_path)[0][name] for name in more} == more
 
@@ -55,7 +73,13 @@ def test_every_float64_comes_back_as_it_was(tmp_path, loss):
 def test_spans_that_were_not_measured_are_left_out(tmp_path):
     write(tmp_path, Report("val", 1, 1, {"loss": 1.0}, 10.0, {"wait": span(0.5)}, 0.1))
     found = lines(tmp_path)[0]
-    assert {name for name in found if name.endswith("_s")} == {"records_per_s", "left_s", "wait_s", "wait_p50_s", "wait_p90_s"}
+    assert {name for name in found if name.endswith("_s")} == {
+        "records_per_s",
+        "left_s",
+        "wait_s",
+        "wait_p50_s",
+        "wait_p90_s",
+    }
     assert not {"stages_s", "usage", "ready"} & found.keys()
 
 
@@ -77,7 +101,9 @@ def test_a_resumed_run_drops_what_was_logged_after_its_start(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("torn", ['{"step": 4, "epo', '{"step": 4, "epoch": 1}'[:-1], "{", "\0\0\0\0"])
+@pytest.mark.parametrize(
+    "torn", ['{"step": 4, "epo', '{"step": 4, "epoch": 1}'[:-1], "{", "\0\0\0\0"]
+)
 def test_a_torn_last_line_is_dropped(tmp_path, torn):
     write(tmp_path, report(2))
     with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:

@@ -4,7 +4,8 @@ import os
 import pytest
 
 import framework.sink.measured
-from framework.contracts import LoaderStats, Report
+from framework.contracts.loader import LoaderStats
+from framework.contracts.training import Report
 from framework.sink.measured import MeasuredSink
 from tests.fakes import FakeSink
 
@@ -16,7 +17,9 @@ def report(step, split="train"):
 def measured(sinks, *stats, usage=dict, start_step=0, warned=None):
     """A sink whose loader says ``stats``, one after the other."""
     said = iter(stats)
-    return MeasuredSink(sinks, lambda: next(said), usage, ([] if warned is None else warned).append, start_step)
+    return MeasuredSink(
+        sinks, lambda: next(said), usage, ([] if warned is None else warned).append, start_step
+    )
 
 
 def test_a_training_report_says_what_reading_took_per_step():
@@ -29,7 +32,9 @@ def test_a_training_report_says_what_reading_took_per_step():
 
 
 def test_stages_are_summed_up_over_the_run():
-    sink = measured([], LoaderStats({"read": 4.0}, 1.0, 2), LoaderStats({"read": 1.0, "collate": 2.0}, 2.0, 2))
+    sink = measured(
+        [], LoaderStats({"read": 4.0}, 1.0, 2), LoaderStats({"read": 1.0, "collate": 2.0}, 2.0, 2)
+    )
     sink.write(report(3))
     sink.write(report(4))
     assert sink.stages_s == {"read": 5.0, "collate": 2.0}
@@ -62,12 +67,21 @@ def test_the_machine_is_asked_once_a_second_at_most(monkeypatch):
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(framework.sink.measured.time, "monotonic", lambda: now[0])
-    said = iter([{"cpu_cores": 4.0, "peak_rss_bytes": 7.0}, {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5}])
+    said = iter(
+        [
+            {"cpu_cores": 4.0, "peak_rss_bytes": 7.0},
+            {"cpu_cores": 1.0, "peak_rss_bytes": 9.0, "gpu_busy_share": 0.5},
+        ]
+    )
     sink = measured([], LoaderStats({}, None, 0), usage=lambda: next(said))
     now[0] = 101.0
     sink.write(report(1))
     now[0] = 104.0
-    assert sink.usage() == {"cpu_cores": (1 * 4.0 + 3 * 1.0) / 4, "gpu_busy_share": 0.5, "peak_rss_bytes": 9.0}
+    assert sink.usage() == {
+        "cpu_cores": (1 * 4.0 + 3 * 1.0) / 4,
+        "gpu_busy_share": 0.5,
+        "peak_rss_bytes": 9.0,
+    }
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -95,5 +109,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_the_others_go_on():
         sink.write(report(step))
     sink.flush()
     sink.close()
-    assert warned == ["warning: Full cannot write: No space left on device; training goes on without it"]
+    assert warned == [
+        "warning: Full cannot write: No space left on device; training goes on without it"
+    ]
     assert ([one.step for one in other.reports], other.flushed, other.closed) == ([1, 2], [2], True)

@@ -5,7 +5,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from framework.contracts import Report, RunContext
+from framework.contracts.training import Report, RunContext
 from framework.sink.tensorboard import TensorBoardSink
 from tests.fakes import span
 
@@ -25,11 +25,16 @@ def train(step, loss=0.5):
 
 
 def val(step):
-    return Report("val", step, 1, {"loss": 0.25, "accuracy": 1.0}, 2000.0, {"wait": span(9.0)}, 0.0625)
+    return Report(
+        "val", step, 1, {"loss": 0.25, "accuracy": 1.0}, 2000.0, {"wait": span(9.0)}, 0.0625
+    )
 
 
 def write(folder, *reports, num_images=2, start_step=0):
-    sink = TensorBoardSink(num_images, run=RunContext(folder, total_steps=10, epochs=1, start_step=start_step, sample=SAMPLE))
+    sink = TensorBoardSink(
+        num_images,
+        run=RunContext(folder, total_steps=10, epochs=1, start_step=start_step, sample=SAMPLE),
+    )
     for report in reports:
         sink.write(report)
     sink.close()
@@ -37,7 +42,9 @@ def write(folder, *reports, num_images=2, start_step=0):
 
 def read(folder):
     """The event files as TensorBoard itself reads them."""
-    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
+    events = EventAccumulator(
+        str(folder / "tensorboard"), size_guidance={"images": 0, "scalars": 0}
+    )
     events.Reload()
     return events
 
@@ -49,20 +56,43 @@ def scalars(events, tag):
 def test_every_number_of_a_training_report_has_its_tag(tmp_path):
     write(tmp_path, train(3))
     events = read(tmp_path)
-    expected = {"loss/train": 0.5, "accuracy/train": 0.75, "lr/train": 0.0625, "records_per_s/train": 1000.0}
+    expected = {
+        "loss/train": 0.5,
+        "accuracy/train": 0.75,
+        "lr/train": 0.0625,
+        "records_per_s/train": 1000.0,
+    }
     for name, found in SPANS.items():
-        expected |= {f"span/{name}_s": found.mean_s, f"span_p50/{name}_s": found.p50_s, f"span_p90/{name}_s": found.p90_s}
+        expected |= {
+            f"span/{name}_s": found.mean_s,
+            f"span_p50/{name}_s": found.p50_s,
+            f"span_p90/{name}_s": found.p90_s,
+        }
     assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {
         tag: [(3, pytest.approx(value))] for tag, value in expected.items()
     }
 
 
 def test_what_loader_and_machine_said_has_its_tags(tmp_path):
-    more = {"stages_s": {"read": 0.5}, "ready": 1.5, "usage": {"cpu_cores": 2.0}, "epoch_left": 64, "left_s": 9.5}
+    more = {
+        "stages_s": {"read": 0.5},
+        "ready": 1.5,
+        "usage": {"cpu_cores": 2.0},
+        "epoch_left": 64,
+        "left_s": 9.5,
+    }
     write(tmp_path, replace(train(3), **more))
     events = read(tmp_path)
-    tags = ("stage/read_s", "stage/ready", "usage/cpu_cores", "time_left/epoch_records", "time_left/run_s")
-    assert [scalars(events, tag) for tag in tags] == [[(3, value)] for value in (0.5, 1.5, 2.0, 64.0, 9.5)]
+    tags = (
+        "stage/read_s",
+        "stage/ready",
+        "usage/cpu_cores",
+        "time_left/epoch_records",
+        "time_left/run_s",
+    )
+    assert [scalars(events, tag) for tag in tags] == [
+        [(3, value)] for value in (0.5, 1.5, 2.0, 64.0, 9.5)
+    ]
     assert all(tag > "loss" for tag in tags)  # the page unfolds the first two groups of tags only
 
 

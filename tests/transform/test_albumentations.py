@@ -16,7 +16,13 @@ from framework.transform.albumentations import Albumentations
 FLIPS = [{"name": "HorizontalFlip"}, {"name": "VerticalFlip"}]
 MANY = [
     {"name": "Affine", "params": {"rotate": [-30, 30], "p": 1.0}},
-    {"name": "OneOf", "steps": [{"name": "GaussNoise", "params": {"p": 1.0}}, {"name": "RandomGamma", "params": {"p": 1.0}}]},
+    {
+        "name": "OneOf",
+        "steps": [
+            {"name": "GaussNoise", "params": {"p": 1.0}},
+            {"name": "RandomGamma", "params": {"p": 1.0}},
+        ],
+    },
     {"name": "CoarseDropout"},
 ]
 IMAGE = pixels(0, 24, 20)
@@ -27,7 +33,9 @@ def change(steps, masks=(), evaluation=False):
 
 
 def same(one, other):
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[name], other[name]) for name in one
+    )
 
 
 def test_the_seed_alone_decides_whatever_came_before():
@@ -88,7 +96,10 @@ def test_outside_training_it_runs_only_where_that_was_asked_for(evaluation, chan
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"name": "HorizontalFlop"}, "C130.*pipeline.0.name = HorizontalFlop.*did you mean HorizontalFlip"),
+        (
+            {"name": "HorizontalFlop"},
+            "C130.*pipeline.0.name = HorizontalFlop.*did you mean HorizontalFlip",
+        ),
         ({"name": "os"}, "C130"),
         ({"name": "from_dict"}, "C130"),
         ({"params": {"p": 1.0}}, "C130.*None"),
@@ -127,5 +138,7 @@ from framework.transform.albumentations import Albumentations
 from framework.transform.none import NoTransform
 Albumentations([{"name": "HorizontalFlip"}], NoTransform(), [], False)
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,11 @@ from framework.transform.center_crop import CenterCrop
 
 
 def window(height, width, size=(224, 224), resize=256):
-    return CenterCrop(size, resize, antialias=True).windows(torch.tensor([[height, width]]), None)[0].tolist()
+    return (
+        CenterCrop(size, resize, antialias=True)
+        .windows(torch.tensor([[height, width]]), None)[0]
+        .tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,10 +27,20 @@ def test_the_window_is_the_middle_of_the_image_scaled_to_its_shorter_side(image,
     assert window(*image) == expected
 
 
-@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 300), st.integers(1, 300), st.integers(0, 50))
-def test_every_window_is_centered_and_of_the_sizes_shape(height, width, target_height, target_width, more):
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(0, 50),
+)
+def test_every_window_is_centered_and_of_the_sizes_shape(
+    height, width, target_height, target_width, more
+):
     resize = max(target_height, target_width) + more
-    top, left, cut_height, cut_width, flip = window(height, width, (target_height, target_width), resize)
+    top, left, cut_height, cut_width, flip = window(
+        height, width, (target_height, target_width), resize
+    )
     assert abs(cut_height - max(1, target_height * min(height, width) / resize)) <= 0.5
     assert abs(cut_width - max(1, target_width * min(height, width) / resize)) <= 0.5
     assert 0 <= height - cut_height - 2 * top <= 1

@@ -7,9 +7,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from framework.build import build
-from framework.cli.app import register, resolved
+from framework.cli.hydra_app import register, resolved
 from framework.cli.paths import CONF
+from framework.config.build import build
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
@@ -46,13 +46,21 @@ def test_outside_training_it_is_called_only_where_that_was_asked_for(evaluation,
 def test_the_geometry_is_the_one_it_was_given():
     crop = RandomCrop([4, 4], 0.5, 0.0)
     found, sizes = transform(geometry=crop), torch.tensor([[16, 12]])
-    assert (found.size, found.antialias, found.num_draws) == (crop.size, crop.antialias, crop.num_draws)
-    assert torch.equal(found.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2))
+    assert (found.size, found.antialias, found.num_draws) == (
+        crop.size,
+        crop.antialias,
+        crop.num_draws,
+    )
+    assert torch.equal(
+        found.windows(sizes, torch.ones(1, 4) / 2), crop.windows(sizes, torch.ones(1, 4) / 2)
+    )
 
 
 def test_it_can_be_sent_to_another_process():
     change = transform(partial(shift, most=3)).function
-    assert np.array_equal(pickle.loads(pickle.dumps(change))(PAIR, 5)["sharp"], change(PAIR, 5)["sharp"])
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(change))(PAIR, 5)["sharp"], change(PAIR, 5)["sharp"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,9 +68,18 @@ def test_it_can_be_sent_to_another_process():
     [
         (lambda images, rng: None, "returned NoneType"),
         (lambda images, rng: {"sharp": images["sharp"]}, "returned sharp, not blurry, sharp"),
-        (lambda images, rng: {name: image / 255 for name, image in images.items()}, "made blurry float64"),
-        (lambda images, rng: {name: image[:, :, 0] for name, image in images.items()}, "made blurry uint8"),
-        (lambda images, rng: {name: image[:0] for name, image in images.items()}, r"uint8 \[0, 12, 3\]"),
+        (
+            lambda images, rng: {name: image / 255 for name, image in images.items()},
+            "made blurry float64",
+        ),
+        (
+            lambda images, rng: {name: image[:, :, 0] for name, image in images.items()},
+            "made blurry uint8",
+        ),
+        (
+            lambda images, rng: {name: image[:0] for name, image in images.items()},
+            r"uint8 \[0, 12, 3\]",
+        ),
         (lambda images, rng: dict.fromkeys(images, "x"), "made blurry str"),
     ],
 )
@@ -72,7 +89,9 @@ def test_what_it_may_not_return_is_said_with_its_name(made, words):
 
 
 def test_results_lie_in_one_piece():
-    found = transform(lambda images, rng: {name: image[::-1, ::2] for name, image in images.items()}).function(PAIR, 1)
+    found = transform(
+        lambda images, rng: {name: image[::-1, ::2] for name, image in images.items()}
+    ).function(PAIR, 1)
     assert all(image.flags.c_contiguous for image in found.values())
 
 
@@ -86,13 +105,19 @@ BLOCK = {
 
 def test_a_configuration_names_it_only_where_its_package_is_allowed():
     made = build("transform", BLOCK, ("tests.",))
-    assert np.array_equal(made.function(PAIR, 4)["sharp"], shift(PAIR, np.random.default_rng(4), 2)["sharp"])
+    assert np.array_equal(
+        made.function(PAIR, 4)["sharp"], shift(PAIR, np.random.default_rng(4), 2)["sharp"]
+    )
     with pytest.raises(ConfigError, match=r"C105.*transform\.function._target_"):
         build("transform", BLOCK, ())
 
 
 def test_its_geometry_is_another_choice_of_the_group():
-    wanted = ["transform=function", "transform@transform.geometry=center_crop", f"transform.function._target_={__name__}.shift"]
+    wanted = [
+        "transform=function",
+        "transform@transform.geometry=center_crop",
+        f"transform.function._target_={__name__}.shift",
+    ]
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -20,7 +20,12 @@ def by_hand(image: np.ndarray, top: int, left: int, mirrored: bool, padding: int
 def test_it_is_one_of_all_possible_shifts(channels):
     image = IMAGE[:, :, :channels]
     found = [ShiftFlip(2, 0.5)({"image": image}, seed)["image"] for seed in range(300)]
-    possible = {by_hand(image, top, left, m, 2).tobytes() for top in range(5) for left in range(5) for m in (False, True)}
+    possible = {
+        by_hand(image, top, left, m, 2).tobytes()
+        for top in range(5)
+        for left in range(5)
+        for m in (False, True)
+    }
     assert {one.tobytes() for one in found} == possible
     assert all(one.shape == image.shape and one.flags.c_contiguous for one in found)
 
@@ -35,7 +40,9 @@ def test_a_pair_is_changed_alike_and_outside_training_nothing_is():
 def test_the_seed_decides_also_in_a_process_of_its_own():
     function = OpenCVTransform(4, 0.5).function
     copy = pickle.loads(pickle.dumps(function))
-    assert np.array_equal(function({"image": IMAGE}, 9)["image"], copy({"image": IMAGE}, 9)["image"])
+    assert np.array_equal(
+        function({"image": IMAGE}, 9)["image"], copy({"image": IMAGE}, 9)["image"]
+    )
 
 
 @pytest.mark.parametrize(("padding", "flip"), [(-1, 0.5), (4, 1.5)])

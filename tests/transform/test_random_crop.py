@@ -8,7 +8,9 @@ from framework.order import draws
 from framework.transform.random_crop import RandomCrop
 
 BELOW_ONE = 1 - 2**-24
-NUMBERS = st.lists(st.floats(0, BELOW_ONE, width=32) | st.sampled_from([0.0, BELOW_ONE]), min_size=4, max_size=4)
+NUMBERS = st.lists(
+    st.floats(0, BELOW_ONE, width=32) | st.sampled_from([0.0, BELOW_ONE]), min_size=4, max_size=4
+)
 
 
 def crop(height=8, width=6):
@@ -17,7 +19,11 @@ def crop(height=8, width=6):
 
 @given(st.integers(8, 3000), st.integers(6, 3000), NUMBERS)
 def test_every_window_equals_the_slow_reference(height, width, numbers):
-    found = crop().windows(torch.tensor([[height, width]]), torch.tensor([numbers], dtype=torch.float32))[0].tolist()
+    found = (
+        crop()
+        .windows(torch.tensor([[height, width]]), torch.tensor([numbers], dtype=torch.float32))[0]
+        .tolist()
+    )
     corner = [int(numbers[0] * (height - 8 + 1)), int(numbers[1] * (width - 6 + 1))]
     assert found == [*corner, 8, 6, int(numbers[2] < 0.5) + 2 * int(numbers[3] < 0.25)]
 
@@ -35,7 +41,10 @@ def test_every_place_and_every_flip_occurs():
 
 
 def test_outside_training_it_is_the_middle():
-    assert crop().windows(torch.tensor([[10, 8], [8, 6]]), None).tolist() == [[1, 1, 8, 6, 0], [0, 0, 8, 6, 0]]
+    assert crop().windows(torch.tensor([[10, 8], [8, 6]]), None).tolist() == [
+        [1, 1, 8, 6, 0],
+        [0, 0, 8, 6, 0],
+    ]
 
 
 @pytest.mark.parametrize("small", [[7, 6], [8, 5]])

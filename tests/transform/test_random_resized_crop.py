@@ -21,7 +21,9 @@ SIZES = torch.tensor([[375, 500]] * 4000)
 
 
 def _window(height, width, numbers):
-    return CROP.windows(torch.tensor([[height, width]]), torch.tensor([numbers], dtype=torch.float32))[0].tolist()
+    return CROP.windows(
+        torch.tensor([[height, width]]), torch.tensor([numbers], dtype=torch.float32)
+    )[0].tolist()
 
 
 def _slow(height, width, numbers):
@@ -31,7 +33,10 @@ def _slow(height, width, numbers):
     ratio = math.exp(math.log(3 / 4) + ratio_draw * (math.log(4 / 3) - math.log(3 / 4)))
     wanted = math.sqrt(area / ratio), math.sqrt(area * ratio)
     shrink = min(1.0, height / wanted[0], width / wanted[1])
-    cut_height, cut_width = (min(side, max(1, round(w * shrink))) for side, w in zip((height, width), wanted, strict=True))
+    cut_height, cut_width = (
+        min(side, max(1, round(w * shrink)))
+        for side, w in zip((height, width), wanted, strict=True)
+    )
     corner = int(top_draw * (height - cut_height + 1)), int(left_draw * (width - cut_width + 1))
     return [*corner, cut_height, cut_width, int(mirror_draw < 0.5) + 2 * int(turn_draw < 0.25)]
 
@@ -43,7 +48,11 @@ def test_every_window_equals_the_slow_reference(height, width, numbers):
     assert found[4] == expected[4]
 
 
-@given(st.integers(1, 5000), st.integers(1, 5000), st.lists(st.sampled_from([0.0, BELOW_ONE]), min_size=6, max_size=6))
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.lists(st.sampled_from([0.0, BELOW_ONE]), min_size=6, max_size=6),
+)
 def test_a_window_lies_inside_the_image_for_the_most_extreme_draws(height, width, numbers):
     top, left, cut_height, cut_width, _ = _window(height, width, numbers)
     assert 0 <= top <= top + cut_height <= height
@@ -68,15 +77,23 @@ def test_corners_reach_every_side():
     assert int((windows[:, 1] + windows[:, 3]).max()) == 500
 
 
-@pytest.mark.parametrize(("flip", "flip_vertical", "expected"), [(0.0, 0.0, 0), (1.0, 0.0, 1), (0.0, 1.0, 2), (1.0, 1.0, 3)])
+@pytest.mark.parametrize(
+    ("flip", "flip_vertical", "expected"),
+    [(0.0, 0.0, 0), (1.0, 0.0, 1), (0.0, 1.0, 2), (1.0, 1.0, 3)],
+)
 def test_the_flip_code_follows_the_probabilities(flip, flip_vertical, expected):
-    windows = crop(flip=flip, flip_vertical=flip_vertical).windows(SIZES[:50], draws(torch.arange(50), 0, 0, 6))
+    windows = crop(flip=flip, flip_vertical=flip_vertical).windows(
+        SIZES[:50], draws(torch.arange(50), 0, 0, 6)
+    )
     assert set(windows[:, 4].tolist()) == {expected}
 
 
 def test_half_are_mirrored_and_a_quarter_of_both_halves_upside_down():
     codes = CROP.windows(SIZES, draws(torch.arange(4000), 0, 0, 6))[:, 4].bincount()
-    assert all(abs(int(code) - expected) < 120 for code, expected in zip(codes, (1500, 1500, 500, 500), strict=True))
+    assert all(
+        abs(int(code) - expected) < 120
+        for code, expected in zip(codes, (1500, 1500, 500, 500), strict=True)
+    )
 
 
 def test_the_whole_area_of_a_square_is_the_whole_image():
@@ -92,7 +109,14 @@ def test_images_of_one_size_get_one_window(height, width, index, epoch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scale": [0.0, 1.0]}, {"scale": [0.5, 0.2]}, {"scale": [0.5, 1.5]}, {"ratio": [2.0, 1.0]}, {"flip": 1.5}]
+    "wrong",
+    [
+        {"scale": [0.0, 1.0]},
+        {"scale": [0.5, 0.2]},
+        {"scale": [0.5, 1.5]},
+        {"ratio": [2.0, 1.0]},
+        {"flip": 1.5},
+    ],
 )
 def test_ranges_that_are_none_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -101,4 +125,6 @@ def test_ranges_that_are_none_are_refused(wrong):
 
 def test_outside_training_it_is_a_resize():
     sizes = torch.tensor([[375, 500], [10, 3], [1, 1]])
-    assert torch.equal(CROP.windows(sizes, None), Resize([224, 224], True, True).windows(sizes, None))
+    assert torch.equal(
+        CROP.windows(sizes, None), Resize([224, 224], True, True).windows(sizes, None)
+    )

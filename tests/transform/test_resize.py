@@ -28,26 +28,38 @@ def test_the_window_is_the_largest_centered_one_of_the_targets_shape(image, size
 
 
 @given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300))
-def test_a_window_touches_two_sides_and_has_the_targets_shape(height, width, target_height, target_width):
-    _, _, cut_height, cut_width, _ = centered(torch.tensor([[height, width]]), (target_height, target_width))[0].tolist()
+def test_a_window_touches_two_sides_and_has_the_targets_shape(
+    height, width, target_height, target_width
+):
+    _, _, cut_height, cut_width, _ = centered(
+        torch.tensor([[height, width]]), (target_height, target_width)
+    )[0].tolist()
     assert cut_height == height or cut_width == width
-    assert abs(cut_height * target_width - cut_width * target_height) <= max(target_height, target_width)
+    assert abs(cut_height * target_width - cut_width * target_height) <= max(
+        target_height, target_width
+    )
 
 
 @given(SIDES, SIDES, st.integers(1, 300), st.integers(1, 300))
 def test_a_window_is_centered_to_a_pixel(height, width, target_height, target_width):
-    top, left, cut_height, cut_width, _ = centered(torch.tensor([[height, width]]), (target_height, target_width))[0].tolist()
+    top, left, cut_height, cut_width, _ = centered(
+        torch.tensor([[height, width]]), (target_height, target_width)
+    )[0].tolist()
     assert 0 <= height - cut_height - 2 * top <= 1
     assert 0 <= width - cut_width - 2 * left <= 1
 
 
 def test_training_changes_nothing():
     sizes = torch.tensor([[30, 40]])
-    assert torch.equal(resize([8, 8]).windows(sizes, torch.rand(1, 0)), resize([8, 8]).windows(sizes, None))
+    assert torch.equal(
+        resize([8, 8]).windows(sizes, torch.rand(1, 0)), resize([8, 8]).windows(sizes, None)
+    )
 
 
 def test_without_a_crop_the_window_is_the_whole_image():
-    assert resize([8, 8], crop=False).windows(torch.tensor([[30, 40]]), None).tolist() == [[0, 0, 30, 40, 0]]
+    assert resize([8, 8], crop=False).windows(torch.tensor([[30, 40]]), None).tolist() == [
+        [0, 0, 30, 40, 0]
+    ]
 
 
 @pytest.mark.parametrize("antialias", [True, False])

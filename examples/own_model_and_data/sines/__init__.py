@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from framework.contracts import Outcome
+from framework.contracts.training import Outcome
 
 
 class Net(nn.Module):
@@ -22,7 +22,9 @@ class RelativeError:
 
     def __call__(self, model, batch):
         error = model(batch["wave"]) - batch["frequency"].log()
-        return Outcome(error.square().mean(), {"within_10_percent": (error.abs() < 0.0953).sum()}, len(error))
+        return Outcome(
+            error.square().mean(), {"within_10_percent": (error.abs() < 0.0953).sum()}, len(error)
+        )
 
     def better(self, new, old):
         return new["loss"] < old["loss"]
@@ -31,5 +33,7 @@ class RelativeError:
 def arrays(count: int, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     frequency = 1 + 7 * torch.rand(count, generator=generator)
-    wave = torch.sin(frequency[:, None] * torch.linspace(0, 6.28, 64)) + 0.1 * torch.randn(count, 64, generator=generator)
+    wave = torch.sin(frequency[:, None] * torch.linspace(0, 6.28, 64)) + 0.1 * torch.randn(
+        count, 64, generator=generator
+    )
     return {"wave": wave, "frequency": frequency}

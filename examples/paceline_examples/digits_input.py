@@ -1,0 +1,59 @@
+"""The handwritten digits that ship inside scikit-learn: 1,797 real 8x8 images, no download."""
+
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from framework.contracts.records import Chunk, Field, Manifest
+from framework.errors import ConfigError
+
+VAL_EVERY = 5  # every fifth digit is for validation: 360 of 1,797
+SPLITS = ("train", "val")
+
+
+@final
+class DigitsInput:
+    """Fields ``image`` uint8 [1, 8, 8] and ``label``; in the order of the labels, as a folder of classes would be.
+
+    Keys are the digits' numbers in scikit-learn's own order.
+    """
+
+    def __init__(self, split: str) -> None:
+        if split not in SPLITS:
+            raise ConfigError(116, f"input.split = {split}", "not a split", "choose train or val")
+        self.split = split
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(images, labels, their numbers in scikit-learn's order)."""
+        from sklearn.datasets import load_digits  # noqa: PLC0415  # a second to import, wanted only here
+
+        data: Any = load_digits()
+        images = np.round(data.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+        labels = data.target.astype(np.int64)
+        is_val = np.arange(len(labels)) % VAL_EVERY == 0
+        chosen = np.flatnonzero(is_val if self.split == "val" else ~is_val)
+        chosen = chosen[np.argsort(labels[chosen], kind="stable")]
+        return images[chosen][:, None], labels[chosen], chosen
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        images, labels, _ = self.arrays
+        fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
+        return Manifest(
+            len(labels),
+            fields,
+            [str(n) for n in range(10)],
+            source=f"scikit-learn digits, {self.split}",
+        )
+
+    def read(self, start: int, stop: int) -> Chunk:
+        images, labels, numbers = self.arrays
+        return Chunk(
+            {"image": images[start:stop], "label": labels[start:stop]},
+            [str(n) for n in numbers[start:stop]],
+        )
+
+    def name(self, index: int) -> str:
+        return f"scikit-learn digit {self.arrays[2][index]}"

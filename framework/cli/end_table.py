@@ -1,0 +1,178 @@
+"""What a run says at its end: where the step time went, and where everything is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from framework.config.schema import PROFILE
+from framework.contracts.span import IDLE
+from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from framework.measure.statistics import claim
+
+STAGES = ("read", "decode", "transform", "collate")
+USAGE = (  # key of the summary's usage, what it is called, its unit
+    ("cpu_cores", "this process", "cores"),
+    ("workers_cpu_cores", "workers", "cores"),
+    ("others_cpu_cores", "other programs", "cores"),
+    ("gpu_busy_share", "GPU busy", "%"),
+    ("peak_rss_bytes", "peak memory", "bytes"),
+    ("peak_tree_rss_bytes", "with workers at most", "bytes"),
+    ("peak_device_bytes", "of the device", "bytes"),
+)
+
+
+# cores that others keep busy: worth a word; so many that a run's speed says little of what it would be alone
+SEEN, BUSY = 0.1, 0.5
+
+
+def print_run(run_dir: Path, code: int, short: bool) -> None:
+    """The table of one run, or one line of it for a job of a sweep."""
+    console = Console(highlight=False)
+    summary = (
+        _read(run_dir / "summary.json") if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED) else None
+    )
+    if summary and short:
+        console.print(
+            f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s{_beside(summary)}",
+            soft_wrap=True,
+        )
+    elif summary:
+        if summary.get("spans"):
+            console.print(_spans(summary))
+        for line in _lines(summary):
+            console.print(line, soft_wrap=True)
+        if skipped := summary.get("skipped_steps"):
+            console.print(
+                f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+            )
+        console.print(
+            f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
+        )
+        if summary["val"]:
+            console.print(
+                f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})",
+                soft_wrap=True,
+            )
+    for trace in sorted((run_dir / PROFILE).glob("*")):
+        console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+    if summary:
+        console.print(f"run directory: {run_dir}", soft_wrap=True)
+
+
+def _spans(summary: dict[str, Any]) -> Table:
+    table = Table("span", title="where the step time went", title_justify="left")
+    for name in ("share", "p50", "p90", "mean", "total"):
+        table.add_column(name, justify="right")
+    for name, span in summary["spans"].items():
+        times = (f"{1e3 * span[key]:.3f} ms" for key in ("p50_s", "p90_s", "mean_s"))
+        table.add_row(name, f"{100 * span['share']:.1f} %", *times, f"{span['total_s']:.2f} s")
+    return table
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    """What the table has no room for: how reading's time went, and what the machine did."""
+    if IDLE in summary.get("spans", {}):
+        yield "wait is the host's, beside which the device may work; idle, the device's, is what it costs"
+    stages_s, queue, usage = (summary.get(key, {}) for key in ("stages_s", "queue", "usage"))
+    if stages_s:
+        names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
+        ready = (
+            f", {queue['ready']:.1f} of {queue['depth']} batches ready"
+            if queue.get("ready") is not None
+            else ""
+        )
+        yield f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}{ready}"
+    told = {
+        key: value for key, value in usage.items() if key != "others_cpu_cores" or value >= SEEN
+    }
+    if used := [f"{label} {_scaled(told[key], unit)}" for key, label, unit in USAGE if key in told]:
+        yield "  ".join(used)
+    if _beside(summary) and "peak_device_bytes" not in usage:
+        yield "other programs keep cores busy: the threads of a step wait for each other then; OMP_NUM_THREADS=1 may be faster"
+
+
+def _beside(summary: dict[str, Any]) -> str:
+    others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
+    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY else ""
+
+
+def _scaled(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{100 * value:.0f} %"
+    return f"{value / 2**30:.2f} GiB" if unit == "bytes" else f"{value:.2f} cores"
+
+
+def print_sweep(run_dirs: list[Path]) -> None:
+    """A line per job: what was chosen for it that the others did not all choose, and how it went."""
+    chosen = [_overrides(run_dir) for run_dir in run_dirs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for job in chosen for key in job)
+        if len({job.get(key) for job in chosen}) > 1
+    ]
+    table = Table("job", *keys, title="sweep", title_justify="left")
+    for name in ("records/s", "other programs", "waiting", "validation"):
+        table.add_column(name, justify="right")
+    for number, (run_dir, job) in enumerate(zip(run_dirs, chosen, strict=True)):
+        table.add_row(str(number), *[job.get(key, "") for key in keys], *_figures(run_dir))
+    console = Console(highlight=False)
+    console.width = max(
+        console.width, 110
+    )  # without a terminal rich assumes 80 columns, and folds every row
+    console.print(table)
+    if words := _fastest(
+        run_dirs, [{key: job[key] for key in keys if key in job} for job in chosen]
+    ):
+        console.print(words, soft_wrap=True)
+    console.print(f"sweep directory: {run_dirs[0].parent}", soft_wrap=True)
+
+
+def _overrides(run_dir: Path) -> dict[str, str]:
+    words = (_read(run_dir / "run.json") or {}).get("overrides", [])
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
+    """Which choice was the fastest, and how that was tested. Jobs that differ in their seed alone are repeats of one choice."""
+    samples: dict[str, list[float]] = {}
+    for run_dir, job in zip(run_dirs, chosen, strict=True):
+        summary = _read(run_dir / "summary.json")
+        if summary is not None and summary["status"] == "finished":
+            name = " ".join(f"{key}={value}" for key, value in job.items() if key != "seed")
+            samples.setdefault(name, []).append(summary["records_per_s"])
+    if len(samples) < 2:
+        return ""
+    found = claim(list(samples.values()))
+    title = "fastest" if found.proved else "highest rate"
+    return f"{title}: {list(samples)[found.highest]} ({found.words})"
+
+
+def _figures(run_dir: Path) -> tuple[str, str, str, str]:
+    summary = _read(run_dir / "summary.json")
+    if summary is None:
+        return "", "", "", str((_read(run_dir / "exit.json") or {}).get("reason", "failed"))
+    spans = summary.get("spans") or {}
+    waiting = spans.get(IDLE) or spans.get("wait")
+    share = "" if waiting is None else f"{100 * waiting['share']:.0f} %"
+    others = summary.get("usage", {}).get("others_cpu_cores")
+    beside = "" if others is None else f"{others:.1f} cores"
+    return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)
+
+
+def _metrics(summary: dict[str, Any]) -> str:
+    return (
+        "val "
+        + "  ".join(
+            f"{name} {value:.4f}" for name, value in summary["val"].items() if name != "step"
+        )
+        if summary["val"]
+        else ""
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -1,0 +1,18 @@
+"""All charts of a report."""
+
+from collections.abc import Sequence
+
+from framework.commands.report.bars import spans_chart, times_chart
+from framework.commands.report.chart import Chart, styled
+from framework.commands.report.compare_runs import Relative
+from framework.commands.report.curves import curve_charts
+from framework.commands.report.recorded_run import RecordedRun
+
+
+def charts(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> list[Chart]:
+    """Those there is something to draw in: relative times, spans, and each metric over steps and over seconds. ``png``: as pictures too."""
+    with styled():
+        bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
+        return [*(chart for chart in bars if chart is not None), *curve_charts(runs, names, png)]

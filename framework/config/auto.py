@@ -1,0 +1,216 @@
+"""Facts about the data that a configuration takes from the data: what the word ``auto`` stands for.
+
+``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
+model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
+it. A typed value counts, unless it contradicts the data.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+from framework.contracts.data import Source
+from framework.contracts.records import ChannelStatistics, Field
+from framework.data.dali import DALISource
+from framework.data.source import StoreSource
+from framework.errors import ConfigError
+from framework.store.channel_statistics import NUM_RECORDS, num_channels, of_batch, statistics_of
+
+AUTO = "auto"
+CHANNELS = ("in_channels", "channels")
+STATISTICS = ("mean", "std")
+FACTS = (*CHANNELS, "num_classes", *STATISTICS)
+PARTS = ("model", "objective", "transform", "augment")
+
+Config = dict[str, Any]
+
+
+class _Place(NamedTuple):
+    """A fact in a configuration: the block that holds it, its dotted name, and its key."""
+
+    block: Config
+    name: str
+    key: str
+
+
+def is_wanted(part: Any) -> bool:
+    """Check whether a part of the configuration leaves a fact to the data."""
+    return any(place.block[place.key] == AUTO for place in _places(part, ""))
+
+
+def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tuple[Config, Config]:
+    """Replace ``auto`` by what ``source`` holds, and compare the typed facts with it.
+
+    Args:
+        config: plain values.
+        source: of the training data.
+        parts: names of the parts to look at.
+
+    Returns:
+        The configuration with numbers, and the numbers alone by dotted name.
+
+    Raises:
+        ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
+            the data does not tell.
+
+    """
+    config = {**config, **{name: _copied(config[name]) for name in parts}}
+    data = _Data(config, source)
+    numbers: Config = {}
+    for part in parts:
+        for place in list(_places(config[part], part)):
+            if place.block[place.key] == AUTO:
+                numbers[place.name] = place.block[place.key] = data.fact(place)
+        for place in _places(config[part], part):
+            data.check(place)
+    return config, numbers
+
+
+def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | None:
+    """Return the error of a model that fails because another number of channels was typed, or None.
+
+    Only a model that fails is compared: the manifest does not know what the user's own transform or
+    augmentation makes of an image.
+
+    Args:
+        config: plain values, resolved.
+        source: of the training data.
+        why: what the model said.
+
+    """
+    data = _Data(config, source)
+    for key in CHANNELS:
+        typed, stored = config["model"].get(key), data.channels(data.input)
+        if type(typed) is int and stored is not None and typed != stored:
+            what = f"{data.path} has {data.input!r} with {_counted(stored, 'channel')} ({why})"
+            return ConfigError(
+                155, f"model.{key} = {typed}", what, f"leave it out, or give {stored}"
+            )
+    return None
+
+
+@final
+class _Data:
+    """What the training data tells: each fact or None."""
+
+    def __init__(self, config: Config, source: Source) -> None:
+        self.source, self.fields = source, source.manifest.fields
+        self.path = str(config["data"]["train"])
+        self.num_classes = len(source.manifest.classes) or None
+        self.input = self._input(config["objective"].get("input"))
+        self._measured: dict[str, ChannelStatistics] | None = None
+
+    def _input(self, given: Any) -> str | None:
+        """The field that the model gets: the objective's ``input``, or the first image."""
+        if isinstance(given, str):
+            return given if given in self.fields else None
+        images = [name for name, field in self.fields.items() if num_channels(field)]
+        return next((name for name in ("image", *images) if name in self.fields), None)
+
+    def channels(self, name: str | None) -> int | None:
+        return None if name is None or name not in self.fields else _num_channels(self.fields[name])
+
+    def statistics(self, name: str | None) -> ChannelStatistics | None:
+        """Return what was measured while packing, or measure now: older stores and folders of images have none."""
+        if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
+            return None
+        stored = self.source.manifest.statistics
+        if name in stored:
+            return stored[name]
+        if isinstance(self.source, StoreSource | DALISource):
+            if self._measured is None:
+                self._measured = statistics_of(self.source.store)
+            return self._measured.get(name)
+        return of_batch(self.source.sample(NUM_RECORDS)[name])
+
+    def fact(self, place: _Place) -> Any:
+        """Return what ``auto`` stands for at ``place``. ConfigError C157 if the data does not tell."""
+        where = f"{place.name} = {AUTO}"
+        if place.key == "num_classes":
+            value, example = self.num_classes, "10"
+            what = f"{self.path} names no classes"
+        elif place.key in CHANNELS:
+            value, example = self.channels(self.input), "3"
+            what = f"{self.path} has no field with channels for the model"
+        else:
+            value, example = self._moments(place), "[0.5]"
+            what = f"{self.path} has no statistics of {_field_of(place.block)!r}"
+        if value is None:
+            raise ConfigError(
+                157, where, f"cannot be known: {what}", f"type it: {place.name}={example}, say"
+            )
+        return value
+
+    def _moments(self, place: _Place) -> list[float] | None:
+        statistics = self.statistics(_field_of(place.block))
+        if statistics is None:
+            return None
+        if place.key == "mean":
+            return list(statistics.mean)
+        return [
+            deviation or 1.0 for deviation in statistics.std
+        ]  # a constant channel is only shifted
+
+    def check(self, place: _Place) -> None:
+        """Raise ConfigError C154 or C156 if the value typed at ``place`` contradicts the data."""
+        value = place.block[place.key]
+        if place.key == "num_classes" and type(value) is int:
+            self._check_classes(place, value)
+        elif place.key in STATISTICS and isinstance(value, list):
+            self._check_length(place, len(value))
+
+    def _check_classes(self, place: _Place, value: int) -> None:
+        """A block inside a model may classify something else."""
+        compared = place.name.startswith("augment.") or place.name.count(".") == 1
+        if compared and self.num_classes is not None and value < self.num_classes:
+            what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
+            fix = f"leave it out, or give {self.num_classes} or more"
+            raise ConfigError(154, f"{place.name} = {value}", what, fix)
+
+    def _check_length(self, place: _Place, length: int) -> None:
+        name = _field_of(place.block)
+        stored = self.channels(name)
+        other = place.block.get("std" if place.key == "mean" else "mean")
+        same = not isinstance(other, list) or len(other) == length
+        if stored is None or (length in (1, stored) and same):
+            return
+        what = f"has {_counted(length, 'number')}, {name!r} has {_counted(stored, 'channel')}"
+        if length in (1, stored):
+            what = f"has {_counted(length, 'number')}, the other one of mean and std has not"
+        fix = "leave mean and std out, or give both with one number, or with one per channel"
+        raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
+
+
+def _places(node: Any, where: str) -> Iterator[_Place]:
+    """All facts in a part of the configuration."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            name = f"{where}.{key}" if where else str(key)
+            if key in FACTS:
+                yield _Place(node, name, key)
+            yield from _places(value, name)
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _places(value, f"{where}.{number}")
+
+
+def _copied(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _copied(value) for key, value in node.items()}
+    return [_copied(value) for value in node] if isinstance(node, list) else node
+
+
+def _field_of(block: Config) -> str:
+    """The field that a block changes: the first one, where several are changed alike."""
+    fields = block.get("field", "image")
+    return str(fields[0]) if isinstance(fields, list) and fields else str(fields)
+
+
+def _num_channels(field: Field) -> int | None:
+    """The channels that a model sees: of an image, or the first size of another array, as in a signal [C, L]."""
+    if field.channels is not None:
+        return field.channels
+    return field.shape[0] if len(field.shape) >= 2 else None
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

@@ -1,0 +1,356 @@
+"""What an image file says of itself in its header, read without decoding it. Pure Python over bytes; every offset is checked.
+
+JPEG, PNG, GIF, WebP, BMP and TIFF, told by their first bytes and never by a name. JPEG takes a few microseconds: it is asked for each
+record that is read. Source: the formats' specifications; EXIF 2.32, 4.6.4 for the orientation.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+MAX_PARTS = (
+    10_000  # segments of a JPEG, chunks of a PNG or WebP: a file of tiny ones would take seconds
+)
+ORIENTATION = 0x0112
+WEB_PAGE = (b"<!doctype", b"<html", b"<?xml", b"<svg")
+OTHERS = {
+    b"%PDF": "a PDF file",
+    b"PK\x03\x04": "a zip file",
+    b"\x1f\x8b": "a gzip file",
+    b"8BPS": "a Photoshop file",
+    b"\x00\x00\x00\x0cjP  ": "a JPEG 2000 image",
+    b"\xff\x0a": "a JPEG XL image",
+    b"II+\x00": "a BigTIFF image",
+    b"MM\x00+": "a BigTIFF image",
+}
+
+
+class BadImage(ValueError):
+    """The bytes are not an image we can decode. The caller knows which record it was."""
+
+
+class ImageHeader(NamedTuple):
+    """``height`` and ``width`` are as stored. ``channels``: 1 gray, 2 gray and alpha, 3 color (palettes too), 4 color and alpha, or CMYK.
+
+    ``bit_depth``: bits of a channel. ``orientation``: EXIF's, 1 to 8; 1: upright. ``frames``: 2 stands for any more than one.
+    """
+
+    format: str
+    height: int
+    width: int
+    channels: int
+    bit_depth: int = 8
+    orientation: int = 1
+    frames: int = 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) as it is to be seen: EXIF orientations 5 to 8 lie on their side."""
+        return (self.height, self.width) if self.orientation < 5 else (self.width, self.height)
+
+    @property
+    def colors(self) -> int:
+        """1 for a gray image, 3 for any other."""
+        return 1 if self.channels < 3 else 3
+
+
+def read_header(data: Any) -> ImageHeader:
+    """The header of the image file in ``data`` (bytes or a buffer of them). Raises BadImage, and nothing else."""
+    view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
+    try:
+        header = _jpeg(view) if view[:3] == b"\xff\xd8\xff" else _reader(bytes(view[:32]))(view)
+    except (IndexError, struct.error) as error:
+        raise BadImage("truncated") from error
+    if header.height < 1 or header.width < 1:
+        raise BadImage(f"{header.height} x {header.width} pixels")
+    return header
+
+
+def _reader(head: bytes) -> Callable[[Any], ImageHeader]:
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _png
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return _gif
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _webp
+    if head.startswith(b"BM"):
+        return _bmp
+    if head.startswith((b"II*\x00", b"MM\x00*")):
+        return _tiff
+    raise BadImage(_guess(head))
+
+
+def _guess(head: bytes) -> str:
+    """What the bytes are, for a person to read."""
+    if not head:
+        return "empty"
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(WEB_PAGE):
+        return "a web page, not an image"
+    if not head.strip(b"\x00"):
+        return "only zeros, not an image"
+    if head[4:8] == b"ftyp":
+        kind = head[8:12].decode("ascii", "replace").strip()
+        return f"a file of kind {kind!r}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
+    found = next((words for magic, words in OTHERS.items() if head.startswith(magic)), None)
+    if found is None and all(byte in b"\t\r\n" or byte >= 32 for byte in head):
+        found = "text, not an image"
+    return f"{found or 'no kind of image known here'}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
+
+
+# ------------------------------------------------------------------------------------------------------------------- JPEG
+
+
+def _jpeg(data: Any) -> ImageHeader:
+    """Segments up to the frame header; an EXIF note stands before it."""
+    at, orientation = 2, 1
+    for _ in range(MAX_PARTS):
+        if data[at] != 0xFF:
+            raise BadImage("a damaged JPEG: no marker where one is due")
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill
+            at += 1
+            continue
+        length = data[at + 2] << 8 | data[at + 3]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width, channels = (
+                data[at + 5] << 8 | data[at + 6],
+                data[at + 7] << 8 | data[at + 8],
+                data[at + 9],
+            )
+            return ImageHeader("jpeg", height, width, channels, data[at + 4], orientation)
+        if marker in (0xD9, 0xDA) or length < 2:
+            raise BadImage("a damaged JPEG: no size before its pixels")
+        if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\x00\x00":
+            orientation = _exif_orientation(data[at + 10 : at + 2 + length])
+        at += 2 + length
+    raise BadImage(f"more than {MAX_PARTS} parts before its pixels")
+
+
+def _exif_orientation(note: Any) -> int:
+    """1 where there is none, or the note is damaged: the image is not."""
+    try:
+        order = {b"II": "<", b"MM": ">"}.get(bytes(note[:2]))
+        if order is None:
+            return 1
+        (at,) = struct.unpack_from(order + "I", note, 4)
+        (count,) = struct.unpack_from(order + "H", note, at)
+        entries = struct.Struct(order + "HHIHH").iter_unpack(
+            note[at + 2 : at + 2 + (len(note) - at - 2) // 12 * 12][: 12 * count]
+        )
+        return next(
+            (
+                value
+                for tag, kind, _, value, _ in entries
+                if tag == ORIENTATION and kind == 3 and 1 <= value <= 8
+            ),
+            1,
+        )
+    except struct.error:
+        return 1
+
+
+# -------------------------------------------------------------------------------------------------------------------- PNG
+
+
+def png_chunks(data: Any) -> Iterator[tuple[bytes, int, int]]:
+    """(kind, where its content starts, its length) of each chunk, IEND the last. BadImage where the file ends before."""
+    at = 8
+    for _ in range(MAX_PARTS):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if at + 12 + length > len(data):
+            raise BadImage("truncated")
+        yield kind, at + 8, length
+        if kind == b"IEND":
+            return
+        at += 12 + length
+    raise BadImage(f"more than {MAX_PARTS} parts")
+
+
+def _png(data: Any) -> ImageHeader:
+    width, height, bit_depth, color = struct.unpack_from(">IIBB", data, 16)
+    channels = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(color)
+    if bytes(data[12:16]) != b"IHDR" or channels is None:
+        raise BadImage("a damaged PNG: no header")
+    orientation = frames = 1
+    for kind, at, length in png_chunks(data):
+        if kind == b"eXIf":
+            orientation = _exif_orientation(data[at : at + length])
+        elif kind == b"acTL":
+            frames = min(2, struct.unpack_from(">I", data, at)[0])
+    return ImageHeader("png", height, width, channels, bit_depth, orientation, frames)
+
+
+# -------------------------------------------------------------------------------------------------------------------- GIF
+
+
+def _gif(data: Any) -> ImageHeader:
+    """Blocks until the second picture or the end."""
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    at, frames = 13 + _palette_bytes(flags), 0
+    while data[at] != 0x3B and frames < 2:
+        if data[at] == 0x2C:
+            frames += 1
+            at = _after_blocks(data, at + 11 + _palette_bytes(data[at + 9]))
+        elif data[at] == 0x21:
+            at = _after_blocks(data, at + 2)
+        else:
+            raise BadImage("a damaged GIF: no block where one is due")
+    if frames == 0:
+        raise BadImage("a GIF without a picture")
+    return ImageHeader("gif", height, width, 3, frames=frames)
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _after_blocks(data: Any, at: int) -> int:
+    while data[at]:
+        at += data[at] + 1
+    return at + 1
+
+
+# ------------------------------------------------------------------------------------------------------------------- WebP
+
+
+def _webp(data: Any) -> ImageHeader:
+    kind, at = bytes(data[12:16]), 20
+    (size,) = struct.unpack_from("<I", data, 4)
+    if size + 8 > len(data):
+        raise BadImage("truncated")
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, at + 6)
+        return ImageHeader("webp", height & 0x3FFF, width & 0x3FFF, 3)
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, at + 1)
+        return ImageHeader(
+            "webp", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3
+        )
+    if kind == b"VP8X":
+        return _webp_extended(data, at)
+    raise BadImage("a damaged WebP: no picture")
+
+
+def _webp_extended(data: Any, at: int) -> ImageHeader:
+    flags = data[at]
+    width, height = (int.from_bytes(data[at + n : at + n + 3], "little") + 1 for n in (4, 7))
+    orientation = _webp_orientation(data) if flags & 0x08 else 1
+    return ImageHeader(
+        "webp", height, width, 4 if flags & 0x10 else 3, 8, orientation, 2 if flags & 0x02 else 1
+    )
+
+
+def _webp_orientation(data: Any) -> int:
+    at = 12
+    for _ in range(MAX_PARTS):
+        if at + 8 > len(data):
+            break
+        kind, length = struct.unpack_from("<4sI", data, at)
+        if kind == b"EXIF":
+            note = data[at + 8 : at + 8 + length]
+            return _exif_orientation(note[6:] if bytes(note[:6]) == b"Exif\x00\x00" else note)
+        at += 8 + length + length % 2
+    return 1
+
+
+# -------------------------------------------------------------------------------------------------------------------- BMP
+
+
+def _bmp(data: Any) -> ImageHeader:
+    start, header = struct.unpack_from("<II", data, 10)
+    if header == 12:  # OS/2's first
+        width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
+        compression = colors = 0
+    else:
+        width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
+        (colors,) = struct.unpack_from("<I", data, 46)
+    height = abs(height)  # negative: rows from top to bottom
+    if header < 12 or bits not in (1, 2, 4, 8, 16, 24, 32):
+        raise BadImage("a damaged BMP: no header")
+    if compression in (0, 3, 6) and start + (width * bits + 31) // 32 * 4 * height > len(data):
+        raise BadImage("truncated")
+    if bits > 8:
+        return ImageHeader("bmp", height, width, 4 if bits == 32 else 3)
+    entry = 3 if header == 12 else 4
+    palette = bytes(data[14 + header : 14 + header + entry * min(colors or 1 << bits, 1 << bits)])
+    gray = palette[0::entry] == palette[1::entry] == palette[2::entry]
+    return ImageHeader("bmp", height, width, 1 if gray else 3)
+
+
+# ------------------------------------------------------------------------------------------------------------------- TIFF
+
+LAYOUTS = {1: "B", 3: "H", 4: "I"}  # TIFF's types: byte, short, long
+WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, NUMBER_FORMAT = 256, 257, 258, 262, 277, 339
+ALPHA, STRIPS, STRIP_BYTES, TILES, TILE_BYTES = 338, 273, 279, 324, 325
+
+
+class _Tags(NamedTuple):
+    """Of a TIFF's first page: where each tag's values are. ``more``: there is another page."""
+
+    data: Any
+    order: str
+    entries: dict[int, tuple[int, int, int]]  # tag -> type, count, offset of the first value
+    more: bool
+
+    def values(self, tag: int, otherwise: int | None = None) -> tuple[int, ...]:
+        kind, count, at = self.entries.get(tag, (0, 0, 0))
+        if kind not in LAYOUTS:
+            return () if otherwise is None else (otherwise,)
+        if at + count > len(self.data):
+            raise BadImage("truncated")
+        return struct.unpack_from(f"{self.order}{count}{LAYOUTS[kind]}", self.data, at)
+
+    def value(self, tag: int, otherwise: int) -> int:
+        return self.values(tag, otherwise)[0]
+
+
+def _tags(data: Any) -> _Tags:
+    order = "<" if data[:2] == b"II" else ">"
+    (at,) = struct.unpack_from(order + "I", data, 4)
+    (count,) = struct.unpack_from(order + "H", data, at)
+    entries: dict[int, tuple[int, int, int]] = {}
+    for place in range(at + 2, at + 2 + 12 * count, 12):
+        tag, kind, number, offset = struct.unpack_from(order + "HHII", data, place)
+        inside = number * struct.calcsize("=" + LAYOUTS.get(kind, "Q")) <= 4
+        entries[tag] = kind, number, place + 8 if inside else offset
+    (next_page,) = struct.unpack_from(order + "I", data, at + 2 + 12 * count)
+    return _Tags(data, order, entries, next_page != 0)
+
+
+def _tiff(data: Any) -> ImageHeader:
+    tags = _tags(data)
+    for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
+        ends = [
+            start + length
+            for start, length in zip(tags.values(starts), tags.values(lengths), strict=False)
+        ]
+        if max(ends, default=0) > len(data):
+            raise BadImage("truncated")
+    gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
+    samples = tags.value(SAMPLES, 1)
+    channels = min(samples, 2) if gray else min(max(samples, 3), 4)
+    bit_depth = max(tags.values(BITS, 1), default=1)
+    if tags.value(NUMBER_FORMAT, 1) != 1:  # signed, or floating point
+        bit_depth = max(bit_depth, 32)
+    orientation = tags.value(ORIENTATION, 1)
+    orientation = orientation if 1 <= orientation <= 8 else 1
+    return ImageHeader(
+        "tiff",
+        tags.value(HEIGHT, 0),
+        tags.value(WIDTH, 0),
+        channels,
+        bit_depth,
+        orientation,
+        2 if tags.more else 1,
+    )
+
+
+def plain_tiff(data: Any) -> bytearray:
+    """A copy that says nothing of orientation, and of its alpha that colors have it in them: decoders then leave the pixels alone."""
+    copy = bytearray(data)
+    tags = _tags(copy)
+    for tag in (ORIENTATION, ALPHA):
+        kind, count, at = tags.entries.get(tag, (0, 0, 0))
+        if kind == 3 and count == 1:
+            struct.pack_into(tags.order + "H", copy, at, 1)
+    return copy

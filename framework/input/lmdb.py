@@ -1,0 +1,155 @@
+"""An LMDB file that anybody wrote: values found by the patterns of their keys."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from framework.contracts.records import Chunk, Manifest
+from framework.data.classes import listed
+from framework.errors import ConfigError, DataError
+from framework.input.array_values import Row, array_of_npy, chunk_of, first_fields
+from framework.input.label import label_column
+from framework.store.foreign import LABEL, NPY, WHOLE, ForeignLMDB, Pattern, number_of, text_of
+
+
+class Matched(NamedTuple):
+    """The records of a file: the place of each field's value, and the key of the first field."""
+
+    places: list[dict[str, int]]
+    keys: list[str]
+
+
+@final
+class LMDBInput:
+    """A record for each number, or name, that the keys of all fields share.
+
+    A value is an image file, a .npy file or a number as text. The field ``label`` may be any text:
+    integers are labels as they are, other texts are names of classes.
+
+    Args:
+        path: the file, or a folder with a ``data.mdb``.
+        fields: field -> the pattern of its keys, such as ``image-%09d``, as in ``Pattern``.
+        count: how many records there must be; None: any number.
+        classes: all classes in the order of their numbers; None: as found.
+
+    """
+
+    def __init__(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        count: int | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        where = f"input.fields = {fields}"
+        if not hasattr(fields, "items") or not fields:
+            fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
+            raise ConfigError(162, where, "names no keys", fix)
+        self.path, self.count, self.classes = path, count, classes
+        self.patterns = {str(name): Pattern(str(text)) for name, text in fields.items()}
+        for pattern in self.patterns.values():
+            if pattern.expression.groups != 1:
+                what = f"{pattern.text!r} must have one %d, %09d or %s"
+                raise ConfigError(162, where, what, "mark what the keys of a record share")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # another process lists the keys itself
+        fields = {name: pattern.text for name, pattern in self.patterns.items()}
+        return LMDBInput, (self.path, fields, self.count, self.classes)
+
+    @cached_property
+    def file(self) -> ForeignLMDB:
+        return ForeignLMDB(self.path)
+
+    @cached_property
+    def items(self) -> Matched:
+        """Match the keys of the fields.
+
+        Raises:
+            DataError: D160 for names that not every field has, D110 for no record, D111 for another
+                number of records than ``count``.
+
+        """
+        found = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
+        first, *others = found.values()
+        shared = set(first).intersection(*others)
+        if alone := sorted(set(first).union(*others) - shared, key=str):
+            what = f"{len(alone)} records lack a field: {listed(list(map(str, alone)))}"
+            raise DataError(160, self.path, what, "correct input.fields, or complete the file")
+        if not shared:
+            some = listed(self.file.keys[:10])
+            what = f"no key is as input.fields says; the first keys: {some}"
+            raise DataError(110, self.path, what, "correct input.fields")
+        if self.count is not None and self.count != len(shared):
+            what = f"has {len(shared)} records, not {self.count}"
+            raise DataError(111, self.path, what, "correct input.count")
+        names = [name for name in first if name in shared]
+        if all(isinstance(name, int) for name in names):
+            names.sort()
+        places = [{field: match[name] for field, match in found.items()} for name in names]
+        return Matched(places, [self.file.keys[first[name]] for name in names])
+
+    def _matches(self, pattern: Pattern) -> dict[int | str, int]:
+        """What a key has in the pattern's place -> where the key is."""
+        expression, is_number = pattern.expression, "%s" not in pattern.text.replace("%%", "")
+        found: dict[int | str, int] = {}
+        for place, key in enumerate(self.file.keys):
+            match = expression.fullmatch(key)
+            if match is None:
+                continue
+            name = int(match.group(1)) if is_number else match.group(1)
+            if name in found:
+                what = f"the keys {self.file.keys[found[name]]!r} and {key!r} are one record"
+                raise DataError(163, self.path, what, "give the number of digits, as in %09d")
+            found[name] = place
+        return found
+
+    @cached_property
+    def labels(self) -> tuple[list[int], list[str]] | None:
+        """A label for each record, and the classes, if the field ``label`` is text."""
+        if LABEL not in self.patterns:
+            return None
+        texts: list[str] = []
+        for index, places in enumerate(self.items.places):
+            text = text_of(self.file.read(places[LABEL]))
+            if text is None:
+                return None
+            texts.append(text)
+            if index == 0 and not WHOLE.fullmatch(text) and number_of(text) is not None:
+                return None  # fractions
+        return label_column(texts, self.classes, self.path, self.name)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        fields = first_fields(len(self.items.places), lambda index: [self._row(index)], self.name)
+        classes = [] if self.labels is None else self.labels[1]
+        return Manifest(len(self.items.places), fields, classes, source=f"lmdb {self.path}")
+
+    def read(self, start: int, stop: int) -> Chunk:
+        rows = [self._row(index) for index in range(start, stop)]
+        keys = self.items.keys[start:stop]
+        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
+
+    def _row(self, index: int) -> Row:
+        return {field: self._value(field, index) for field in self.patterns}
+
+    def _value(self, field: str, index: int) -> Any:
+        if field == LABEL and self.labels is not None:
+            return np.array(self.labels[0][index], np.int64)
+        data = self.file.read(self.items.places[index][field])
+        if data.startswith(NPY):
+            return array_of_npy(data, self.name(index))
+        text = text_of(data)
+        if text is None:
+            return data  # an image file, or it is said not to be one
+        number = number_of(text)
+        if number is None:
+            what = f"{field} is the text {text[:40]!r}"
+            fix = "name the field label, if it is a class, or leave it out"
+            raise DataError(162, self.name(index), what, fix)
+        return number
+
+    def name(self, index: int) -> str:
+        return f"{self.path}: {self.items.keys[index]}"

@@ -1,0 +1,24 @@
+"""Signal handlers for the length of a block."""
+
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals],
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
+) -> Generator[None, None, None]:
+    """``handler`` answers ``numbers`` until the block ends. Nothing outside the main thread, where Python takes no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, signal.SIG_DFL if known is None else known)

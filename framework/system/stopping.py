@@ -1,0 +1,342 @@
+"""End the process inside the signal handler while there is no training state to save.
+
+A handler that raises sends its exception through whatever code runs at that moment: an import, C++, `__del__`.
+That code may turn it into another error, or abort. This module never raises: docs/design/0011-signals.md.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+
+# SIGUSR1 is Slurm's warning before its time limit.
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# A terminal and a launcher may both pass on one Ctrl-C.
+SAME_S = 1.0
+# From the kernel's prctl header.
+PR_SET_PDEATHSIG = 1
+# How long a child that cleans up after itself may take.
+CHILD_S = 10.0
+LOOK_S = 0.01
+# These end by themselves when their parent does, and clean up shared memory then.
+KEEPERS = (b"resource_tracker", b"torch_shm_manager")
+SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
+
+
+class Stop(NamedTuple):
+    """How a signal ends the process.
+
+    Attributes:
+        code: The exit code.
+        reason: The line that is printed.
+
+    """
+
+    code: int
+    reason: str
+
+
+Action = Callable[[Stop], object]
+
+_home = 0
+_began_at: float | None = None
+_actions: dict[object, Action] = {}
+_reasons: list[Callable[[str], str]] = []
+_polite: list[int] = []
+
+
+def exit_code(number: int) -> int:
+    """Return the exit code of a process that a signal stops before it has saved anything."""
+    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED
+
+
+def by_signal(number: int) -> str:
+    """Return " by SIGTERM" or the like, and nothing for Ctrl-C."""
+    return "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+
+
+def install() -> None:
+    """Let the signals end this process from now on."""
+    global _home, _began_at  # a process has one set of handlers
+    if _home != os.getpid():  # what was inherited belongs to the parent
+        _actions.clear()
+        _reasons.clear()
+        _polite.clear()
+    _home, _began_at = os.getpid(), None
+    if threading.current_thread() is threading.main_thread():
+        for number in NUMBERS:
+            signal.signal(number, end)
+
+
+@contextmanager
+def ends_on_signals() -> Generator[None]:
+    """Let the signals end this process until the block ends."""
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    # The console script has installed the handlers for its whole life.
+    for_life = _home == os.getpid() and all(handler is end for handler in before.values())
+    if for_life or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    install()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def at_end(action: Action, key: object = None) -> Callable[[], object]:
+    """Have ``action`` done if a signal ends the process. Return a function that takes this back.
+
+    The action runs between any two instructions of the main thread. It must be short, must not wait for a
+    lock, and must not import anything.
+
+    Args:
+        action: What is done.
+        key: Replaces an earlier action of the same key; by default there is none.
+
+    """
+    key = object() if key is None else key
+    _actions[key] = action
+    return partial(_actions.pop, key, None)
+
+
+@contextmanager
+def undone(action: Action) -> Generator[None]:
+    """Have ``action`` done if a signal ends the process inside the block."""
+    forget = at_end(action)
+    try:
+        yield
+    finally:
+        forget()
+
+
+@contextmanager
+def reason(words: str | Callable[[str], str]) -> Generator[None]:
+    """Print ``words`` if a signal ends the process inside the block; ``{by}`` in them names the signal."""
+    tell = partial(_filled, words) if isinstance(words, str) else words
+    _reasons.append(tell)
+    try:
+        yield
+    finally:
+        _reasons.remove(tell)
+
+
+def _filled(words: str, by: str) -> str:
+    return words.replace("{by}", by)
+
+
+def printed(tell: Callable[[], object]) -> Action:
+    """Return an action that prints what ``tell`` prints, though the interrupted code may be printing, too."""
+
+    def action(_: Stop) -> None:
+        with redirect_stdout(StringIO()) as text:
+            tell()
+        with suppress(Exception):
+            sys.stdout.flush()
+        os.write(1, text.getvalue().encode(errors="backslashreplace"))
+
+    return action
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Generator[str]:
+    """A temporary folder that is also removed if a signal ends the process."""
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix) as folder,
+        undone(lambda _: shutil.rmtree(folder, ignore_errors=True)),
+    ):
+        yield folder
+
+
+@contextmanager
+def polite(pid: int) -> Generator[None]:
+    """Give the child ``pid``, which cleans up after itself, time to do so if a signal ends this process."""
+    _polite.append(pid)
+    try:
+        yield
+    finally:
+        _polite.remove(pid)
+
+
+def end(number: int, frame: FrameType | None = None) -> None:
+    """The handler: end the children, undo what is half done, print one line, and leave.
+
+    Does not return, except in a child that inherited the handler, or when a signal is repeated at once.
+    """
+    global _began_at  # noqa: PLW0603
+    if os.getpid() != _home:
+        die_by(number)
+        return
+    if _began_at is not None:
+        if time.monotonic() - _began_at > SAME_S:
+            os._exit(exit_code(number))
+        return
+    _began_at = time.monotonic()
+    by = by_signal(number)
+    words = f"stopped{by}" if by else "interrupted"
+    with suppress(Exception):
+        words = _reasons[-1](by) if _reasons else words
+    stop = Stop(exit_code(number), words)
+    with suppress(Exception):
+        end_children()
+    for action in reversed(list(_actions.values())):
+        with suppress(Exception):
+            action(stop)
+    leave_with(stop)
+
+
+def leave_with(stop: Stop) -> NoReturn:
+    """Print the reason and end the process without tearing Python down."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the interrupted code may be in the middle of a write
+            stream.flush()
+    with suppress(OSError):
+        os.write(
+            2,
+            f"{SHOW_CURSOR if os.isatty(2) else ''}{stop.reason}\n".encode(
+                errors="backslashreplace"
+            ),
+        )
+    os._exit(stop.code)
+
+
+def die_by(number: int) -> None:
+    """End this process by the signal itself, without a word."""
+    with suppress(ValueError):  # not the main thread
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def deaf_children(start_method: str | None = None) -> Generator[None]:
+    """Hold the signals back in this thread, and so in the children that it starts, which call ``set_all``.
+
+    Without this a child could get a signal before it has handlers of its own.
+    """
+    if start_method in ("spawn", "forkserver"):
+        from multiprocessing import resource_tracker  # noqa: PLC0415
+
+        resource_tracker.ensure_running()  # while it starts, it would let the signals through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def set_all(handler: signal.Handlers) -> None:
+    """Give the signals one meaning, ``SIG_IGN`` or ``SIG_DFL``, and let through those that were held back."""
+    for number in NUMBERS:
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
+
+
+# ------------------------------------------------------------------------------------------------ children
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends. Does nothing but on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_children() -> None:
+    """End all processes that this one has started, and those that they have started. Linux only."""
+    _end_politely()
+    for _ in range(100):  # another thread may start one meanwhile
+        living = _living(os.getpid())
+        if not living:
+            break
+        for pid in living:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_S)
+    for pid in children_of(os.getpid()):
+        with suppress(ChildProcessError):
+            os.waitpid(
+                pid, os.WNOHANG
+            )  # or they stay in the process table where nobody adopts them
+
+
+def _end_politely() -> None:
+    asked = list(_polite)
+    for pid in asked:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + CHILD_S
+    while any(_lives(pid) for pid in asked) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that ``pid`` has started."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
+    return found
+
+
+def command_of(pid: int) -> bytes:
+    """Return the command line of a process, and nothing for one that is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def _living(pid: int) -> list[int]:
+    """Return all that descend from ``pid`` and still run, the nearest first."""
+    found = [child for child in children_of(pid) if _lives(child)]
+    found = [child for child in found if not any(keeper in command_of(child) for keeper in KEEPERS)]
+    return [*found, *(other for child in found for other in _living(child))]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+
+
+def expects_signals(pid: int) -> bool:
+    """Return whether a process catches or ignores SIGTERM. One that has just started does neither."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = (
+            Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        )
+        masks = [
+            int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))
+        ]
+        return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+    return False
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with an exit code.
+
+    A rank ends without tearing Python down, because gloo's threads abort one exit in five when they
+    wake up while that happens.
+    """
+    if "RANK" not in os.environ:
+        set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

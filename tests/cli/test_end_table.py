@@ -1,0 +1,165 @@
+import json
+
+import pytest
+
+from framework.cli.end_table import print_run, print_sweep
+
+SPAN = {"total_s": 4.0, "mean_s": 0.04, "p50_s": 0.035, "p90_s": 0.0625, "share": 0.5}
+SUMMARY = {
+    "status": "finished",
+    "run_steps": 100,
+    "wall_s": 9.0,
+    "records_per_s": 1234.0,
+    "val": {},
+    "best": {},
+    "spans": {"wait": {**SPAN, "share": 0.25}, "forward": SPAN},
+    "stages_s": {"decode": 20.25, "read": 1.5},
+    "queue": {"ready": 1.75, "depth": 2},
+    "usage": {
+        "cpu_cores": 1.5,
+        "workers_cpu_cores": 0.75,
+        "gpu_busy_share": 0.9,
+        "peak_rss_bytes": 2**30,
+    },
+}
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    """Prints what a run with such a summary says at its end."""
+
+    def printed(**change):
+        (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, **change}))
+        print_run(tmp_path, 0, short=False)
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_the_table_has_share_quantiles_mean_and_total(printed):
+    (row,) = [line for line in printed().splitlines() if "forward" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("forward", "50.0 %", "35.000 ms", "62.500 ms", "40.000 ms", "4.00 s"),
+    ]
+
+
+def test_below_it_stands_how_reading_went_and_what_the_machine_did(printed):
+    out = printed()
+    assert "reading, thread-seconds: read 1.50  decode 20.25, 1.8 of 2 batches ready" in out
+    assert "this process 1.50 cores  workers 0.75 cores  GPU busy 90 %  peak memory 1.00 GiB" in out
+    assert "idle" not in out
+
+
+@pytest.mark.parametrize(("cores", "is_told"), [(0.02, False), (0.4, False), (0.9, True)])
+def test_programs_beside_a_run_are_told(printed, tmp_path, capsys, cores, is_told):
+    usage = {"cpu_cores": 1.0, "others_cpu_cores": cores}
+    out = printed(usage=usage)
+    assert (f"other programs {cores:.2f} cores" in out) == (cores > 0.1)
+    assert ("OMP_NUM_THREADS=1 may be faster" in out) == is_told
+    assert "OMP_NUM_THREADS" not in printed(usage={**usage, "peak_device_bytes": 1.0})
+    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "usage": usage}))
+    print_run(tmp_path, 0, short=True)
+    assert ("(beside other programs on 0.9 cores)" in capsys.readouterr().out) == is_told
+
+
+def test_what_nobody_measured_is_not_spoken_of(printed):
+    out = printed(stages_s={}, usage={}, queue={"ready": None, "depth": 0})
+    assert "reading" not in out
+    assert "cores" not in out
+    assert "ready" not in printed(queue={"ready": None, "depth": 0})
+
+
+def test_a_device_that_works_beside_the_host_is_explained(printed):
+    out = printed(spans={**SUMMARY["spans"], "idle": SPAN})
+    assert "idle, the device's, is what it costs" in out
+
+
+def test_with_the_clock_off_there_is_no_table(printed):
+    out = printed(spans={}, stages_s={}, usage={})
+    assert "where the step time went" not in out
+    assert "100 steps in 9.0 s, 1,234 records/s" in out
+    assert "reading, thread-seconds" in printed(spans={})
+
+
+def test_a_summary_of_an_earlier_version_is_printed_as_far_as_it_goes(tmp_path, capsys):
+    old = {
+        name: SUMMARY[name]
+        for name in ("status", "run_steps", "wall_s", "records_per_s", "val", "best")
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    print_run(tmp_path, 0, short=False)
+    assert "100 steps in 9.0 s" in capsys.readouterr().out
+
+
+def test_a_trace_is_named_with_what_opens_it(printed, tmp_path):
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "rank0.pt.trace.json").write_text("{}")
+    assert (
+        f"trace: {tmp_path / 'profile' / 'rank0.pt.trace.json'} (open it at https://ui.perfetto.dev"
+        in printed()
+    )
+
+
+def test_a_sweep_says_how_much_of_each_job_was_waiting(tmp_path, capsys):
+    spans = [
+        {"wait": {**SPAN, "share": 0.25}},
+        {"wait": {**SPAN, "share": 0.9}, "idle": {**SPAN, "share": 0.125}},
+        {},
+    ]
+    for number, found in enumerate(spans):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "summary.json").write_text(
+            json.dumps({**SUMMARY, "spans": found})
+        )
+    print_sweep([tmp_path / str(number) for number in range(3)])
+    out = capsys.readouterr().out
+    assert ["25 %" in out, "12 %" in out, "90 %" in out] == [True, True, False]
+
+
+def sweep(folder, rates):
+    """Jobs of a sweep over loaders and seeds: loader -> records per second, a job each."""
+    jobs = [
+        (loader, seed, rate) for loader, found in rates.items() for seed, rate in enumerate(found)
+    ]
+    for number, (loader, seed, rate) in enumerate(jobs):
+        (folder / str(number)).mkdir()
+        summary = {**SUMMARY, "records_per_s": rate, "usage": {"others_cpu_cores": 0.25 + number}}
+        (folder / str(number) / "summary.json").write_text(json.dumps(summary))
+        words = [f"loader={loader}", f"seed={seed}", "epochs=1"]
+        (folder / str(number) / "run.json").write_text(json.dumps({"overrides": words}))
+    return [folder / str(number) for number in range(len(jobs))]
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        (
+            {"plain": [1.0], "stream": [2.0]},
+            "highest rate: loader=stream (not tested: that takes 5 processes of each)",
+        ),
+        (
+            {"plain": [1.0, 2.0, 3.0, 4.0, 5.0], "stream": [6.0, 7.0, 8.0, 9.0, 10.0]},
+            "fastest: loader=stream (Mann-Whitney U, p",
+        ),
+        (
+            {"plain": [1.0, 3.0, 5.0, 7.0, 9.0], "stream": [2.0, 4.0, 6.0, 8.0, 10.0]},
+            "highest rate: loader=stream (no difference",
+        ),
+    ],
+)
+def test_a_sweep_calls_fastest_only_what_the_test_finds(tmp_path, capsys, rates, words):
+    print_sweep(sweep(tmp_path, rates))
+    assert words in capsys.readouterr().out
+
+
+def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys):
+    print_sweep(sweep(tmp_path, {"plain": [1.0], "stream": [2.0]}))
+    out = capsys.readouterr().out
+    assert "other programs" in out
+    assert "0.2 cores" in out
+    assert "1.2 cores" in out
+
+
+def test_repeats_alone_are_not_compared(tmp_path, capsys):
+    print_sweep(sweep(tmp_path, {"plain": [1.0, 2.0]}))
+    assert "rate" not in capsys.readouterr().out

@@ -1,0 +1,247 @@
+"""``paceline bench`` as its users meet it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.cli.sweep import axes_of
+from framework.commands.bench.bench import main, taken, two_sides
+from framework.errors import ConfigError
+from framework.system.stopping import children_of, command_of
+from tests.cli.command import is_one_error_line, paceline
+
+SHORT = ("repeats=1", "seconds=0.1", "burn_in=0")
+
+
+@pytest.mark.slow
+def test_a_grid_is_measured_and_what_cannot_run_has_its_reason():
+    done = paceline("bench", "data=hdf5,hdf6", "model.in_channels=1,3", *SHORT, "output=a.jsonl")
+    assert done.code == 0, done.err
+    header, *lines = map(json.loads, Path("a.jsonl").read_text().splitlines())
+    assert header["bench"] == 1
+    assert header["machine"]["num_cores"] >= 1
+    assert header["cells"][0] == {"data": "hdf5", "model.in_channels": "1"}
+    reasons = [line["illegal"][:11] for line in lines if "illegal" in line]
+    assert reasons == ["error[C104]", "error[C104]", "error[C155]"]
+    assert [(line["cell"], len(line["windows"])) for line in lines if "windows" in line] == [
+        (header["cells"][0], 8)
+    ]
+    assert os.path.exists("outputs/data/digits/train.h5")
+    assert "1.00x" in done.out
+    assert "data=hdf6 model.in_channels=1: error[C104]" in done.out
+    assert done.out.splitlines()[-2:] == [
+        "lines: a.jsonl",
+        "a page of them: paceline report a.jsonl",
+    ]
+
+
+def cells_of(pid: int) -> list[int]:
+    """Children of a process that are measurements."""
+    return [
+        child for child in children_of(pid) if b"framework.commands.bench.cell" in command_of(child)
+    ]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process():
+    words = [
+        "bench",
+        "data=synthetic",
+        "what=loader",
+        "repeats=50",
+        "seconds=0.1",
+        "burn_in=0",
+        "output=a.jsonl",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "framework", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        while (
+            not Path("a.jsonl").exists()
+            or len(Path("a.jsonl").read_text().splitlines()) < 2
+            or not (cells := cells_of(run.pid))
+        ):
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=180)
+    assert run.returncode == 130
+    assert "lines: a.jsonl" in out
+    assert err.splitlines()[-1] == "interrupted"
+    assert not any(os.path.exists(f"/proc/{cell}") for cell in cells)
+
+
+def write_bench(path: str, rates: list[float], **changes) -> None:
+    header = {
+        "bench": 1,
+        "cells": [{"data": "hdf5"}],
+        "machine": {},
+        "versions": {},
+        "overrides": [],
+        "what": "train",
+        **changes,
+    }
+    lines = [
+        {
+            "cell": {"data": "hdf5"},
+            "repeat": repeat,
+            "windows": [rate],
+            "records_per_s": rate,
+            "spans_s": {},
+        }
+        for repeat, rate in enumerate(rates)
+    ]
+    Path(path).write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+
+
+def test_a_slower_file_fails_the_gate_and_the_same_one_passes():
+    write_bench("a.jsonl", [100.0, 101.0, 99.0, 100.5, 99.5])
+    write_bench("b.jsonl", [90.0, 91.0, 89.0, 90.5, 89.5], overrides=["workers.num=0"])
+    slower = paceline("bench", "compare=[a.jsonl,b.jsonl]")
+    assert slower.code == 1
+    assert "-10.0%" in slower.out
+    assert "slower" in slower.out
+    assert "note: measured otherwise: overrides was empty, is workers.num=0" in slower.out
+
+
+def test_a_file_beside_itself_passes_the_gate(capsys):
+    write_bench("a.jsonl", [100.0, 101.0, 99.0, 100.5, 99.5])
+    os.mkdir("mine-bench")
+    write_bench("mine-bench/bench.jsonl", [100.0, 101.0, 99.0, 100.5, 99.5])
+    assert main(["compare=mine-bench,a*.jsonl"]) == 0
+    assert "within the noise" in capsys.readouterr().out
+
+
+def test_too_few_repeats_pass_no_gate(capsys):
+    write_bench("a.jsonl", [100.0, 101.0, 99.0])
+    write_bench("b.jsonl", [50.0, 51.0, 49.0])
+    with pytest.raises(ConfigError, match=r"C188.*repeats=5"):
+        main(["compare=a.jsonl", "b.jsonl"])
+    assert "too few repeats" in capsys.readouterr().out
+
+
+def test_help_tells_the_keys_and_how_to_compare():
+    done = paceline("bench", "--help")
+    assert done.code == 0
+    assert all(
+        f"{key}=" in done.out
+        for key in (
+            "what",
+            "repeats",
+            "seconds",
+            "burn_in",
+            "output",
+            "compare",
+            "threshold",
+            "level",
+        )
+    )
+
+
+WRONG = [
+    (["what=lader"], "C185"),
+    (["repeats=0"], "C185"),
+    (["repeats=2.5"], "C185"),
+    (["seconds=nan"], "C185"),
+    (["output="], "C185"),
+    (["threshold=0.1"], "C186"),
+    (["compare=[a,b]", "repeats=3"], "C186"),
+    (["-m", "data=hdf5,lmdb"], "C186"),
+    (["optim.lr=interval(0,1)"], "C186"),
+    (["hydra.run.dir=x"], "C186"),
+    (["compare=[a,b]"], "C187"),
+    (["compare=a"], "C187"),
+    (["data=hdf6,hdf7"], "C104"),
+    (["dta=hdf5,lmdb"], "C102"),
+    (["data"], "C100"),
+    (["--multirn"], "C124"),
+    (["--config-dir", "nowhere"], "C104"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_nonsense_is_one_line_and_leaves_nothing(words, number):
+    with pytest.raises(ConfigError, match=rf"error\[{number}\]"):
+        main(words)
+    assert not os.listdir()
+
+
+def test_lines_are_not_written_over():
+    Path("a.jsonl").write_text("mine")
+    assert is_one_error_line(paceline("bench", "output=a.jsonl"), "C189")
+    assert Path("a.jsonl").read_text() == "mine"
+
+
+def test_the_commands_own_keys_are_taken_from_the_words():
+    own, rest = taken(
+        [
+            "data=hdf5,lmdb",
+            "what=loader",
+            "repeats=3",
+            "seconds=0.5",
+            "output='a b.jsonl'",
+            "seed=1,2",
+        ]
+    )
+    assert (own.what, own.repeats, own.seconds, own.output) == ("loader", 3, 0.5, "a b.jsonl")
+    assert rest == ["data=hdf5,lmdb", "seed=1,2"]
+
+
+def test_sweeps_are_hydras_own():
+    axes, fixed = axes_of(
+        [
+            "loader=plain,stream",
+            "workers.num=range(0,3)",
+            "+x=choice(a,b)",
+            "data=glob(hd*)",
+            "epochs=3",
+            "optim.lr='a,b'",
+        ]
+    )
+    assert axes == {
+        "loader": ["plain", "stream"],
+        "workers.num": ["0", "1", "2"],
+        "+x": ["a", "b"],
+        "data": ["hdf5"],
+    }
+    assert fixed == ["epochs=3", "optim.lr='a,b'"]
+
+
+def test_a_recipes_own_sweep_is_swept_unless_the_command_line_says_otherwise():
+    axes, fixed = axes_of(["recipes=sweep_combinations", "data=hdf5", "loader=plain,stream"])
+    assert axes == {
+        "parallel": ["none", "dp", "ddp"],
+        "precision": ["fp32", "amp"],
+        "loader": ["plain", "stream"],
+    }
+    assert fixed == ["recipes=sweep_combinations", "data=hdf5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("[a-1.jsonl,/b/c.jsonl]", []),
+        ("a-1.jsonl,/b/c.jsonl", []),
+        ("a-1.jsonl", ["/b/c.jsonl"]),
+        ('["a-1.jsonl",/b/c.jsonl]', []),
+    ],
+)
+def test_two_files_may_be_named_in_three_ways(text, rest):
+    assert two_sides(text, rest) == ("a-1.jsonl", "/b/c.jsonl")
+
+
+@pytest.mark.parametrize("text", ["[a,b,c]", "[", "a", "[]"])
+def test_what_is_not_two_files_is_refused(text):
+    with pytest.raises(ConfigError, match="C187"):
+        two_sides(text, [])

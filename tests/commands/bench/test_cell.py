@@ -1,0 +1,52 @@
+import json
+import math
+
+import pytest
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.bench.cell import PARTS, measure, together
+
+NOBODY = Grant(typed=False, exported="")
+
+
+def spec(*words: str, what: str = "loader") -> dict:
+    config, allowed = composed(["data=synthetic", "batch_size=8", *words], NOBODY)
+    return {"config": config, "allowed": allowed, "what": what, "seconds": 0.08, "burn_in": 0.0}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_each_part_is_measured_by_windows(what):
+    found = measure(spec(what=what))
+    assert len(found["windows"]) == 8
+    assert all(
+        math.isfinite(rate) and rate > 0 for rate in [*found["windows"], found["yardstick_per_s"]]
+    )
+    json.dumps(found)
+
+
+def test_a_choice_that_cannot_run_has_its_reason():
+    found = measure(spec("model.in_channels=3", what="train"))
+    assert set(found) == {"illegal"}
+    assert found["illegal"].startswith("error[C155]")
+
+
+def test_what_nobody_foresaw_is_told_in_a_line(capsys):
+    wrong = spec()
+    del wrong["config"]["loader"]
+    assert measure(wrong) == {"failed": "KeyError: 'loader'"}
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ranks_add_up():
+    one = {
+        "windows": [1.0, 2.0, 3.0],
+        "spans_s": {"wait": 1.0, "copy": 0.0},
+        "yardstick_per_s": 5.0,
+    }
+    other = {"windows": [10.0, 20.0], "spans_s": {"wait": 3.0}, "yardstick_per_s": 6.0}
+    assert together([one, other]) == {
+        "windows": [11.0, 22.0],
+        "spans_s": {"wait": 2.0, "copy": 0.0},
+        "yardstick_per_s": 5.0,
+    }

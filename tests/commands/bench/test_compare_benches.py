@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+
+from framework.commands.bench.compare_benches import (
+    BROKEN,
+    FASTER,
+    MENDED,
+    NEITHER,
+    NOISE,
+    ONLY_AFTER,
+    ONLY_BEFORE,
+    SLOWER,
+    UNDECIDED,
+    Rule,
+    blind,
+    judged,
+    notes,
+)
+from framework.commands.bench.lines import Bench, Measured
+from framework.measure.statistics import least_p, repeats_needed, u_test
+
+DEFAULT = Rule()
+STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
+
+
+def measured(rates, data: str = "hdf5", illegal: str = "") -> Measured:
+    return Measured(
+        {"data": data}, {(0, repeat): rate for repeat, rate in enumerate(rates)}, illegal=illegal
+    )
+
+
+def word(before, after, rule: Rule = DEFAULT) -> str:
+    return judged([measured(before)], [measured(after)], rule)[0].word
+
+
+def test_ten_percent_slower_is_slower_and_the_other_way_faster():
+    slower = [0.9 * rate for rate in STEADY]
+    assert word(STEADY, slower) == SLOWER
+    assert word(slower, STEADY) == FASTER
+    assert judged([measured(STEADY)], [measured(slower)], Rule())[0].change == pytest.approx(-0.1)
+
+
+def test_a_file_beside_itself_is_within_the_noise():
+    verdict = judged([measured(STEADY)], [measured(STEADY)], Rule())[0]
+    assert (verdict.word, verdict.change) == (NOISE, 0.0)
+    assert verdict.p == pytest.approx(1.0)
+
+
+def test_a_sure_difference_below_the_threshold_does_not_matter():
+    slower = [0.975 * rate for rate in STEADY]
+    assert word(STEADY, slower) == NOISE
+    assert word(STEADY, slower, Rule(threshold=0.02)) == SLOWER
+
+
+def test_a_large_difference_that_chance_may_make_is_noise():
+    assert word([100.0, 80.0, 120.0, 95.0, 105.0], [90.0, 70.0, 110.0, 85.0, 106.0]) == NOISE
+
+
+def test_three_repeats_cannot_tell_at_one_percent():
+    assert word(STEADY[:3], [50.0, 51.0, 52.0]) == UNDECIDED
+    assert word(STEADY[:3], [50.0, 51.0, 52.0], Rule(level=0.1)) == SLOWER
+    assert word(STEADY[:3], STEADY[1:4]) == NOISE  # nothing to tell
+    assert (repeats_needed(0.01), repeats_needed(0.1), repeats_needed(1.0)) == (5, 3, 1)
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 3), (5, 5), (4, 6), (9, 9)])
+def test_the_least_p_is_what_the_test_says_of_sides_that_do_not_overlap(old, new):
+    assert u_test(range(old), range(100, 100 + new)) == pytest.approx(least_p(old, new))
+
+
+@pytest.mark.parametrize("kind", ["normal", "two humps", "long tail"])
+def test_chance_alone_passes_at_most_once_in_a_hundred(kind):
+    rng = np.random.default_rng(0)
+    draw = {
+        "normal": lambda: rng.normal(100, 5, 5),
+        "two humps": lambda: rng.normal(100, 1, 5) - 20 * (rng.random(5) < 0.5),
+        "long tail": lambda: 100 / (1 + 0.02 * rng.pareto(1.5, 5)),
+    }[kind]
+    words = [word(list(draw()), list(draw())) for _ in range(1000)]
+    assert sum(found != NOISE for found in words) <= 20  # 8 are expected
+
+
+def test_noise_that_hides_the_threshold_is_told():
+    noisy = [100.0, 80.0, 120.0, 90.0, 110.0]
+    before, after = (
+        [measured(STEADY, "a"), measured(noisy, "b")],
+        [measured(STEADY, "a"), measured(STEADY, "b")],
+    )
+    verdicts = judged(before, after, DEFAULT)
+    assert [verdict.choice["data"] for verdict in blind(verdicts, DEFAULT)] == ["b"]
+    assert verdicts[1].noise == pytest.approx(0.1)
+
+
+def test_cells_of_one_side_and_cells_that_do_not_run_are_told():
+    before = [
+        measured(STEADY, "a"),
+        measured(STEADY, "b"),
+        measured([], "c", "why"),
+        measured([], "d", "why"),
+    ]
+    after = [
+        measured([], "b", "why"),
+        measured(STEADY, "c"),
+        measured([], "d", "why"),
+        measured(STEADY, "e"),
+    ]
+    verdicts = judged(before, after, Rule())
+    words = {verdict.choice["data"]: verdict.word for verdict in verdicts}
+    assert words == {"a": ONLY_BEFORE, "b": BROKEN, "c": MENDED, "d": NEITHER, "e": ONLY_AFTER}
+    assert [verdict.choice["data"] for verdict in verdicts if verdict.regressed] == ["b"]
+
+
+def test_a_cell_that_now_fails_after_some_repeats_is_broken():
+    assert (
+        judged([measured(STEADY)], [measured(STEADY[:2], illegal="why")], Rule())[0].word == BROKEN
+    )
+
+
+def bench(speeds=(), **changes) -> Bench:
+    header = {
+        "machine": {"processor": "x", "num_cores": 2},
+        "versions": {"torch": "2.13"},
+        "overrides": [],
+        "seconds": 2.0,
+        "burn_in": 0.5,
+    }
+    lines = [{"repeat": repeat, "yardstick_per_s": speed} for repeat, speed in enumerate(speeds)]
+    return Bench({**header, **changes}, lines)
+
+
+def test_the_same_machine_needs_no_note():
+    assert notes([bench(STEADY)], [bench(STEADY)], Rule()) == []
+
+
+def test_another_machine_another_version_and_other_settings_are_said():
+    other = bench(
+        machine={"processor": "y", "num_cores": 2},
+        versions={"torch": "2.14"},
+        overrides=["workers.num=2"],
+    )
+    assert notes([bench()], [other], Rule()) == [
+        "another machine: processor was x, is y",
+        "another version: torch was 2.13, is 2.14",
+        "measured otherwise: overrides was empty, is workers.num=2",
+    ]
+
+
+def test_a_machine_that_was_itself_slower_is_said():
+    assert notes([bench(STEADY)], [bench([0.9 * speed for speed in STEADY])], Rule()) == [
+        "the machine itself was 10.0% slower in the second, by the fixed computation beside every measurement"
+    ]
+    assert notes([bench(STEADY)], [bench([0.98 * speed for speed in STEADY])], Rule()) == []

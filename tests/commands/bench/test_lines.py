@@ -1,0 +1,109 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from framework.commands.bench.lines import SCHEMA, Bench, collected, read
+from framework.errors import ConfigError
+
+HEADER = {
+    "bench": SCHEMA,
+    "cells": [{"data": "hdf5"}, {"data": "lmdb"}],
+    "machine": {},
+    "versions": {},
+    "overrides": [],
+    "what": "train",
+}
+
+
+def line(data: str, repeat: int, rate: float, wait: float = 1.0) -> dict:
+    spans = {"wait": wait, "forward": 3.0}
+    return {
+        "cell": {"data": data},
+        "repeat": repeat,
+        "windows": [rate],
+        "records_per_s": rate,
+        "spans_s": spans,
+    }
+
+
+def test_a_cell_has_the_median_and_the_spread_of_its_repeats():
+    lines = [
+        line("lmdb", 0, 5.0),
+        *(line("hdf5", repeat, rate) for repeat, rate in enumerate([10.0, 30.0, 20.0, 40.0, 50.0])),
+    ]
+    first, second = collected([Bench(HEADER, lines)])
+    assert (first.choice, first.records_per_s) == ({"data": "hdf5"}, 30.0)
+    assert first.spread == pytest.approx(10 / 30)
+    assert (second.records_per_s, second.spread) == (5.0, 0.0)
+    assert first.waiting == pytest.approx(0.25)
+
+
+def test_cells_are_compared_inside_a_repeat():
+    slow_minute = [
+        line("hdf5", 0, 100.0),
+        line("hdf5", 1, 10.0),
+        line("lmdb", 0, 200.0),
+        line("lmdb", 1, 20.0),
+        line("hdf5", 2, 77.0),
+    ]
+    first, second = collected([Bench(HEADER, slow_minute)])
+    assert second.relative_to(first) == 2.0
+    assert collected([Bench(HEADER, [line("hdf5", 7, 1.0)])])[0].relative_to(second) is None
+
+
+def test_files_taken_together_keep_their_repeats_apart():
+    one, other = Bench(HEADER, [line("hdf5", 0, 1.0)]), Bench(HEADER, [line("hdf5", 0, 3.0)])
+    assert collected([one, other])[0].rates == {(0, 0): 1.0, (1, 0): 3.0}
+
+
+def test_on_a_device_only_its_idle_time_is_lost():
+    spans = {"wait": 6.0, "idle": 1.0, "forward": 3.0}
+    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": spans}])])[
+        0
+    ].waiting == pytest.approx(0.25)
+    assert collected([Bench(HEADER, [{**line("hdf5", 0, 1.0), "spans_s": {}}])])[0].waiting is None
+
+
+def test_a_cell_is_the_same_in_whatever_order_its_keys_were_typed():
+    one = Bench(
+        {**HEADER, "cells": [{"data": "hdf5", "loader": "plain"}]},
+        [{**line("", 0, 1.0), "cell": {"loader": "plain", "data": "hdf5"}}],
+    )
+    (cell,) = collected([one])
+    assert list(cell.choice) == ["data", "loader"]
+
+
+def test_a_cell_that_failed_after_a_repeat_does_not_run():
+    failed = Bench(HEADER, [line("hdf5", 0, 1.0), {"cell": {"data": "hdf5"}, "illegal": "why"}])
+    assert collected([failed])[0].illegal == "why"
+    assert not collected([failed])[0].runs
+
+
+def test_what_is_written_is_read():
+    lines = [HEADER, line("hdf5", 0, 1.5), {"cell": {"data": "lmdb"}, "illegal": "why"}]
+    Path("a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert read(Path("a.jsonl")) == Bench(HEADER, lines[1:])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "{}",
+        "[]",
+        json.dumps(HEADER) + "\n{",
+        json.dumps(HEADER) + "\n" + json.dumps({"cell": {}, "repeat": 0}),
+        json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "records_per_s": "fast"}),
+        json.dumps(HEADER) + "\n" + json.dumps({**line("hdf5", 0, 1.0), "cell": ["hdf5"]}),
+        json.dumps({**HEADER, "cells": [5]}),
+        "\xff",
+    ],
+)
+def test_what_is_no_bench_is_refused(text):
+    Path("a.jsonl").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="C187"):
+        read(Path("a.jsonl"))
+    with pytest.raises(ConfigError, match=r"C187.*No such file"):
+        read(Path("nowhere.jsonl"))

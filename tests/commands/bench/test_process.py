@@ -1,0 +1,74 @@
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.bench import process as module
+from framework.commands.bench.grid import BenchCell, BenchPlan
+from framework.commands.bench.process import measure_cell
+
+NOBODY = Grant(typed=False, exported="")
+
+
+def cell(*words: str) -> BenchCell:
+    return BenchCell({}, *composed(["data=synthetic", "batch_size=8", *words], NOBODY))
+
+
+@pytest.mark.slow
+def test_ranks_of_ddp_are_measured_together():
+    found = measure_cell(
+        cell("parallel=ddp", "parallel.num_processes=2"), BenchPlan("train", 1, 0.2, 0.0, 0)
+    )
+    assert len(found["windows"]) >= 8
+    assert found["spans_s"].keys() >= {"wait", "forward", "backward"}
+
+
+def test_a_process_that_dies_is_told_with_its_last_words(monkeypatch):
+    monkeypatch.setattr(
+        module.sys, "executable", "/bin/sh"
+    )  # which takes -m and then fails to find the script
+    found = measure_cell(cell(), BenchPlan("loader", 1, 0.1, 0.0, 0))
+    assert found["failed"].startswith("the process ended with exit code ")
+    assert found["failed"].count("\n") == 0
+
+
+def interrupt_once(folder: Path) -> None:
+    while not (folder / "grandchild").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_ends_the_process_and_what_it_started(tmp_path):
+    thread = threading.Thread(target=interrupt_once, args=(tmp_path,))
+    thread.start()
+    command = [
+        "/bin/sh",
+        "-c",
+        "trap '' TERM; sleep 60 & echo $! > part; mv part grandchild; wait; wait",
+    ]
+    module_end, module.END_S = module.END_S, 0.3
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            module._wait(command, tmp_path / "stderr.txt")
+    finally:
+        module.END_S = module_end
+        thread.join()
+    pid = int((tmp_path / "grandchild").read_text())
+    end = time.monotonic() + 5
+    while (
+        Path(f"/proc/{pid}").exists()
+        and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+        and time.monotonic() < end
+    ):
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_ranks_variables_of_another_launch_are_not_handed_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    assert module._wait(["/bin/sh", "-c", 'test -z "$RANK"'], tmp_path / "stderr.txt") == 0

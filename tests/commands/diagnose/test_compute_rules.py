@@ -1,0 +1,60 @@
+import pytest
+
+from framework.commands.diagnose.compute_rules import (
+    amp,
+    channels_last,
+    compile_model,
+    data_is_fine,
+    fixed_share,
+    larger_batch,
+)
+from tests.commands.diagnose.cases import CUDA, FINE, facts
+
+SMALL_STEPS = {**FINE, "half": 600.0}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "speaks"),
+    [
+        (data_is_fine, {"rates": FINE}, True),
+        (data_is_fine, {}, False),
+        (amp, {"rates": FINE, "machine": CUDA}, True),
+        (amp, {"rates": FINE}, False),
+        (amp, {"rates": FINE, "machine": {"bf16": True}}, True),
+        (amp, {"rates": FINE, "machine": CUDA, "settings": {"precision": "amp"}}, False),
+        (amp, {"machine": CUDA}, False),
+        (larger_batch, {"rates": SMALL_STEPS}, True),
+        (larger_batch, {"rates": FINE}, False),
+        (larger_batch, {"rates": {**FINE, "half": None}}, False),
+        (channels_last, {"rates": FINE, "convolutional": True}, True),
+        (channels_last, {"rates": FINE}, False),
+        (compile_model, {"rates": SMALL_STEPS, "machine": CUDA}, True),
+        (compile_model, {"rates": SMALL_STEPS}, False),
+    ],
+)
+def test_a_rule_speaks_where_computing_limits(rule, changes, speaks):
+    verdict = rule(facts(**changes))
+    assert (verdict is not None) == speaks
+    assert verdict is None or (
+        verdict.rule == rule.__name__ and verdict.gain >= 1 and verdict.says and verdict.why
+    )
+
+
+def test_that_data_is_fine_is_said_with_a_bound():
+    verdict = data_is_fine(facts(rates={"whole": 980.0}))
+    assert "at most 2 % to win" in verdict.says
+    assert verdict.gain == pytest.approx(1.0204, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("half", "wanted"), [(1000.0, 0.0), (500.0, 1.0), (2000.0, 0.0), (2 / 3 * 1000, 0.5)]
+)
+def test_the_share_that_does_not_grow_with_the_batch(half, wanted):
+    assert fixed_share(facts(rates={"half": half})) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_half_precision_is_that_of_the_hardware():
+    assert (
+        "precision.dtype=fp16" in amp(facts(rates=FINE, machine={**CUDA, "bf16": False})).overrides
+    )
+    assert "precision.dtype=bf16" in amp(facts(rates=FINE, machine=CUDA)).overrides

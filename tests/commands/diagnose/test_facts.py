@@ -1,0 +1,40 @@
+import pytest
+
+from tests.commands.diagnose.cases import FINE, facts
+
+
+def test_headroom_is_what_data_that_costs_nothing_would_bring():
+    assert facts().headroom == 4.0
+    assert facts().data_limits
+    assert not facts(rates=FINE).data_limits
+    assert facts(rates={"whole": 2000.0}).headroom == 1.0
+
+
+def test_headroom_is_no_more_than_what_data_takes_of_a_step():
+    gathered = facts(rates={"prepare": 1e6, "wait": 0.03})
+    assert gathered.headroom == pytest.approx(1 / (1 - 0.03 - 250 / 1e6))
+    assert facts(rates={"prepare": None, "wait": 0.03}).headroom == 4.0
+
+
+@pytest.mark.parametrize(
+    ("two", "wanted"),
+    [(600.0, 0.0), (300.0, 1.0), (450.0, 0.5), (900.0, 0.0), (200.0, 1.0), (None, 0.0)],
+)
+def test_the_share_of_the_lock_is_told_by_two_threads(two, wanted):
+    assert facts(rates={"prepare_two": two}).lock_share == pytest.approx(wanted)
+
+
+def test_busy_cores_are_not_taken_for_a_lock():
+    busy = {"prepare_two": 420.0, "two_cores": 1.4}
+    assert facts(rates=busy).lock_share == pytest.approx(0.0)
+    assert facts(rates={**busy, "prepare_two": 360.0}).lock_share == pytest.approx(0.5)
+    assert facts(rates={**busy, "prepare_two": 300.0, "two_cores": 1.1}).lock_share == 0.0
+
+
+def test_the_bytes_of_a_store():
+    assert facts().storage.num_bytes == 10_000 * 50e3
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (2.0, False), (2.1, True)])
+def test_other_programs_make_figures_rough(load, busy):
+    assert facts(machine={"load": load}).machine.busy == busy

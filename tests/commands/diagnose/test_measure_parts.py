@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.commands.diagnose.measure_parts import (
+    free_target,
+    gather,
+    machine_of,
+    settings_of,
+    storage_of,
+    touch,
+    waited,
+)
+from framework.contracts.records import Field, Manifest
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
+from tests.commands.diagnose.setting import setting, write_photos
+from tests.conftest import make_records, write_store
+
+SMALL = ["model=resnet9", "model.width=2", "batch_size=8"]
+
+
+def silent(_):
+    pass
+
+
+def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    words = [
+        *SMALL,
+        "data=folder",
+        f"data.train={photos}",
+        "transform=resize",
+        "transform.size=[32,32]",
+    ]
+    facts = gather(setting(*words), 1.0, silent)
+    rates = facts.rates
+    assert all(
+        rate > 0
+        for rate in (
+            rates.read,
+            rates.prepare,
+            rates.loader,
+            rates.half,
+            rates.compute,
+            rates.whole,
+        )
+    )
+    assert rates.read > rates.prepare
+    assert (facts.storage.form, facts.storage.image_size, facts.storage.even) == (
+        "folder",
+        (120, 160),
+        True,
+    )
+    assert facts.convolutional
+    assert rates.copy is None
+
+
+def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
+    facts = gather(setting("data=synthetic", "batch_size=8"), 0.5, silent)
+    assert facts.storage is None
+    assert facts.rates.prepare is None
+    assert facts.rates.compute > 0
+
+
+def test_chunks_and_shards_are_seen(tmp_path):
+    records, fields = (
+        make_records(40),
+        {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())},
+    )
+    writer = HDF5Writer(str(tmp_path / "c.h5"), 16, "gzip", fields=fields, num_records=40)
+    writer.write(records, [""] * 40)
+    writer.close(Manifest(40, fields))
+    storage = storage_of(
+        HDF5Store(str(tmp_path / "c.h5")), {"data": {"train": str(tmp_path / "c.h5"), "val": None}}
+    )
+    assert (storage.form, storage.chunk_records, storage.encoding) == ("hdf5", 16, "raw")
+    assert storage.record_bytes == 3 * 4 * 4 + 8
+    assert storage.cached == 1.0
+
+
+def test_the_workers_are_those_that_null_became(tmp_path):
+    path = write_store(str(tmp_path / "a.h5"), make_records(20))
+    probe = setting("data.train=" + path, *SMALL).probe()
+    found = settings_of(probe)
+    probe.close()
+    assert (found.workers, found.loader, found.precision, found.size, found.has_function) == (
+        0,
+        "prefetch",
+        "fp32",
+        None,
+        False,
+    )
+
+
+def test_a_view_is_counted_by_its_bytes():
+    assert (
+        touch(
+            {"a": torch.zeros(2, 3), "b": [memoryview(b"12345")], "c": [np.zeros((2, 2), np.uint8)]}
+        )
+        == 24 + 5 + 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [
+        ([], "a-packed"),
+        (["a-packed.h5"], "a-packed2"),
+        (["a-packed", "a-packed2.lmdb"], "a-packed3"),
+    ],
+)
+def test_a_new_store_takes_no_others_name(tmp_path, monkeypatch, there, wanted):
+    monkeypatch.chdir(tmp_path)
+    for name in there:
+        (tmp_path / name).touch()
+    assert free_target("a.h5") == wanted
+
+
+def test_this_machine_has_cores_and_memory():
+    machine = machine_of(torch.device("cpu"), 7.0)
+    assert machine.num_cores >= 1
+    assert machine.memory_bytes > 1 << 20
+    assert (machine.gpu, machine.load) == (None, 7.0)
+
+
+def test_on_a_gpu_it_is_the_device_that_waits():
+    assert waited({"wait": 1.0, "forward": 3.0}) == 0.25
+    assert waited({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
+    assert waited({}) == 0.0

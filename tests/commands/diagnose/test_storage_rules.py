@@ -1,0 +1,103 @@
+import pytest
+
+from framework.commands.diagnose.storage_rules import (
+    order_block,
+    pack_folder,
+    repack_contiguous,
+    repack_raw,
+    repack_smaller,
+    stage_ram,
+)
+from tests.commands.diagnose.cases import FINE, GB, facts
+
+HUGE = {"image_size": (3000, 4000)}
+SMALL = {"settings": {"transform": "resize", "size": (224, 224)}}
+CHUNKED = {"form": "hdf5", "encoding": "raw", "image_size": None, "chunk_records": 256}
+COLD = {"form": "hdf5", "cached": 0.1, "disk": "rotating"}
+RAW_OF_224 = {"encode": "raw", "size": [224, 224], "layout": "hwc"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "wanted"),
+    [
+        (repack_smaller, {"storage": HUGE, **SMALL}, RAW_OF_224),
+        (
+            repack_smaller,
+            {"storage": HUGE, **SMALL, "machine": {"memory_bytes": GB}},
+            {"encode": "jpeg", "resize": 256},
+        ),
+        (
+            repack_smaller,
+            {"storage": HUGE, "settings": {"transform": "random_resized_crop", "size": (224, 224)}},
+            {"encode": "jpeg", "resize": 448},
+        ),
+        (repack_smaller, {"storage": {"image_size": (300, 400)}, **SMALL}, None),
+        (repack_smaller, {"storage": HUGE}, None),
+        (repack_smaller, {"storage": {**HUGE, "form": "other"}, **SMALL}, None),
+        (repack_smaller, {"storage": HUGE, **SMALL, "rates": FINE}, None),
+        (repack_raw, SMALL, RAW_OF_224),
+        (
+            repack_raw,
+            {"storage": {"even": True, "image_size": (32, 32)}},
+            {"encode": "raw", "size": [32, 32]},
+        ),
+        (repack_raw, {"storage": {"even": False, "image_size": (32, 32)}}, None),
+        (repack_raw, {**SMALL, "machine": {"memory_bytes": GB}}, None),
+        (repack_raw, {**SMALL, "storage": {"encoding": "raw"}}, None),
+        (pack_folder, {}, {"encode": "keep"}),
+        (pack_folder, {"storage": {"form": "hdf5"}}, None),
+        (pack_folder, {"rates": FINE}, None),
+        (pack_folder, {"rates": {"read": 1e5}}, None),
+        (repack_contiguous, {"storage": CHUNKED}, {}),
+        (repack_contiguous, {"storage": CHUNKED, "settings": {"shuffle": False}}, None),
+        (repack_contiguous, {"storage": CHUNKED, "settings": {"block": 256}}, None),
+        (repack_contiguous, {"storage": {**CHUNKED, "chunk_records": 1}}, None),
+        (repack_contiguous, {"storage": {**CHUNKED, "chunk_records": None}}, None),
+    ],
+)
+def test_a_store_is_to_be_packed_so_or_not_at_all(rule, changes, wanted):
+    verdict = rule(facts(**changes))
+    assert (None if verdict is None else verdict.repack.options) == wanted
+    assert verdict is None or (
+        verdict.rule == rule.__name__ and verdict.gain >= 1 and verdict.says and verdict.why
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "wanted"),
+    [
+        (order_block, {"storage": CHUNKED}, ("order=block", "order.block_records=256", "order.window_blocks=4")),
+        (order_block, {"storage": {"disk": "rotating", "num_records": 10**6}}, ("order=block", "order.block_records=1024", "order.window_blocks=4")),
+        (order_block, {"storage": {"disk": "solid state", "num_records": 10**6}}, None),
+        (order_block, {"storage": CHUNKED, "settings": {"block": 256}}, None),
+        (stage_ram, {"storage": COLD, "rates": {"read": 300.0, "read_cores": 0.1}}, ("data.stage=ram",)),
+        (stage_ram, {"storage": {**COLD, "cached": 1.0}, "rates": {"read": 300.0, "read_cores": 0.1}}, None),
+        (stage_ram, {"storage": {**COLD, "disk": "memory"}, "rates": {"read_cores": 0.1}}, None),
+        (stage_ram, {"storage": {**COLD, "num_records": 10**7}, "rates": {"read_cores": 0.1}}, None),
+        (stage_ram, {"storage": COLD, "rates": {"read_cores": 1.0}}, None),
+        (stage_ram, {"storage": {**COLD, "form": "folder"}, "rates": {"read_cores": 0.1}}, None),
+    ],
+)  # fmt: skip
+def test_a_place_or_an_order_is_advised_where_it_helps(rule, changes, wanted):
+    verdict = rule(facts(**changes))
+    assert (None if verdict is None else verdict.overrides) == wanted
+
+
+def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
+    assert pack_folder(facts()).repack.source == "folder"
+    assert repack_contiguous(facts(storage=CHUNKED)).repack.source == "store"
+
+
+def test_what_cannot_be_seen_is_not_judged():
+    nothing = facts(storage=None, rates={"prepare": None, "read": None})
+    assert [
+        rule(nothing)
+        for rule in (
+            repack_smaller,
+            repack_raw,
+            pack_folder,
+            repack_contiguous,
+            order_block,
+            stage_ram,
+        )
+    ] == [None] * 6

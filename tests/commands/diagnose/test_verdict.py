@@ -1,0 +1,41 @@
+from framework.commands.diagnose.verdict import Repack, Verdict
+
+REPACK = Repack(
+    "folder",
+    "my photos",
+    "packed",
+    "hdf5",
+    {"encode": "raw", "size": [64, 64]},
+    "val",
+    "val-packed",
+)
+
+
+def test_packing_is_a_command_for_each_split():
+    train, val = REPACK.commands()
+    assert train == ["pack", "input=folder", 'input.path="my photos"', "pack.encode=raw", "pack.size=[64,64]", "output=hdf5", "output.path=packed.h5"]  # fmt: skip
+    assert val[2] == "input.path=val"
+    assert val[-1] == "output.path=val-packed.h5"
+
+
+def test_training_reads_what_was_packed():
+    verdict = Verdict("r", "s", "w", 2.0, ("workers.num=2",), REPACK)
+    assert verdict.words == [
+        "data=hdf5",
+        "data.train=packed.h5",
+        "data.val=val-packed.h5",
+        "workers.num=2",
+    ]
+
+
+def test_without_a_validation_set_there_is_one_command():
+    assert len(Repack("store", "a.h5", "b", "lmdb").commands()) == 1
+    assert Repack("store", "a.h5", "b", "lmdb").overrides() == [
+        "data=lmdb",
+        "data.train=b.lmdb",
+        "data.val=null",
+    ]
+
+
+def test_an_advice_without_a_store_is_its_overrides():
+    assert Verdict("r", "s", "w", 2.0, ("a=1",)).words == ["a=1"]

@@ -1,0 +1,286 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from framework.commands.inspect import inspection
+from framework.commands.inspect.inspection import (
+    DARK,
+    EDGE,
+    GRAY,
+    TILE,
+    describe,
+    facts,
+    write_grid,
+)
+from framework.contracts.records import Field, Manifest, Shard
+from framework.errors import DataError
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.manifest import to_json
+from framework.store.open_store import open_store
+from tests.conftest import FIELDS, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_case
+
+
+def _grid(path, count=4):
+    assert write_grid(path, Path("grid.png"), count)
+    return cv2.imread("grid.png")[:, :, ::-1]
+
+
+def _close_with(manifest, records):
+    """A store at x.h5 that says this of itself."""
+    writer = HDF5Writer("x.h5", fields=manifest.fields, num_records=manifest.num_records)
+    writer.write(records, [str(number) for number in range(manifest.num_records)])
+    writer.close(manifest)
+    return "x.h5"
+
+
+def _directory(files, num_records=4):
+    """A store that is a directory of equal files."""
+    os.mkdir("store")
+    path = write_store("store/000000.h5", make_records(num_records))
+    manifest = open_store(path).manifest
+    shards = []
+    for number in range(files):
+        Path(f"store/{number:06d}.h5").write_bytes(Path(path).read_bytes())
+        shards.append(
+            Shard(
+                f"{number:06d}.h5",
+                num_records,
+                Path(path).stat().st_size,
+                "ab" * 32,
+                manifest.digest,
+            )
+        )
+    Path("store/manifest.json").write_text(
+        to_json(replace(manifest, num_records=files * num_records, shards=shards))
+    )
+    return "store"
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb"])
+def test_a_store_is_described_by_records_fields_and_classes(kind):
+    path, _ = write_case(kind, 5)
+    lines = list(describe(path))
+    assert lines[0] == f"{path}: 5 records, {Path(path).stat().st_size:,} bytes, schema 3"
+    assert lines[1:] == [
+        "source: a test",
+        f"digest: sha256 {open_store(path).manifest.digest}",
+        "field image: raw uint8 3x4x4, 48 bytes a record, 240 in all",
+        "field label: raw int64 scalar, 8 bytes a record, 40 in all",
+        "class 0: a",
+        "class 1: b",
+        "class 2: c",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["hdf5_images", "lmdb_images"])
+def test_image_files_are_described_by_their_bytes_and_pixels(kind):
+    path, records = write_case(kind, 5)
+    lengths = [len(data) for data in records["image"]]
+    words = f"{np.mean(lengths):,.0f} bytes a record ({min(lengths):,} to {max(lengths):,}), {sum(lengths):,} in all"
+    assert f"field image: image uint8 3x?x?, {words}, all 16 x 12 pixels" in list(describe(path))
+
+
+def test_of_a_large_store_a_sample_is_looked_at_and_that_is_said(monkeypatch):
+    path, records = write_case("hdf5_images", 9)
+    monkeypatch.setattr(inspection, "EXACT_BYTES", 100)
+    monkeypatch.setattr(inspection, "NUM_SAMPLES", 3)
+    lengths = [len(records["image"][number]) for number in (0, 4, 8)]
+    line = next(line for line in describe(path) if line.startswith("field image"))
+    assert f"{np.mean(lengths):,.0f} bytes a record" in line
+    assert f"about {np.mean(lengths) * 9:,.0f} in all (from a sample of 3)" in line
+
+
+def test_sizes_that_differ_are_told_and_files_that_are_no_images_counted():
+    files = [jpeg(0, 20, 30), jpeg(1, 10, 50), b"text"]
+    path = write_store("x.h5", {"image": files, "label": np.arange(3)}, IMAGE_FIELDS)
+    assert any(
+        line.endswith(", 10 to 20 pixels high, 30 to 50 wide, 1 not readable")
+        for line in describe(path)
+    )
+
+
+def test_options_are_told_and_classes_are_a_histogram():
+    manifest = Manifest(
+        3, FIELDS, ["a", "long", "c"], [2, 1, 0], "here", {"encode": "raw", "size": None}
+    )
+    lines = list(describe(_close_with(manifest, make_records(3))))
+    assert "options: encode=raw, size=None" in lines
+    assert lines[-3:] == [
+        f"class 0: a     2 records  {'#' * 40}",
+        f"class 1: long  1 records  {'#' * 20}",
+        "class 2: c     0 records",
+    ]
+
+
+def test_a_name_that_cannot_be_printed_is_escaped():
+    manifest = Manifest(3, FIELDS, ["\x1b[31m\n", "ä", "c"], source="here")
+    lines = list(describe(_close_with(manifest, make_records(3))))
+    assert lines[-3:-1] == [r"class 0: \x1b[31m\n", "class 1: ä"]
+
+
+@pytest.mark.parametrize("files", [2, 12])
+def test_a_directory_is_described_with_its_files(files):
+    path = _directory(files)
+    lines = list(describe(path))
+    size = sum(entry.stat().st_size for entry in Path(path).iterdir())
+    assert lines[0] == f"store: {files * 4} records, {size:,} bytes, schema 3"
+    named = [line for line in lines if line.startswith("file 0000")]
+    assert len(named) == min(files, 10)
+    assert named[1].endswith(f"bytes, sha256 {'ab' * 32}")
+    assert ("and 2 more files, 12 in all" in lines) == (files == 12)
+    assert _grid(path, 99).shape[0] >= TILE
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb_images"])
+@pytest.mark.parametrize(
+    ("count", "rows", "columns"), [(1, 1, 1), (2, 1, 2), (4, 2, 2), (5, 2, 3), (99, 3, 3)]
+)
+def test_a_grid_shows_as_many_images_as_asked_or_there_are(kind, count, rows, columns):
+    assert _grid(write_case(kind, 7)[0], count).shape == (rows * TILE, columns * TILE, 3)
+
+
+def test_a_grid_shows_the_pixels_in_their_colors():
+    image = np.zeros((1, 3, 4, 4), np.uint8)
+    image[0, 0] = 200  # red
+    path = write_store("x.h5", {"image": image, "label": np.zeros(1, np.int64)})
+    assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE] == [200, 0, 0])
+
+
+def test_an_image_is_not_distorted():
+    image = np.full((1, 3, 4, 8), 255, np.uint8)
+    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (3, 4, 8))}))
+    assert grid[EDGE : TILE // 2, EDGE:-EDGE].min() == 255
+    assert np.all(grid[TILE // 2 :] == GRAY)
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("uint8", 1), ("uint16", 257)])
+def test_gray_images_of_eight_and_sixteen_bits_are_shown(dtype, factor):
+    image = np.full((2, 1, 4, 4), 99 * factor, dtype)
+    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field(dtype, (1, 4, 4))}))
+    assert np.all(grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE] == 99)
+
+
+def test_the_images_of_a_pair_are_side_by_side():
+    image = np.stack([np.full((3, 4, 4), value, np.uint8) for value in (10, 20, 30, 40)])
+    fields = {"blurry": Field("uint8", (3, 4, 4)), "sharp": Field("uint8", (3, 4, 4))}
+    grid = _grid(write_store("x.h5", {"blurry": image, "sharp": image + 100}, fields))
+    assert grid.shape == (2 * TILE, 4 * TILE, 3)
+    assert grid[TILE // 2, TILE // 2 :: TILE, 0].tolist() == [10, 110, 20, 120]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1000,), (2, 50), (1, 16000)])
+def test_series_of_numbers_are_drawn_as_curves(shape):
+    x = np.broadcast_to(np.linspace(-1, 1, shape[-1], dtype=np.float32), (3, *shape)).copy()
+    grid = _grid(write_store("x.h5", {"x": x}, {"x": Field("float32", shape)}))
+    plot = grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE].max(axis=2) > DARK + 60
+    assert plot[-1, 0]
+    assert plot[0, -1]  # the curve rises from the lower left to the upper right
+    assert not plot[0, 0]
+    assert plot.any(axis=0).all()
+
+
+def test_the_curves_of_a_pair_have_one_scale():
+    x = np.broadcast_to(np.linspace(-1, 1, 90, dtype=np.float32), (1, 90)).copy()
+    fields = {"noisy": Field("float32", (90,)), "clean": Field("float32", (90,))}
+    grid = _grid(write_store("x.h5", {"noisy": x, "clean": x / 4}, fields))
+    drawn = (grid.max(axis=2) > DARK + 60) & (grid[:, :, 0] != GRAY)
+    heights = [
+        np.ptp(np.flatnonzero(half.any(axis=1))) for half in (drawn[:, :TILE], drawn[:, TILE:])
+    ]
+    assert heights[0] > 3 * heights[1] > 0
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_curve_without_a_shape_is_drawn_all_the_same(value):
+    _grid(
+        write_store(
+            "x.h5", {"x": np.full((2, 20), value, np.float32)}, {"x": Field("float32", (20,))}
+        )
+    )
+
+
+def test_large_images_are_shown_whole():
+    files = [jpeg(0, 400, 600), jpeg(1, 600, 400)]
+    grid = _grid(write_store("x.h5", {"image": files, "label": np.arange(2)}, IMAGE_FIELDS))
+    shown = cv2.resize(pixels(0, 400, 600), (TILE - 2 * EDGE, 60), interpolation=cv2.INTER_AREA)
+    assert np.abs(grid[EDGE : EDGE + 60, EDGE : TILE - EDGE].astype(int) - shown).mean() < 5
+
+
+def test_a_store_without_anything_to_show_makes_no_grid():
+    path = write_store("x.h5", {"x": np.zeros((3, 2), np.float32)}, {"x": Field("float32", (2,))})
+    assert not write_grid(path, Path("grid.png"), 4)
+    assert not Path("grid.png").exists()
+
+
+@pytest.mark.parametrize(
+    "look", [lambda path: list(describe(path)), lambda path: write_grid(path, Path("grid.png"), 4)]
+)
+def test_a_file_that_is_no_store_is_named(look):
+    Path("x.h5").write_bytes(b"just text")
+    with pytest.raises(DataError, match=r"D102.*x\.h5"):
+        look("x.h5")
+
+
+def test_a_bad_image_in_a_store_is_named():
+    path = write_store(
+        "x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+    with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
+        write_grid(path, Path("grid.png"), 3)
+
+
+def _many_classes(count, labels):
+    """A store of these labels, with the classes c000, c001, ..."""
+    fields = {"label": FIELDS["label"]}
+    counts = np.bincount(labels, minlength=count).tolist()
+    manifest = Manifest(
+        len(labels), fields, [f"c{number:03d}" for number in range(count)], counts, source="a test"
+    )
+    return _close_with(manifest, {"label": np.array(labels)})
+
+
+def test_more_than_twenty_classes_are_summarized():
+    path = _many_classes(30, [1] * 4 + [2] * 3 + [5] * 2)
+    lines = [line for line in describe(path) if line.startswith("class")]
+    assert lines == [
+        "classes: 30, 27 of them without a record; smallest c005 (2 records), largest c001 (4), imbalance 2; --json lists them"
+    ]
+
+
+def test_twenty_classes_are_listed():
+    assert sum(line.startswith("class ") for line in describe(_many_classes(20, [1]))) == 20
+
+
+def test_facts_are_what_json_has():
+    found = json.loads(json.dumps(facts(_many_classes(30, [1] * 4 + [2]))))
+    assert (found["num_records"], found["classes"][29], found["class_counts"][:3]) == (
+        5,
+        "c029",
+        [0, 4, 1],
+    )
+    assert found["fields"]["label"]["dtype"] == "int64"
+    assert found["class_summary"] == {
+        "num_classes": 30,
+        "num_empty": 28,
+        "smallest": ["c002", 1],
+        "largest": ["c001", 4],
+        "imbalance": 4.0,
+    }
+
+
+def test_facts_tell_the_size_of_image_files():
+    path, records = write_case("hdf5_images", 5)
+    images = facts(path)["images"]["image"]
+    assert (images["height"], images["width"], images["is_sample"], images["num_unreadable"]) == (
+        [16, 16],
+        [12, 12],
+        False,
+        0,
+    )
+    assert images["record_bytes"]["max"] == max(len(data) for data in records["image"])

@@ -1,0 +1,171 @@
+"""Run directories and bench files as Paceline leaves them, of chosen content."""
+
+import json
+import math
+from pathlib import Path
+
+from framework.commands.report.chart import Chart
+from framework.commands.report.compare_runs import labels, relative
+from framework.commands.report.draw import charts
+from framework.commands.report.read_run import read_run
+
+SPANS_S = {
+    "wait": 0.4e-3,
+    "copy": 0.2e-3,
+    "forward": 2.5e-3,
+    "backward": 4.4e-3,
+    "optimizer": 0.5e-3,
+    "report": 0.1e-3,
+}
+MACHINE = {
+    "platform": "Linux",
+    "processor": "a processor",
+    "num_cores": 2,
+    "memory_bytes": 2**34,
+    "gpus": [],
+}
+
+
+def lines_of(
+    num_steps: int = 40, every: int = 4, slow: float = 1.0, seed: float = 0.0
+) -> list[dict]:
+    """Lines of metrics.jsonl: training reports, a validation each 20 steps."""
+    found: list[dict] = []
+    spans = {f"{name}_s": seconds * slow for name, seconds in SPANS_S.items()}
+    for step in range(every, num_steps + 1, every):
+        loss = 2.3 * math.exp(-(step + seed) / 20)
+        rates = {"lr": 0.1, "records_per_s": 128 / (8.1e-3 * slow) * (1 + 0.02 * math.sin(step))}
+        found.append(
+            {
+                "step": step,
+                "epoch": 1 + (step - 1) // 20,
+                "split": "train",
+                "loss": loss,
+                "accuracy": 1 - loss / 3,
+                **rates,
+                **spans,
+            }
+        )
+        if step % 20 == 0:
+            found.append(
+                {
+                    "step": step,
+                    "epoch": step // 20,
+                    "split": "val",
+                    "loss": loss + 0.1,
+                    "accuracy": 1 - loss / 2.9,
+                    **rates,
+                }
+            )
+    return found
+
+
+def make_run(
+    path: Path,
+    overrides: tuple[str, ...] = (),
+    *,
+    config: dict | None = None,
+    lines: list[dict] | None = None,
+    code: int | None = 0,
+    reason: str = "finished",
+    quantiles: bool = True,
+    slow: float = 1.0,
+    machine: dict | None = None,
+    notes: tuple[str, ...] = (),
+) -> Path:
+    """A run's directory. ``code``: None leaves no end; other than 0, no summary. ``slow``: a factor on all times."""
+    path.mkdir(parents=True)
+    lines = lines_of(slow=slow) if lines is None else lines
+    facts = {
+        "command": ["paceline", "train", *overrides],
+        "overrides": list(overrides),
+        "started": "2026-11-21T09:00:00+0000",
+        "versions": {"python": "3.11", "paceline": "0.1.0"},
+        "git": "abc",
+        "machine": machine or MACHINE,
+    }
+    (path / "run.json").write_text(json.dumps(facts))
+    (path / "resolved.json").write_text(
+        json.dumps(
+            {"batch_size": 128, **dict(word.split("=", 1) for word in overrides), **(config or {})}
+        )
+    )
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if code is not None:
+        (path / "exit.json").write_text(json.dumps({"code": code, "reason": reason}))
+    if code == 0:
+        (path / "summary.json").write_text(json.dumps(summary_of(lines, slow, quantiles, notes)))
+    return path
+
+
+def summary_of(lines: list[dict], slow: float, quantiles: bool, notes: tuple[str, ...]) -> dict:
+    """As ``summary.json`` has it; without ``quantiles`` as it was before there were any."""
+    steps = max((line["step"] for line in lines), default=0)
+    val = next((line for line in reversed(lines) if line["split"] == "val"), {})
+    means = {name: val[name] for name in ("loss", "accuracy") if name in val}
+    summary = {
+        "status": "finished",
+        "steps": steps,
+        "run_steps": steps,
+        "epochs": 2,
+        "wall_s": 1.5 * slow,
+        "records_per_s": 128 / (8.1e-3 * slow),
+        "val": means,
+        "best": {**means, "step": steps},
+        "spans_s": {name: seconds * slow * steps for name, seconds in SPANS_S.items()},
+        "validate_s": 0.1,
+        "peak_rss_bytes": 5 * 2**28,
+        "notes": list(notes),
+    }
+    if quantiles:
+        each = {
+            name: {"mean_s": s * slow, "p50_s": s * slow * 0.9, "p90_s": s * slow * 1.4}
+            for name, s in SPANS_S.items()
+        }
+        summary |= {
+            "spans": each,
+            "stages_s": {"read": 0.4, "decode": 0.9},
+            "usage": {"cpu_share": 0.8},
+        }
+    return summary
+
+
+def make_bench(
+    path: Path, lines: list[dict], cells: list[dict] | None = None, what: str = "train"
+) -> Path:
+    """A bench file: ``lines`` without its header, which names ``cells`` where they are given."""
+    header = {
+        "bench": 1,
+        "machine": MACHINE,
+        "command": ["paceline", "bench", f"what={what}"],
+        "what": what,
+    }
+    header |= {"cells": cells} if cells else {}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    return path
+
+
+def cell(rate: float, repeat: int = 0, **choice: str) -> dict:
+    """One repeat of one cell."""
+    windows = [rate * (1 + 0.01 * number) for number in range(-3, 5)]
+    return {
+        "cell": choice,
+        "repeat": repeat,
+        "windows": windows,
+        "records_per_s": rate,
+        "spans_s": SPANS_S,
+    }
+
+
+def drawn(paths: list[Path], png: bool = False) -> dict[str, Chart]:
+    """The charts of these runs by name."""
+    runs = [read_run(path) for path in paths]
+    return {chart.name: chart for chart in charts(runs, labels(runs), relative(runs, "first"), png)}
+
+
+def make_sweep(folder: Path, count: int = 3) -> list[Path]:
+    """Runs that differ in their seeds and their speed, not in what they learned."""
+    return [
+        make_run(folder / str(number), (f"seed={number}",), slow=1 + number)
+        for number in range(count)
+    ]

@@ -1,0 +1,90 @@
+import pytest
+
+from framework.commands.report.bench_file import is_bench, read_bench
+from tests.commands.report.runs import MACHINE, SPANS_S, cell, make_bench
+
+
+def test_repeats_of_a_cell_are_one_run_with_their_median(tmp_path):
+    lines = [cell(rate, repeat, data="hdf5") for repeat, rate in enumerate((100.0, 90.0, 130.0))]
+    (run,) = read_bench(make_bench(tmp_path / "b.jsonl", lines))
+    assert (run.records_per_s, run.status, run.choices) == (100.0, "finished", {"data": "hdf5"})
+    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+    assert len(run.rates) == 24  # windows, as there are too few repeats for quartiles
+    assert run.facts["machine.processor"] == MACHINE["processor"]
+
+
+def test_many_repeats_tell_the_spread_themselves(tmp_path):
+    lines = [
+        cell(rate, repeat, data="hdf5") for repeat, rate in enumerate((100.0, 90.0, 130.0, 95.0))
+    ]
+    assert read_bench(make_bench(tmp_path / "b.jsonl", lines))[0].rates == (100, 90, 130, 95)
+
+
+def test_cells_that_cannot_be_or_failed_say_why(tmp_path):
+    lines = [
+        cell(100.0, data="a"),
+        {"cell": {"data": "b"}, "illegal": "no CUDA"},
+        {"cell": {"data": "c"}, "repeat": 0, "failed": "killed"},
+    ]
+    runs = read_bench(make_bench(tmp_path / "b.jsonl", lines))
+    assert [(run.status, run.reason) for run in runs] == [
+        ("finished", ""),
+        ("impossible", "no CUDA"),
+        ("failed", "killed"),
+    ]
+
+
+def test_a_cell_of_which_a_repeat_failed_says_so(tmp_path):
+    lines = [cell(100.0, 0, data="a"), {"cell": {"data": "a"}, "repeat": 1, "failed": "killed"}]
+    (run,) = read_bench(make_bench(tmp_path / "b.jsonl", lines))
+    assert (run.status, run.reason) == ("finished", "1 of 2 repeats failed: killed")
+
+
+def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):
+    path = make_bench(tmp_path / "b.jsonl", [cell(100.0, data="a")])
+    with open(path, "a") as file:
+        file.write('{"cell": {"data": "b"}, "rep')
+    (run,) = read_bench(path)
+    assert any("1 lines" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"cell": 3}',
+        '{"cell": {"data": "z"}, "windows": "x", "records_per_s": -1}',
+        "[]",
+        '{"cell": {}, "windows": [null]}',
+    ],
+)
+def test_odd_lines_harm_nothing(tmp_path, line):
+    path = make_bench(tmp_path / "b.jsonl", [cell(100.0, data="a")])
+    with open(path, "a") as file:
+        file.write(line + "\n")
+    assert read_bench(path)[0].records_per_s == 100.0
+
+
+@pytest.mark.parametrize("text", ["", "not json", '{"step": 1, "split": "train"}', "[1]", "3"])
+def test_what_does_not_begin_as_a_bench_is_none(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    assert not is_bench(tmp_path / "x.jsonl")
+    assert is_bench(make_bench(tmp_path / "b.jsonl", []))
+
+
+def test_cells_of_a_bench_that_was_stopped_are_not_forgotten(tmp_path):
+    path = make_bench(
+        tmp_path / "b.jsonl", [cell(100.0, data="b")], cells=[{"data": "a"}, {"data": "b"}]
+    )
+    assert [(run.choices["data"], run.status) for run in read_bench(path)] == [
+        ("a", "unfinished"),
+        ("b", "finished"),
+    ]
+
+
+def test_rates_keep_their_rounds(tmp_path):
+    lines = [
+        cell(100.0, 3, data="a"),
+        {"cell": {"data": "a"}, "repeat": 4, "failed": "x"},
+        cell(50.0, 7, data="a"),
+    ]
+    assert read_bench(make_bench(tmp_path / "b.jsonl", lines))[0].rounds == {3: 100.0, 7: 50.0}

@@ -1,0 +1,89 @@
+from framework.commands.report.bench_file import read_bench
+from framework.commands.report.card import cards
+from framework.commands.report.compare_runs import relative
+from framework.commands.report.read_run import read_run
+from tests.commands.report.runs import cell, lines_of, make_bench, make_run
+
+
+def of(paths):
+    runs = [read_run(path) for path in paths]
+    names = [path.name for path in paths]
+    return {card.title: card for card in cards(runs, names, relative(runs, "first"))}
+
+
+def test_a_run_is_told_by_its_own_figures(tmp_path):
+    found = of([make_run(tmp_path / "a")])
+    assert found["Status"].value == "finished"
+    assert found["Waiting for data"].value == "4.9 %"
+    assert found["Memory"].value == "1.25 GiB"
+
+
+def test_runs_are_told_by_what_sets_them_apart(tmp_path):
+    found = of(
+        [
+            make_run(tmp_path / "slow", slow=2.0),
+            make_run(tmp_path / "fast"),
+            make_run(tmp_path / "bad", code=1),
+        ]
+    )
+    assert found["Runs"].detail == "2 finished, 1 failed"
+    assert "Fastest" not in found
+    assert found["Highest rate"].value == "fast"
+    assert "2.00 times the slowest" in found["Highest rate"].detail
+    assert found["Learned"].value == "the same"
+
+
+def test_only_what_the_test_finds_is_called_the_fastest(tmp_path):
+    def paths(name, slow):
+        words = [(f"loader={name}", f"seed={seed}") for seed in range(5)]
+        return [
+            make_run(tmp_path / "".join(one), one, slow=slow + seed / 100)
+            for seed, one in enumerate(words)
+        ]
+
+    found = of([*paths("plain", 2.0), *paths("stream", 1.0)])
+    assert "Mann-Whitney U, p <= 0.01 against every other" in found["Fastest"].detail
+    again = of([*paths("prefetch", 2.0), *paths("other", 2.001)])
+    assert "Fastest" not in again
+    assert "no difference found: Mann-Whitney U" in again["Highest rate"].detail
+
+
+def test_runs_that_differ_without_repeats_are_not_tested(tmp_path):
+    found = of(
+        [
+            make_run(tmp_path / name, (f"loader={name}",), slow=slow)
+            for name, slow in (("plain", 2.0), ("stream", 1.0))
+        ]
+    )
+    assert "not tested: that takes 5 processes of each" in found["Highest rate"].detail
+
+
+def test_runs_that_learned_differently_are_not_called_the_same(tmp_path):
+    lines = [{"step": 1, "split": "train", "loss": 9.0, "lr": 1}]
+    found = of(
+        [make_run(tmp_path / "a"), make_run(tmp_path / "b"), make_run(tmp_path / "c", lines=lines)]
+    )
+    assert found["Learned"].value == "2 ways"
+    assert found["Lowest validation loss"].detail == "a"
+
+
+def test_of_runs_that_all_learned_differently_only_the_best_is_told(tmp_path):
+    found = of([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines=lines_of(seed=9.0))])
+    assert "Learned" not in found
+    assert found["Lowest validation loss"].detail == "b"
+
+
+def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
+    path = make_bench(
+        tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")], what="loader"
+    )
+    runs = read_bench(path)
+    found = {card.title: card for card in cards(runs, ["a", "b"], relative(runs, "first"))}
+    assert found["Cells"].value == "2"
+    assert "Waiting for data" not in found
+
+
+def test_a_failed_run_says_why(tmp_path):
+    found = of([make_run(tmp_path / "a", code=6, reason="error[N101]: the loss is nan", lines=[])])
+    assert (found["Status"].value, found["Speed"].value) == ("failed", "\N{EN DASH}")
+    assert "N101" in found["Status"].detail

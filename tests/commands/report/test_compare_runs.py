@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+
+from framework.commands.report.compare_runs import (
+    ABSENT,
+    Look,
+    alike,
+    chosen,
+    differences,
+    labels,
+    looks,
+    relative,
+    varying,
+)
+from framework.commands.report.recorded_run import MetricCurve, RecordedRun
+
+
+def run(name="a", rate=None, status="finished", losses=(), **choices):
+    steps = np.arange(1.0, len(losses) + 1)
+    curves = (
+        {("train", "loss"): MetricCurve(steps, steps, np.array(losses, np.float64))}
+        if losses
+        else {}
+    )
+    return RecordedRun(name, name, status, choices=choices, records_per_s=rate, curves=curves)
+
+
+def test_runs_are_called_by_what_differs():
+    runs = [run(data="hdf5", epochs="2", lr="0.1"), run(data="lmdb", epochs="2", lr="0.2")]
+    assert varying(runs) == ["data", "lr"]
+    assert labels(runs) == ["hdf5 · lr=0.1", "lmdb · lr=0.2"]
+
+
+def test_runs_that_differ_in_nothing_are_called_by_their_directories():
+    assert labels([run("one"), run("two")]) == ["one", "two"]
+    assert labels([run("one"), run("one")]) == ["one #0", "one #1"]
+
+
+def test_no_two_runs_have_one_name():
+    assert labels([run("x", data="hdf5"), run("y", data="hdf5"), run("z", data="lmdb")]) == [
+        "hdf5 (x)",
+        "hdf5 (y)",
+        "lmdb",
+    ]
+
+
+def test_what_is_not_known_is_not_in_a_name():
+    assert labels([run("x", data="hdf5"), run("y", model="big"), run("z")]) == ["hdf5", "big", "z"]
+
+
+def test_words_that_say_nothing_keep_their_key():
+    assert labels([run(shuffle="true"), run(shuffle="false")]) == ["shuffle=true", "shuffle=false"]
+
+
+def test_what_was_not_asked_for_is_what_the_configuration_has():
+    one = RecordedRun(
+        "a",
+        "a",
+        config={
+            "epochs": 10,
+            "loader._target_": "framework.loader.plain.PlainLoader",
+            "model._target_": "Net",
+        },
+    )
+    assert [chosen(one, key) for key in ("epochs", "loader", "model", "data")] == [
+        "10",
+        "plain",
+        "Net",
+        "default",
+    ]
+
+
+def test_only_keys_that_differ_are_told_with_who_has_what():
+    found = differences(
+        [{"a": 1, "b": [1]}, {"a": 1, "b": [2], "c": 3}, {}, {"a": 1, "b": [1], "c": 3}]
+    )
+    assert [(d.key, d.values) for d in found] == [
+        ("b", [("[1]", [0, 3]), ("[2]", [1])]),
+        ("c", [(ABSENT, [0]), ("3", [1, 3])]),
+    ]
+    assert [d.key for d in differences([{"a": 1}, {"a": 1}], everything=True)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("to", "base", "times"),
+    [("first", 1, [None, 1.0, 2.0, 0.5]), ("slowest", 2, [None, 0.5, 1.0, 0.25])],
+)
+def test_times_are_multiples_of_the_base(to, base, times):
+    runs = [run(status="failed"), run(rate=100.0), run(rate=50.0), run(rate=200.0)]
+    assert relative(runs, to) == (base, times)
+
+
+def test_of_a_bench_the_median_of_the_rounds_counts():
+    base = RecordedRun("a", "a", records_per_s=100.0, rounds={0: 100.0, 1: 50.0, 2: 120.0})
+    other = RecordedRun("a", "a", records_per_s=100.0, rounds={0: 200.0, 1: 100.0, 2: 60.0, 3: 1.0})
+    elsewhere = RecordedRun(
+        "b", "b", records_per_s=100.0, rounds={0: 200.0}
+    )  # another bench, whose rounds were other minutes
+    assert relative([base, other, elsewhere], "first").times == [1.0, 0.5, 1.0]
+
+
+def test_a_run_that_did_not_finish_is_no_base_unless_all_are():
+    assert relative([run(rate=1.0, status="failed"), run(rate=100.0)], "slowest").base == 1
+    assert relative([run(rate=1.0, status="failed")], "first").base == 0
+    assert relative([run()], "first").base is None
+
+
+def test_runs_that_learned_the_same_are_found():
+    runs = [
+        run(losses=[3, 2]),
+        run(losses=[3, 2.1]),
+        run(),
+        run(losses=[3, 2]),
+        run(losses=[3, 2, 1]),
+    ]
+    assert alike(runs) == [[0, 3], [1], [4]]
+
+
+def test_few_runs_have_a_color_each():
+    each, legend = looks([run(data="a"), run(data="b")], ["a", "b"], 8, 4)
+    assert each == [Look(0), Look(1)]
+    assert legend == [("a", Look(0)), ("b", Look(1))]
+
+
+def test_of_many_runs_color_and_dash_tell_a_choice_each():
+    runs = [
+        run(loader=loader, data=data, seed=str(seed))
+        for loader in "xy"
+        for data in "abc"
+        for seed in range(10)
+    ]
+    each, legend = looks(runs, [str(number) for number in range(60)], 8, 4)
+    assert (each[0], each[10], each[30]) == (Look(0, 0), Look(1, 0), Look(0, 1))
+    assert [text for text, _ in legend] == ["data=a", "data=b", "data=c", "loader=x", "loader=y"]
+
+
+def test_where_no_choice_tells_many_apart_there_is_no_legend():
+    each, legend = looks([run(seed=str(seed)) for seed in range(20)], [""] * 20, 8, 4)
+    assert not legend
+    assert len(set(each)) == 20

@@ -1,0 +1,83 @@
+import math
+
+from framework.commands.report.compare_runs import relative
+from framework.commands.report.figures_table import resources_table, runs_table, spans_table
+from framework.commands.report.read_run import read_run
+from tests.commands.report.runs import make_run
+
+
+def column(table, name):
+    place = [title for title, _ in table.columns].index(name)
+    return [row[place] for row in table.rows]
+
+
+def two(tmp_path):
+    paths = [
+        make_run(tmp_path / "a", slow=2.0),
+        make_run(tmp_path / "b"),
+        make_run(tmp_path / "c", code=2, reason="wrong", lines=[]),
+    ]
+    return [read_run(path) for path in paths], ["slow", "fast", "failed"]
+
+
+def test_every_run_has_a_row_and_sorts_by_numbers(tmp_path):
+    runs, names = two(tmp_path)
+    table = runs_table(runs, names, relative(runs, "first"))
+    assert [row[1].text for row in table.rows] == names
+    assert [cell.text for cell in column(table, "time, \N{MULTIPLICATION SIGN} #0")] == [
+        "1.00\N{MULTIPLICATION SIGN}",
+        "0.50\N{MULTIPLICATION SIGN}",
+        "\N{EN DASH}",
+    ]
+    assert [cell.sort for cell in column(table, "time, \N{MULTIPLICATION SIGN} #0")] == [
+        1.0,
+        0.5,
+        None,
+    ]
+    assert [cell.mark for cell in column(table, "status")] == ["finished", "finished", "failed"]
+
+
+def test_columns_that_no_run_has_are_left_out(tmp_path):
+    runs, names = two(tmp_path)
+    titles = [title for title, _ in runs_table(runs, names, relative(runs, "first")).columns]
+    assert "repeats" not in titles
+    assert "val loss" in titles
+
+
+def test_spans_tell_mean_share_and_quantiles(tmp_path):
+    runs, names = two(tmp_path)
+    cells = column(spans_table(runs, names), "forward")
+    assert [cell.text for cell in cells] == ["5 ms", "2.5 ms", "\N{EN DASH}"]
+    assert cells[0].details == ("30.9 %", "4.5 ms | 7 ms")
+
+
+def test_stages_and_usage_are_told_as_the_summary_names_them(tmp_path):
+    runs, names = two(tmp_path)
+    assert [cell.text for cell in column(resources_table(runs, names), "cpu")] == [
+        "80.0 %",
+        "80.0 %",
+        "\N{EN DASH}",
+    ]
+    assert not resources_table(
+        [read_run(make_run(tmp_path / "old", quantiles=False))], ["old"]
+    ).rows
+
+
+def test_a_metric_that_is_no_number_any_more_sorts_last(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "summary.json").write_text('{"val": {"loss": NaN}, "steps": 1}')
+    runs = [read_run(tmp_path / "a"), read_run(make_run(tmp_path / "b"))]
+    cell = column(runs_table(runs, ["a", "b"], relative(runs, "first")), "val loss")[0]
+    assert math.isnan(runs[0].val["loss"])
+    assert (cell.text, cell.sort) == ("nan", None)
+
+
+def test_the_best_is_told_where_it_was_not_the_last(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "summary.json").write_text(
+        '{"val": {"loss": 0.5}, "best": {"loss": 0.25, "step": 3}, "steps": 9}'
+    )
+    runs = [read_run(tmp_path / "a")]
+    assert column(runs_table(runs, ["a"], relative(runs, "first")), "val loss")[0].details == (
+        "best 0.25",
+    )

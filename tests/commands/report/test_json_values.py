@@ -1,0 +1,69 @@
+import json
+import math
+
+import pytest
+
+from framework.commands.report.json_values import (
+    LONGEST,
+    command_of,
+    flat,
+    load,
+    number,
+    numbers,
+    positive,
+    shown,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [(1, 1.0), (2.5, 2.5), (True, None), ("1", None), (None, None), ([1], None), (10**400, None)],
+)
+def test_only_numbers_are_numbers(value, wanted):
+    assert number(value) == wanted
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "3"])
+def test_what_is_not_above_zero_is_no_rate(value):
+    assert positive(value) is None
+
+
+def test_numbers_leaves_out_what_is_none():
+    assert numbers({"a": 1, "b": "x", "c": None, "d": 0.5}) == {"a": 1.0, "d": 0.5}
+
+
+def test_leaves_have_dotted_names():
+    assert flat({"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}}) == {
+        "a.b": 1,
+        "a.c.d": [1, {"e": 2}],
+        "f": {},
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1, 2]", '"a"', "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\x00\xff"]
+)
+def test_a_file_that_holds_no_object_is_empty(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    assert load(tmp_path / "a.json") == {}
+    assert load(tmp_path / "absent.json") == {}
+
+
+def test_a_file_that_holds_an_object_is_read(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"a": 1}))
+    assert load(tmp_path / "a.json") == {"a": 1}
+
+
+def test_what_is_shown_is_one_line_of_letters_and_not_endless():
+    assert shown("a\n\tb\x1b[31m\x00\udcff") == "a b\\x1b[31m\\x00\\udcff"
+    assert shown({"a": [1]}) == '{"a": [1]}'
+    assert len(shown("x" * 10_000)) == LONGEST
+
+
+def test_a_command_can_be_typed_again():
+    assert (
+        command_of(["paceline train", "-m", "a=b c", "d='e'"])
+        == "paceline train -m 'a=b c' 'd='\"'\"'e'\"'\"''"
+    )
+    assert command_of(["/a folder/bin/paceline", "train"]) == "paceline train"
+    assert command_of("x") == ""

@@ -1,0 +1,78 @@
+"""Colors as people with the three kinds of color blindness see them. Source of the matrices: G. Machado, M. Oliveira and L. Fernandes,
+A physiologically-based model for simulation of color vision deficiency, 2009, severity 1.0; of the differences: CIE 1976 L*a*b*.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from framework.commands.report.palette import COLORS, OF_RUN, OF_SPAN, of_run, of_span
+
+SEEN = {
+    "all colors": np.eye(3),
+    "protanopia": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "deuteranopia": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "tritanopia": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(color: str) -> np.ndarray:
+    rgb = np.array([int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(color: str, seen: np.ndarray) -> np.ndarray:
+    xyz = TO_XYZ @ np.clip(seen @ linear(color), 0, 1) / (TO_XYZ @ np.ones(3))
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 has it."""
+    low, high = sorted(float(TO_XYZ[1] @ linear(color)) for color in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("page", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize(
+    "names", [tuple(dict.fromkeys(OF_SPAN.values())), OF_RUN], ids=["spans", "runs"]
+)
+def test_colors_are_told_apart_whatever_one_sees(names, seen, page):
+    colors = [lab(COLORS[name][page], SEEN[seen]) for name in names]
+    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(colors, 2)) > 11
+
+
+@pytest.mark.parametrize("page", [0, 1], ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_the_page(page):
+    paper = COLORS["paper"][page]
+    assert contrast(COLORS["ink"][page], paper) > 12
+    assert contrast(COLORS["muted"][page], paper) > 4.5
+    assert contrast(COLORS["blue"][page], paper) > 4.5  # links
+    assert all(contrast(COLORS[name][page], paper) > 2.2 for name in OF_RUN)
+
+
+def test_light_colors_differ_and_every_number_has_one():
+    assert len({light for light, _ in COLORS.values()}) == len(COLORS)
+    assert of_run(0) == of_run(len(OF_RUN))
+    assert of_span("no such span") == COLORS["pink"][0]

@@ -1,0 +1,126 @@
+import json
+
+import pytest
+
+from framework.commands.report.read_run import is_run, read_run
+from tests.commands.report.runs import SPANS_S, lines_of, make_run
+
+
+def test_a_finished_run_is_read_whole(tmp_path):
+    run = read_run(make_run(tmp_path / "a", ("data=hdf5", "workers.num=2"), notes=("a note",)))
+    assert (run.status, run.name, run.choices) == (
+        "finished",
+        "a",
+        {"data": "hdf5", "workers.num": "2"},
+    )
+    assert run.spans["forward"].p90_s == pytest.approx(SPANS_S["forward"] * 1.4)
+    assert run.records_per_s == pytest.approx(128 / 8.1e-3)
+    assert set(run.val) == {"loss", "accuracy"}
+    assert run.resources["stages_s.decode"] == 0.9
+    assert run.notes == ("a note",)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(6, "failed"), (1, "failed"), (130, "interrupted"), (75, "interrupted"), (143, "interrupted")],
+)
+def test_the_exit_code_says_how_it_ended(tmp_path, code, status):
+    run = read_run(make_run(tmp_path / "a", code=code, reason="error[N101]: the loss is nan"))
+    assert (run.status, run.reason) == (status, "error[N101]: the loss is nan")
+    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])  # from the log
+    assert run.val["loss"] > 0
+
+
+def test_a_run_that_was_killed_is_unfinished(tmp_path):
+    path = make_run(tmp_path / "a", code=None)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 44, "epoch"')
+    run = read_run(path)
+    assert run.status == "unfinished"
+    assert any("1 lines" in note for note in run.notes)
+    assert run.figures["steps"] == 40
+
+
+def test_a_finished_run_that_was_resumed_and_killed_is_unfinished(tmp_path):
+    path = make_run(tmp_path / "a")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines_of(80)))
+    assert read_run(path).status == "unfinished"
+
+
+def test_a_run_claimed_and_killed_at_once_is_unfinished(tmp_path):
+    (tmp_path / "run.json").touch()
+    run = read_run(tmp_path)
+    assert (run.status, run.records_per_s, dict(run.spans)) == ("unfinished", None, {})
+    assert any("run.json cannot be read" in note for note in run.notes)
+
+
+def test_an_older_run_has_means_and_says_so(tmp_path):
+    run = read_run(make_run(tmp_path / "a", quantiles=False))
+    assert run.spans["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+    assert run.spans["wait"].p50_s is None
+    assert any("older format" in note for note in run.notes)
+
+
+def test_of_a_resumed_run_the_newest_configuration_counts(tmp_path):
+    path = make_run(tmp_path / "a", config={"epochs": 1})
+    (path / "resolved.2.json").write_text('{"epochs": 2}')
+    (path / "resolved.10.json").write_text('{"epochs": 10}')
+    (path / "resolved.x.json").write_text('{"epochs": 11}')
+    assert read_run(path).config == {"epochs": 10}
+
+
+JUNK = [
+    "",
+    "{",
+    "[]",
+    "null",
+    '"x"',
+    "{}",
+    '{"spans": 3, "val": [], "best": "x", "spans_s": {"wait": "long"}, "notes": 5, "records_per_s": "fast"}',
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize(
+    "name", ["run.json", "summary.json", "exit.json", "resolved.json", "metrics.jsonl"]
+)
+def test_whatever_a_file_holds_the_run_is_read(tmp_path, name, junk):
+    path = make_run(tmp_path / "a")
+    (path / name).write_text(junk)
+    assert read_run(path).status in {"finished", "unfinished"}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"overrides": [1, None, "a=b"]},
+        {"machine": 3, "versions": []},
+        {"command": "x", "git": ["y"]},
+    ],
+)
+def test_facts_of_other_kinds_are_left_alone(tmp_path, facts):
+    path = make_run(tmp_path / "a")
+    (path / "run.json").write_text(json.dumps(facts))
+    assert read_run(path).choices in ({}, {"a": "b"})
+
+
+def test_overrides_of_where_it_runs_are_no_choices(tmp_path):
+    run = read_run(
+        make_run(tmp_path / "a", ("hydra.run.dir=x", "resume=y", "+seed=3", "loader=plain"))
+    )
+    assert run.choices == {"seed": "3", "loader": "plain"}
+
+
+def test_a_device_that_idles_is_told_apart_from_a_host_that_waits(tmp_path):
+    path = make_run(tmp_path / "a")
+    summary = json.loads((path / "summary.json").read_text())
+    summary["spans"]["idle"] = {"mean_s": 0.5}
+    (path / "summary.json").write_text(json.dumps(summary))
+    run = read_run(path)
+    assert list(run.spans) == ["idle", "copy", "forward", "backward", "optimizer", "report"]
+    assert run.beside["wait"].mean_s == pytest.approx(SPANS_S["wait"])
+
+
+def test_only_a_run_is_a_run(tmp_path):
+    assert not is_run(tmp_path)
+    assert is_run(make_run(tmp_path / "a"))

@@ -1,0 +1,156 @@
+import json
+
+import numpy as np
+import pytest
+
+from framework.commands.report.run_metrics import columns_of, read_metrics, thinned
+from tests.commands.report.runs import SPANS_S, lines_of
+
+
+def written(tmp_path, lines):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    )
+    return path
+
+
+def test_curves_have_every_report_with_its_step_and_seconds(tmp_path):
+    found = read_metrics(written(tmp_path, lines_of()))
+    curve = found.curves["train", "loss"]
+    assert curve.steps.tolist() == list(range(4, 41, 4))
+    assert curve.seconds == pytest.approx(curve.steps * sum(SPANS_S.values()))
+    assert found.curves["val", "accuracy"].steps.tolist() == [20, 40]
+    assert set(found.curves) == {
+        (split, name) for split in ("train", "val") for name in ("loss", "accuracy")
+    }
+
+
+def test_spans_are_means_over_steps_however_many_a_report_is_of(tmp_path):
+    lines = [
+        {"step": 10, "split": "train", "loss": 1, "lr": 1, "wait_s": 1.0},
+        {"step": 40, "split": "train", "loss": 1, "lr": 1, "wait_s": 2.0},
+    ]
+    found = read_metrics(written(tmp_path, lines))
+    assert found.spans["wait"].mean_s == pytest.approx(1.75)
+    assert found.last_step == 40
+
+
+def test_what_is_no_metric_has_no_curve(tmp_path):
+    line = {
+        "step": 1,
+        "epoch": 1,
+        "split": "train",
+        "loss": 1.0,
+        "name": "x",
+        "lr": 0.1,
+        "wait_p90_s": 0.1,
+        "left_s": 9.0,
+        "idle_s": 0.1,
+    }
+    found = read_metrics(written(tmp_path, [line]))
+    assert set(found.curves) == {("train", "loss")}
+
+
+def test_where_a_device_idles_the_host_s_wait_is_no_time_of_its_own(tmp_path):
+    lines = [
+        {
+            "step": 10,
+            "split": "train",
+            "loss": 1,
+            "lr": 1,
+            "wait_s": 5.0,
+            "forward_s": 0.2,
+            "idle_s": 0.1,
+        }
+    ]
+    assert read_metrics(written(tmp_path, lines)).curves["train", "loss"].seconds == pytest.approx(
+        [3.0]
+    )
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_counted(tmp_path):
+    text = json.dumps(lines_of()[-1])
+    found = read_metrics(written(tmp_path, [*lines_of(), text[: len(text) // 2]]))
+    assert found.num_bad == 1
+    assert len(found.curves["train", "loss"].steps) == 10
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "[1]\n",
+        "null\n",
+        '{"step": "a", "split": "train"}\n',
+        '{"split": "val"}\n',
+        "\x00\n",
+        "[" * 99_999 + "\n",
+    ],
+)
+def test_lines_that_are_none_are_counted(tmp_path, bad):
+    assert read_metrics(written(tmp_path, [bad, *lines_of()])).num_bad == 1
+
+
+def test_without_spans_time_is_that_of_the_records(tmp_path):
+    lines = [
+        {"step": step, "split": "train", "loss": 1.0, "lr": 1, "records_per_s": 100.0}
+        for step in (5, 10)
+    ]
+    assert read_metrics(written(tmp_path, lines), 50).curves["train", "loss"].seconds.tolist() == [
+        2.5,
+        5.0,
+    ]
+    assert np.isnan(read_metrics(written(tmp_path, lines)).curves["train", "loss"].seconds).all()
+
+
+def test_of_a_step_told_twice_the_later_line_counts(tmp_path):
+    lines = [
+        {"step": step, "split": "train", "loss": loss, "lr": 1, "wait_s": 1.0}
+        for step, loss in ((1, 9.0), (2, 8.0), (3, 7.0), (2, 6.0), (3, 5.0))
+    ]
+    curve = read_metrics(written(tmp_path, lines)).curves["train", "loss"]
+    assert curve.steps.tolist() == [1, 2, 3]
+    assert curve.values.tolist() == [9, 6, 5]
+    assert np.all(np.diff(curve.seconds) >= 0)
+
+
+def test_no_file_is_no_metrics(tmp_path):
+    assert read_metrics(tmp_path / "absent").curves == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------- thinning
+
+
+def test_few_points_are_all_drawn():
+    x = np.arange(600.0)
+    drawn = thinned(x, x**2, 600)
+    assert drawn.low is None
+    assert drawn.y.tolist() == (x**2).tolist()
+
+
+def test_of_many_points_none_lies_outside_of_what_is_drawn():
+    x, y = np.arange(100_000.0), np.random.default_rng(0).normal(size=100_000)
+    y[54_321] = 99.0  # a single peak
+    drawn = thinned(x, y, 600)
+    assert len(drawn.x) == columns_of(600) == 240
+    assert drawn.high.max() == 99.0
+    column = np.minimum((x / (x[-1] / 240)).astype(int), 239)
+    assert np.all(y <= drawn.high[column])
+    assert np.all(y >= drawn.low[column])
+    assert np.all((drawn.low <= drawn.y) & (drawn.y <= drawn.high))
+
+
+def test_columns_without_points_are_left_out():
+    x = np.concatenate([np.linspace(0, 1, 400), np.linspace(99, 100, 400)])
+    drawn = thinned(x, np.ones(800), 600)
+    assert not np.any((drawn.x > 1.5) & (drawn.x < 98.5))
+    assert np.all(drawn.y == 1)
+
+
+def test_points_that_are_not_finite_are_left_out():
+    drawn = thinned(np.array([1.0, 2, np.nan, 4]), np.array([1.0, np.nan, 3, np.inf]))
+    assert (drawn.x.tolist(), drawn.y.tolist()) == ([1.0], [1.0])
+
+
+def test_many_points_at_one_place_are_drawn_there():
+    assert len(thinned(np.ones(1000), np.arange(1000.0), 100).x) == 1000

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+
+from framework.commands.report.units import measured, plain, rate, seconds, share, size, time_unit
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (0.0081, "8.1 ms"),
+        (2.5e-5, "25 µs"),
+        (1.0, "1 s"),
+        (90.0, "90 s"),
+        (600.0, "10 min"),
+        (10_800.0, "3 h"),
+        (0.0, "0 µs"),
+        (None, "\N{EN DASH}"),
+        (math.nan, "\N{EN DASH}"),
+    ],
+)
+def test_a_duration_is_told_in_the_unit_that_suits_it(value, wanted):
+    assert seconds(value) == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (0, "0 B"),
+        (1023, "1.02e+03 B"),
+        (2**30, "1 GiB"),
+        (1.5 * 2**20, "1.5 MiB"),
+        (None, "\N{EN DASH}"),
+    ],
+)
+def test_sizes_are_in_binary_units(value, wanted):
+    assert size(value) == wanted
+
+
+def test_rates_shares_and_numbers():
+    assert (rate(21_345.6), rate(12.345), rate(None)) == ("21,346", "12.3", "\N{EN DASH}")
+    assert (share(0.0419), share(None)) == ("4.2 %", "\N{EN DASH}")
+    assert (plain(24), plain(0.98765432), plain(math.nan), plain(1e300)) == (
+        "24",
+        "0.9877",
+        "nan",
+        "1e+300",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("wall_s", "2 s"), ("peak_rss_bytes", "2 B"), ("cpu_share", "200.0 %"), ("read_per_s", "2")],
+)
+def test_the_end_of_a_name_is_its_unit(name, wanted):
+    assert measured(name, 2.0) == wanted
+
+
+def test_a_unit_makes_the_greatest_at_least_one():
+    assert [time_unit(longest)[1] for longest in (7300, 130, 3, 0.002, 3e-6, 1e-9)] == [
+        "h",
+        "min",
+        "s",
+        "ms",
+        "µs",
+        "µs",
+    ]

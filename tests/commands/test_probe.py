@@ -1,0 +1,147 @@
+import math
+import time
+
+import pytest
+import torch
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.probe import Probe, Rate, Windows, measured
+from framework.errors import ConfigError
+
+NOBODY = Grant(typed=False, exported="")
+TINY = ["data=synthetic", "batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def config():
+    return composed(TINY, NOBODY)[0]
+
+
+@pytest.mark.parametrize("what", ["loader", "host", "train", "compute"])
+def test_every_part_has_a_rate_by_windows(config, what):
+    rate = measured(config, (), lambda probe: getattr(probe, what)(0.2, burn_in_s=0.05))
+    assert len(rate.windows) == 8
+    assert all(math.isfinite(window) and window > 0 for window in rate.windows)
+
+
+def test_the_spans_of_whole_steps_are_the_trainers(config):
+    rate = measured(config, (), lambda probe: probe.train(0.2, burn_in_s=0.05))
+    assert {"wait", "copy", "forward", "backward", "optimizer", "report"} <= rate.spans_s.keys()
+
+
+def test_two_parts_of_one_probe_are_measured_one_after_the_other(config):
+    probe = Probe(config, ())
+    assert probe.host(0.1, 0.0).records_per_s > 0
+    assert probe.loader(0.1, 0.0).records_per_s > 0
+    assert probe.compute(0.1, 0.0).records_per_s > 0
+    probe.close()
+
+
+def test_nothing_is_written(config, tmp_path):
+    measured(config, (), lambda probe: probe.train(0.1, 0.0))
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_what_lay_ready_is_not_counted():
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, ahead=3)
+    windows.length_s = 0.0
+    assert [windows.count(1) for _ in range(8)] == [False] * 7 + [
+        True
+    ]  # twice three, the last of them the burn-in's end, and two windows
+
+
+def test_where_steps_are_slow_what_lay_ready_is_not_waited_for():
+    windows = Windows(0.02, 0.0, torch.device("cpu"), num_windows=1, ahead=1000)
+    calls = 0
+    while not windows.count(1):
+        calls += 1
+        time.sleep(0.005)
+    assert calls < 100
+
+
+def test_what_was_used_up_of_what_lay_ready_is_no_rate():
+    """Six steps of 10 records, three of which nobody made meanwhile."""
+    ready = iter([5, 2])
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=6, ready=lambda: next(ready))
+    while not windows.count(10):
+        pass
+    rate = windows.rate({})
+    assert rate.windows[0] < windows.rates[0]
+    lost = [before - after for before, after in zip(windows.rates, rate.windows, strict=True)]
+    assert lost == pytest.approx([30 / (windows._start - windows._warm_at)] * 6)
+
+
+def test_what_came_to_lie_ready_meanwhile_is_no_rate_either():
+    ready = iter([2, 5])
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=2, ready=lambda: next(ready))
+    while not windows.count(10):
+        pass
+    assert windows.rate({}).windows == tuple(windows.rates)
+
+
+def test_the_batches_that_may_lie_ready(config):
+    words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
+    for more, ahead in words:
+        probe = Probe(composed(["data=synthetic", "loader=plain", *more], NOBODY)[0], ())
+        assert probe.ahead == ahead
+        probe.close()
+
+
+def test_windows_count_records_after_the_burn_in():
+    windows = Windows(0.04, 0.02, torch.device("cpu"), num_windows=2)
+    calls = 0
+    while not windows.count(1):
+        calls += 1
+    assert len(windows.rates) == 2
+    assert calls > sum(windows.rates) * 0.02
+
+
+@pytest.mark.parametrize(("period", "steps"), [(1, 1), (2, 2), (5, 5), (1000, 1)])
+def test_where_an_epoch_is_short_a_window_is_whole_ones(period, steps):
+    """Of no time: it would end with its first step. Of a long epoch a part has to do."""
+    windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=1, period=period)
+    windows.count(1)  # the burn-in's end
+    windows._num_steps = (
+        (period - 1) // 2 if period < 1000 else 0
+    )  # so many were taken when the time was over
+    counted = windows._num_steps
+    while True:
+        counted += 1
+        if windows.count(1):
+            break
+    assert counted == steps
+
+
+def test_slow_steps_are_given_up_on_after_a_while():
+    windows = Windows(1000.0, 0.0, torch.device("cpu"), limit_s=0.0)
+    windows.length_s = 0.0
+    assert not windows.count(1)  # the burn-in's end
+    assert windows.count(1)
+    assert len(windows.rates) == 1
+
+
+def test_a_part_of_the_batch_can_be_computed(config):
+    probe = Probe(config, (), num_windows=2)
+    rate = probe.compute(0.05, 0.0, num_records=3)
+    assert len(rate.windows) == 2
+    assert len(probe.batch()["index"]) == 8
+    probe.close()
+
+
+def test_busy_cores_are_counted_over_the_windows(config):
+    rate = measured(config, (), lambda probe: probe.train(0.2, 0.0))
+    assert 0 < rate.busy_cores < 1000
+
+
+def test_the_mean_and_the_spread():
+    assert Rate((6.0, 6.0, 6.0, 0.0), {}).records_per_s == 4.5  # a burst, and a pause
+    assert Rate((1.0, 2.0, 3.0, 4.0, 5.0), {}).spread == pytest.approx(1 / 3)
+    assert Rate((2.0,), {}).spread == 0.0
+
+
+def test_a_variant_is_checked_as_a_run_would_be():
+    with pytest.raises(ConfigError, match="no such choice"):
+        composed(["data=hdf6"], NOBODY)
+    with pytest.raises(ConfigError, match="workers"):
+        composed([*TINY, "workers.num=-1"], NOBODY)

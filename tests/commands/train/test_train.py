@@ -1,0 +1,360 @@
+"""``paceline train`` as its users meet it: real commands, real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from paceline_examples.digits_net import DigitsCNN
+
+from framework.commands.train.train import _jobs_elsewhere
+from framework.system import durable
+from framework.system.stopping import command_of
+from tests.cli.command import is_one_error_line, losses, paceline
+from tests.faults import forked
+
+SUMMARY = {
+    *(
+        "status",
+        "steps",
+        "epochs",
+        "wall_s",
+        "records_per_s",
+        "val",
+        "best",
+        "spans",
+        "peak_rss_bytes",
+        "choices",
+        "notes",
+    ),
+    *(
+        "train_s",
+        "validate_s",
+        "run_steps",
+        "skipped_steps",
+        "stages_s",
+        "queue",
+        "usage",
+        "effective",
+    ),
+}
+LINE = {
+    "step",
+    "epoch",
+    "split",
+    "loss",
+    "records_per_s",
+    "wait_s",
+    "copy_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+}
+
+
+LIMIT_S = 180  # longer than any of this takes on a busy machine: a hang
+
+
+def read(path: Path):
+    return json.loads(path.read_text())
+
+
+def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
+    done = paceline("train", "hydra.run.dir=run")
+    run = Path("run")
+    summary = read(run / "summary.json")
+    assert done.code == 0
+    assert summary["val"]["accuracy"] >= 0.97
+    assert set(summary) == SUMMARY
+    assert set(summary["spans"]) == {"wait", "copy", "forward", "backward", "optimizer", "report"}
+    assert summary["choices"] == {
+        "data": "hdf5",
+        "loader": "prefetch",
+        "parallel": "none",
+        "precision": "fp32",
+    }
+    assert set(json.loads((run / "metrics.jsonl").read_text().splitlines()[0])) >= LINE
+    checkpoint = f"checkpoints/step-{summary['steps']:08}.pt"
+    ended = {
+        "code": 0,
+        "reason": "finished",
+        "step": summary["steps"],
+        "rank": None,
+        "checkpoint": checkpoint,
+    }
+    assert read(run / "exit.json") == ended
+    assert {"command", "versions", "git", "machine", "data"} <= set(read(run / "run.json"))
+    assert all((run / name).exists() for name in ("config.yaml", "resolved.json", "tensorboard"))
+    assert all(word in done.out for word in ("where the step time went", "share", "p50", "p90"))
+    assert "run directory:" in done.out
+
+
+def test_checkpoints_load_into_the_plain_model():
+    assert paceline("train", "parallel=ddp", "debug=tiny", "hydra.run.dir=run").code == 0
+    model = DigitsCNN(in_channels=1, num_classes=10, width=32)
+    for name in ("last.pt", "best.pt"):
+        model.load_state_dict(torch.load(f"run/checkpoints/{name}", weights_only=True))
+
+
+def test_every_step_of_the_loss_is_written_exactly():
+    assert paceline("train", "epochs=1", "report_every=1", "hydra.run.dir=run").code == 0
+    values = losses(Path("run"))
+    assert len(values) == 12
+    assert all(
+        float(repr(value)) == value and value == float(torch.tensor(value, dtype=torch.float32))
+        for value in values
+    )
+
+
+def test_a_run_directory_holds_one_run():
+    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
+    before = read(Path("run/run.json"))
+    done = paceline("train", "debug=tiny", "hydra.run.dir=run")
+    assert done.code == 2
+    assert is_one_error_line(done, "C121")
+    assert read(Path("run/run.json")) == before
+
+
+def test_runs_started_together_do_not_share_a_directory():
+    words = [sys.executable, "-m", "framework", "train", "debug=tiny", "data=synthetic"]
+    started = [
+        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(3)
+    ]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert len(list(Path("outputs").glob("*/*/summary.json"))) == 3
+
+
+def num_lines(path: Path) -> int:
+    """Whole lines of a file that may be written just now, or not be there yet."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def start(*words: str) -> subprocess.Popen:
+    """A long run, returned once it has reported."""
+    command = [
+        sys.executable,
+        "-m",
+        "framework",
+        "train",
+        "hydra.run.dir=run",
+        "report_every=1",
+        *words,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + LIMIT_S
+    while num_lines(Path("run/metrics.jsonl")) < 30:  # validations have lines too
+        assert process.poll() is None, "it has ended"
+        assert time.monotonic() < end, "no steps"
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)]
+)
+@pytest.mark.parametrize("parallel", ["none", "ddp"])
+def test_a_signal_saves_and_says_how_to_go_on(number, code, parallel):
+    process = start("epochs=5000", f"parallel={parallel}")
+    process.send_signal(number)
+    assert process.wait(LIMIT_S) == code
+    ended = read(Path("run/exit.json"))
+    assert ended["code"] == code
+    assert "resume=" in ended["reason"]
+    assert Path("run", ended["checkpoint"]).exists()
+    assert f"after step {ended['step']}, state saved" in ended["reason"]
+
+
+def stop_at_second_state() -> None:
+    """To be run in the process: it gets SIGTERM in the middle of the run, while it saves its second state."""
+    seen = []
+
+    def reached(point: str) -> None:
+        seen.append(point)
+        if seen.count("checkpoint.removed") == 2 and point == "checkpoint.removed":
+            signal.raise_signal(signal.SIGTERM)
+
+    durable._reached = reached
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
+    words = [
+        "train",
+        "epochs=12",
+        "data=lmdb",
+        "loader=prefetch",
+        "report_every=1",
+        "hydra.run.dir=run",
+    ]
+    stopped = forked.paceline(*words, before=stop_at_second_state)
+    assert stopped.code == 75, stopped.err
+    assert paceline("train", "resume=run", "data=hdf5", "loader=stream", "workers.num=2").code == 0
+    assert paceline("train", "epochs=12", "report_every=1", "hydra.run.dir=whole").code == 0
+    assert losses(Path("run")) == losses(Path("whole"))
+    assert losses(Path("run"), "val") == losses(Path("whole"), "val")
+    some, others = (
+        torch.load(f"{name}/checkpoints/last.pt", weights_only=True) for name in ("run", "whole")
+    )
+    assert all(torch.equal(some[key], others[key]) for key in others)
+
+
+def test_a_finished_run_says_so():
+    assert paceline("train", "debug=tiny", "hydra.run.dir=run").code == 0
+    before = read(Path("run/summary.json"))
+    done = paceline("train", "resume=run")
+    assert done.code == 0
+    assert "finished already" in done.err
+    assert read(Path("run/summary.json")) == before
+
+
+def test_resuming_with_another_model_is_refused_and_changes_nothing():
+    assert paceline("train", "epochs=1", "hydra.run.dir=run").code == 0
+    before = read(Path("run/run.json"))
+    done = paceline("train", "resume=run", "model.width=8", "epochs=2")
+    assert done.code == 4
+    assert is_one_error_line(done, "K105")
+    assert read(Path("run/run.json")) == before
+    assert paceline("train", "resume=run", "epochs=2").code == 0
+
+
+def test_torchrun_starts_ranks_of_one_run():
+    words = [
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "framework",
+        "train",
+        "parallel=ddp",
+        "debug=tiny",
+        "hydra.run.dir=run",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert read(Path("run/summary.json"))["choices"]["parallel"] == "ddp"
+    assert paceline("train", "debug=tiny", "hydra.run.dir=alone").code == 0
+    assert losses(Path("run")) == pytest.approx(losses(Path("alone")), rel=1e-5)
+
+
+def test_a_lost_rank_is_said_in_one_line(tmp_path):
+    (tmp_path / "lost.py").write_text(
+        "import os, signal\nfrom framework.objective.classify import Classify\n"
+        "class Dies:\n"
+        "    def __init__(self): self.steps, self.inner = 0, Classify('image', 'label', 0.0)\n"
+        "    def better(self, new, old): return True\n"
+        "    def __call__(self, model, batch):\n"
+        "        self.steps += 1\n"
+        "        if self.steps == 5 and os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return self.inner(model, batch)\n"
+    )
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "dies.yaml").write_text("# dies\n_target_: lost.Dies\n")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "d.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - digits\n  - override /objective: dies\n"
+    )
+    done = paceline(
+        "train",
+        "--config-dir",
+        ".",
+        "recipes=d",
+        "allow_targets=[lost]",
+        "parallel=ddp",
+        "hydra.run.dir=run",
+    )
+    assert done.code == 7
+    assert is_one_error_line(done, "P102")
+    assert "rank 1" in done.err
+    assert read(Path("run/exit.json"))["code"] == 7
+
+
+def test_a_job_of_dali_has_a_process_of_its_own_in_a_sweep(tmp_path):
+    (tmp_path / "lost.py").write_text(
+        "import os, signal\nfrom framework.objective.classify import Classify\n"
+        "class Dies(Classify):\n"
+        "    def __init__(self, dies):\n"
+        "        super().__init__('image', 'label', 0.0)\n"
+        "        if dies: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "dies.yaml").write_text("# dies\n_target_: lost.Dies\ndies: false\n")
+    words = [
+        "objective=dies",
+        "objective.dies=true,false",
+        "data=dali",
+        "max_steps=2",
+        "hydra.sweep.dir=sweep",
+    ]
+    done = paceline("train", "-m", "--config-dir", ".", *words, "allow_targets=[lost]")
+    assert done.code == 7
+    assert is_one_error_line(done, "P102")
+    assert [read(path)["code"] for path in sorted(Path("sweep").glob("*/exit.json"))] == [7, 0]
+    assert paceline("train", "data=dali", "max_steps=2", "hydra.run.dir=alone").code == 0
+    assert losses(Path("alone")) == losses(next(Path("sweep").glob("1-*")))
+
+
+def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
+    done = paceline("train", "-m", "optim.lr=-1,0.1", "debug=tiny", "hydra.sweep.dir=sweep")
+    assert done.code == 2
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 1
+
+
+@pytest.mark.parametrize("preset", ["tiny", "overfit", "trace"])
+def test_debug_presets_run(preset):
+    words = ["epochs=40"] if preset == "overfit" else ["max_steps=2"]
+    assert paceline("train", f"debug={preset}", *words, "hydra.run.dir=run").code == 0
+    if preset == "overfit":
+        assert read(Path("run/summary.json"))["best"]["accuracy"] == 1.0
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" not in paceline("train", "optim.weight_decay=-1").err
+    assert "Traceback" in paceline("train", "optim.weight_decay=-1", "debug=trace").err
+
+
+def test_nothing_listens_or_lives_on_after_ddp():
+    assert paceline("train", "parallel=ddp", "debug=tiny").code == 0
+    ranks = [
+        pid
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and b"framework.commands.train.start_rank" in command_of(int(pid))
+    ]
+    here = [f"/proc/{pid}/cwd" for pid in ranks]
+    assert not [path for path in here if os.path.exists(path) and os.path.samefile(path, ".")]
+
+
+def test_a_run_without_sinks_leaves_its_summary():
+    assert paceline("train", "debug=tiny", "sink=[]", "hydra.run.dir=run").code == 0
+    assert read(Path("run/summary.json"))["steps"] == 3
+    assert not Path("run/metrics.jsonl").exists()
+
+
+def test_training_without_validation():
+    done = paceline("train", "debug=tiny", "data.val=null", "hydra.run.dir=run")
+    assert done.code == 0
+    assert read(Path("run/summary.json"))["val"] == {}
+    assert Path("run/checkpoints/last.pt").exists()
+    assert not Path("run/checkpoints/best.pt").exists()
+
+
+def test_jobs_that_ran_elsewhere_are_found_in_their_order(tmp_path):
+    for name in ("10-lr=0.1", "2-lr=0.2", "0-lr=0.3"):
+        (tmp_path / "sweep" / name).mkdir(parents=True)
+        (tmp_path / "sweep" / name / "exit.json").touch()
+    (tmp_path / "sweep/3-never-begun").mkdir()
+    assert [path.name for path in _jobs_elsewhere(["-m", "hydra.sweep.dir=sweep"])] == [
+        "0-lr=0.3",
+        "2-lr=0.2",
+        "10-lr=0.1",
+    ]
+    assert _jobs_elsewhere(["-m"]) == []

@@ -1,0 +1,104 @@
+import pytest
+
+from framework.commands.tune.batch_sizes import Sizes, SpeedCurve, Trial
+
+
+class Machine:
+    """Batches up to ``fits`` records fit; a step takes ``fixed_s`` and ``record_s`` for each record."""
+
+    def __init__(self, fits: int, fixed_s: float = 0.01, record_s: float = 1e-4, breaks=()):
+        self.fits, self.fixed_s, self.record_s, self.breaks = fits, fixed_s, record_s, breaks
+        self.now, self.asked = 0.0, []
+
+    def clock(self) -> float:
+        return self.now
+
+    def attempt(self, size: int, seconds: float, limit_s: float) -> Trial:
+        self.asked.append(size)
+        step_s = self.fixed_s + size * self.record_s
+        self.now += min(limit_s, max(seconds, 3 * step_s))
+        if size > self.fits:
+            return Trial(size, why="out of memory", memory=True)
+        if size in self.breaks:
+            return Trial(size, why="ValueError: more than 1 value per channel")
+        if 3 * step_s > limit_s:
+            return Trial(size, why="steps take too long", late=True)
+        return Trial(size, (size / step_s,) * 4, step_s, size * 1000)
+
+    def search(self, most: int = 100_000, step: int = 1, budget_s: float = 60.0) -> SpeedCurve:
+        sizes = Sizes(self.attempt, most, step, budget_s, self.clock)
+        for _ in sizes.run():
+            pass
+        return sizes.curve
+
+
+@pytest.mark.parametrize("fits", [8, 9, 100, 511, 512, 700, 5000])
+def test_the_largest_that_fits_is_found_to_a_sixteenth(fits):
+    curve = Machine(fits, fixed_s=0.1, record_s=1e-6).search()
+    assert curve.bound == "memory"
+    assert curve.largest.batch_size <= fits <= curve.largest.batch_size * (1 + 1 / 16) + 1
+
+
+def test_where_all_records_fit_that_is_the_largest():
+    curve = Machine(10**9).search(most=1437)
+    assert (curve.largest.batch_size, curve.bound) == (1437, "records")
+
+
+def test_sizes_are_multiples_of_the_passes_of_a_step():
+    curve = Machine(1000).search(step=3)
+    assert all(trial.batch_size % 3 == 0 for trial in curve.trials)
+
+
+def test_steps_too_long_for_the_budget_end_the_doubling():
+    machine = Machine(10**9, record_s=0.01)
+    curve = machine.search(budget_s=20.0)
+    assert curve.bound == "time"
+    assert machine.now < 60.0
+
+
+def test_the_recommended_is_the_smallest_near_the_best_rate():
+    curve = Machine(10**9, fixed_s=0.01, record_s=1e-4).search(most=16384)
+    best = max(trial.records_per_s for trial in curve.fitting)
+    smaller = [trial for trial in curve.fitting if trial.batch_size < curve.recommended.batch_size]
+    assert curve.recommended.records_per_s >= 0.97 * best
+    assert smaller
+    assert all(trial.records_per_s < 0.97 * best for trial in smaller)
+
+
+def test_a_failure_that_is_not_of_memory_is_passed_over():
+    curve = Machine(1000, breaks=(16,)).search()
+    assert next(trial.batch_size for trial in curve.trials if not trial.fits) == 16
+    assert curve.largest.batch_size > 900
+
+
+def test_failures_one_after_the_other_end_the_doubling():
+    curve = Machine(10**9, breaks=(64, 128, 256)).search()
+    assert (curve.largest.batch_size, curve.bound) == (32, "error")
+
+
+def test_the_smallest_that_does_not_run_ends_everything():
+    machine = Machine(4)
+    assert not machine.search().fitting
+    assert machine.asked == [8]
+
+
+def test_rates_are_measured_again_the_largest_first():
+    machine = Machine(100)
+    curve = machine.search()
+    sizes = [trial.batch_size for trial in curve.fitting]
+    assert machine.asked[-len(sizes) :] == sizes[::-1]
+    assert all(len(trial.rates) == 8 for trial in curve.fitting)
+
+
+def test_a_size_that_fits_no_more_is_taken_out():
+    machine = Machine(100)
+    sizes = Sizes(machine.attempt, 1000, 1, 60.0, machine.clock)
+    for trial in sizes.run():
+        if trial.batch_size == 100:
+            machine.fits = 90
+    assert sizes.curve.largest.batch_size <= 90
+
+
+def test_the_spread_is_half_the_distance_of_the_quartiles():
+    assert Trial(8, (1.0, 2.0, 3.0, 4.0, 5.0)).spread == pytest.approx(1 / 3)
+    assert Trial(8, (2.0,)).spread == 0.0

@@ -1,0 +1,49 @@
+import pytest
+from scipy.stats import wilcoxon
+
+from framework.commands.tune.paired_test import LEAST_PAIRS, LEVEL, Pairs, signed_rank_chance
+
+DIFFERENCES = [
+    [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
+    [0.1, -0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8],
+    [-0.1, -0.2, -0.3, -0.4, 0.5],
+]
+
+
+def pairs(*ratios: float) -> Pairs:
+    return Pairs(tuple((100.0, 100.0 * ratio) for ratio in ratios))
+
+
+@pytest.mark.parametrize("differences", DIFFERENCES)
+def test_the_chance_is_that_of_the_signed_rank_test(differences):
+    expected = wilcoxon(differences, alternative="greater", method="exact").pvalue
+    assert signed_rank_chance(differences) == pytest.approx(expected)
+
+
+def test_equals_prove_nothing():
+    assert signed_rank_chance([0.0, 0.0]) == 1.0
+    assert not pairs(*[1.0] * 10).is_won
+
+
+def test_all_of_the_least_number_of_pairs_are_enough_and_one_less_is_not():
+    assert pairs(*[1.1 + number / 100 for number in range(LEAST_PAIRS)]).is_won
+    few = pairs(*[1.1 + number / 100 for number in range(LEAST_PAIRS - 1)])
+    assert few.chance > LEVEL
+    assert not few.is_won
+
+
+def test_a_gain_too_small_to_matter_is_not_won_however_sure():
+    sure = pairs(*[1.02 + number / 1000 for number in range(8)])
+    assert sure.chance <= LEVEL
+    assert not sure.is_won
+
+
+def test_a_gain_that_chance_explains_is_not_won():
+    assert not pairs(1.5, 0.8, 1.4, 0.7, 1.3, 0.9, 1.2, 1.1).is_won
+
+
+def test_the_gain_is_the_median_and_the_quartiles_enclose_it():
+    found = pairs(1.0, 1.1, 1.2, 1.3, 1.4)
+    assert found.gain == pytest.approx(1.2)
+    assert found.quartiles == pytest.approx((1.1, 1.3))
+    assert pairs(1.5).quartiles == (1.5, 1.5)

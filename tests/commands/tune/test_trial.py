@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.tune.trial import attempt, is_memory, sized
+from framework.errors import DataError
+
+NOBODY = Grant(typed=False, exported="")
+
+
+@pytest.fixture(scope="module")
+def config():
+    return composed(["data=synthetic", "batch_size=8"], NOBODY)[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes"
+            ),
+            True,
+        ),
+        (DataError(108, "records [1]", "MemoryError: Unable to allocate 3 GiB", "see"), True),
+        (ValueError("Expected more than 1 value per channel when training"), False),
+    ],
+    ids=["python", "cuda", "cpu", "a worker's", "another"],
+)
+def test_an_error_of_memory_is_told_from_others(error, expected):
+    assert is_memory(error) is expected
+
+
+def test_the_size_is_that_of_a_step_or_of_a_ranks_pass(config):
+    assert sized(config, 16)["batch_size"] == 16
+    ranked = sized({**config, "rank_batch_size": 4}, 16)
+    assert (ranked["batch_size"], ranked["rank_batch_size"]) == (8, 16)
+
+
+def test_an_attempt_answers_with_rates_and_memory(config):
+    answer = attempt(config, (), {"batch_size": 16, "seconds": 0.02, "epoch": 0}, cuda=False)
+    assert min(answer["rates"]) > 0
+    assert answer["step_s"] > 0
+    assert answer["peak_bytes"] > 1 << 20
+
+
+def test_an_attempt_that_fails_answers_why(config):
+    wrong = {**config, "model": {**config["model"], "in_channels": 3}}
+    answer = attempt(wrong, (), {"batch_size": 16, "seconds": 0.02, "epoch": 0}, cuda=False)
+    assert "C155" in answer["why"]
+    assert answer["memory"] is False

@@ -1,0 +1,229 @@
+"""``paceline tune`` as its users meet it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.commands.tune.candidate import Candidate, applied
+from framework.commands.tune.recipe_writer import recipe_text, typed, without_found, write_recipe
+from framework.commands.tune.tune import parsed, recipe_path
+from framework.errors import ConfigError
+from tests.cli.command import is_one_error_line, losses, paceline
+
+NOBODY = Grant(typed=False, exported="")
+TINY = ["data=synthetic", "device=cpu"]
+WRONG = [
+    (["budget=abc"], "C195"),
+    (["budget=-3"], "C195"),
+    (["budget=nan"], "C195"),
+    (["what=lodaer"], "C195"),
+    (["force=maybe"], "C195"),
+    (["output=nowhere/x.json"], "C195"),
+    (["what=batch_size", "memory=lots"], "C195"),
+    (["memory=8G"], "C196"),
+    (["what=batch_size", "name=x"], "C196"),
+    (["parallel=ddp"], "C196"),
+    (["resume=there"], "C196"),
+    (["name=../x"], "C197"),
+    (["--multirun"], "C124"),
+    (["--config-dir", "nowhere"], "C104"),
+    (["loader=prefech"], "C104"),
+    (["workers.num=-1"], "C101"),
+    (["batchsize=3"], "C102"),
+    (["loader=plain,prefetch"], "C100"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), WRONG, ids=lambda value: value[-1] if isinstance(value, list) else ""
+)
+def test_nonsense_is_one_line_before_anything_is_measured(words, number, capsys):
+    from framework.main import run
+
+    assert run(["tune", *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error[{number}]: ")
+    assert len(said.err.splitlines()) == 1
+    assert not os.listdir()
+
+
+def test_the_help_names_every_key():
+    text = paceline("tune", "--help").out
+    for key in ("budget", "name", "force", "output", "what", "memory", "--config-dir"):
+        assert any(line.split()[:1] in ([key], [f"{key}:"]) for line in text.splitlines()), key
+
+
+def test_own_keys_are_taken_and_the_rest_is_the_runs():
+    Path("my").mkdir()
+    wish = parsed(
+        [
+            "--config-dir",
+            "my",
+            "recipes=digits",
+            "budget=30",
+            "name=x",
+            "force=true",
+            "batch_size=64",
+        ]
+    )
+    assert wish.words == ("recipes=digits", "batch_size=64")
+    assert (wish.budget, wish.name, wish.force, wish.folder) == (30.0, "x", True, "my")
+    assert recipe_path(wish) == Path("my/recipes/tuned/x.yaml")
+    assert parsed(["what=batch_size", "memory=500M"]).memory == 500 << 20
+
+
+def test_the_recipe_is_called_as_the_one_it_is_made_of():
+    assert recipe_path(parsed([])).name == "digits.yaml"
+    assert recipe_path(parsed(["recipes=cifar10"])).name == "cifar10.yaml"
+
+
+def test_a_recipe_is_not_overwritten_unless_asked_nor_made_of_itself():
+    Path("recipes/tuned").mkdir(parents=True)
+    Path("recipes/tuned/digits.yaml").write_text("# @package _global_\n")
+    with pytest.raises(ConfigError, match=r"C197.*force=true"):
+        recipe_path(parsed([]))
+    assert recipe_path(parsed(["force=true"])).name == "digits.yaml"
+    with pytest.raises(ConfigError, match=r"C197.*of itself"):
+        recipe_path(parsed(["recipes=tuned/digits", "force=true"]))
+
+
+DEEP, PLAIN = Candidate(4, "process", "prefetch", 8), Candidate(0, "thread", "plain", 0)
+CASES = [
+    ([], None),
+    ([], DEEP),
+    (
+        [
+            "recipes=cifar10",
+            "source=there",
+            "model.width=64",
+            "optim.lr=1e-3",
+            "data=lmdb",
+            "data.train=a b.lmdb",
+        ],
+        PLAIN,
+    ),
+    (
+        [
+            "recipes=deblur",
+            "loader=plain",
+            "loader.pin_memory=false",
+            "workers.num=3",
+            "+optim.maximize=true",
+        ],
+        None,
+    ),
+    (
+        [
+            "recipes=deblur",
+            "loader=plain",
+            "loader.pin_memory=false",
+            "transform.size=[8,8]",
+            "sink=[console]",
+        ],
+        DEEP,
+    ),
+    (
+        [
+            "workers.kind=process",
+            "workers.start_method=spawn",
+            "workers.num=2",
+            "sink=[]",
+            "debug=tiny",
+        ],
+        PLAIN,
+    ),
+    (
+        [
+            "recipes=[]",
+            "dataset=d",
+            "data.val=null",
+            "source=${dataset}",
+            "+input@prepare.train.input=digits",
+        ],
+        DEEP,
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "winner"), CASES, ids=range(len(CASES)))
+def test_a_recipe_is_the_run_that_was_tuned(words, winner):
+    wanted, _ = composed(words, NOBODY)
+    kept = words if winner is None else without_found(words, loader_changed=True)
+    if winner is not None:
+        block = composed([*kept, f"loader={winner.loader}"], NOBODY)[0]["loader"]
+        wanted = applied(wanted, winner, {winner.loader: block})
+    found = typed(kept, None)
+    text = recipe_text(found, winner, ["tuned today"])
+    write_recipe(
+        Path("recipes/tuned/x.yaml"), text, wanted, ["recipes=tuned/x", *found.again], NOBODY, "."
+    )
+    assert text.splitlines()[:2] == ["# @package _global_", "# tuned today"]
+    assert len(text.splitlines()) <= 25
+
+
+def test_what_a_file_cannot_say_is_to_be_typed_again():
+    again = ["allow_targets=[mypkg]", "~ema_decay", "hydra.run.dir=x", "debug=trace"]
+    found = typed([*again, "epochs=3"], None)
+    assert found.again == again
+    assert found.values == {"epochs": 3}
+
+
+def test_a_recipe_that_would_be_another_run_is_not_kept():
+    config, _ = composed(["epochs=3"], NOBODY)
+    text = recipe_text(typed([], None), None, [])
+    with pytest.raises(ConfigError, match=r"C198.*epochs"):
+        write_recipe(Path("recipes/tuned/x.yaml"), text, config, ["recipes=tuned/x"], NOBODY, ".")
+    assert not list(Path().rglob("*.yaml"))
+
+
+def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
+    done = paceline("tune", "epochs=1", "budget=5", "name=here", "output=found.json", "device=cpu")
+    assert done.code == 0, done.err
+    assert "rung 1: all" in done.out
+    assert "final: " in done.out
+    assert "(as configured)" in done.out
+    found = json.loads(Path("found.json").read_text())
+    assert len(found["rungs"][0]["entries"]) + len(found["rungs"][0]["untried"]) == 6
+    assert Path(found["recipe"]) == Path("recipes/tuned/here.yaml")
+    trained = paceline("train", "--config-dir", ".", "recipes=tuned/here", "hydra.run.dir=run")
+    assert trained.code == 0, trained.err
+    assert len(losses(Path("run"))) > 0
+    again = paceline("tune", "epochs=1", "budget=5", "name=here", "device=cpu")
+    assert is_one_error_line(again, "C197")
+
+
+def test_batch_sizes_are_tried_in_memory_that_is_limited():
+    few = ["data.source.num_records=60000", "memory=300M"]
+    done = paceline("tune", *TINY, *few, "what=batch_size", "budget=5", "output=curve.json")
+    assert done.code == 0, done.err
+    found = json.loads(Path("curve.json").read_text())
+    assert 8 <= found["recommended"] <= found["largest"] < 60_000
+    assert f"recommended: batch_size={found['recommended']}: " in done.out
+    assert (
+        f"the largest that {'fits' if found['bound'] == 'memory' else 'was tried'}: {found['largest']}"
+        in done.out
+    )
+    assert [trial["batch_size"] for trial in found["curve"] if trial["fits"]][-1] == found[
+        "largest"
+    ]
+
+
+def test_ctrl_c_says_what_was_best_and_writes_nothing():
+    command = [sys.executable, "-m", "framework", "tune", *TINY, "budget=100"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert "candidates" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=180)
+    assert process.returncode == 130
+    assert "stopped" in out
+    assert err.strip() == "stopped: nothing was written"
+    assert not list(Path().rglob("*.yaml"))

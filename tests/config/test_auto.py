@@ -1,0 +1,185 @@
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from framework.config.auto import is_wanted, resolve, wrong_channels
+from framework.contracts.records import ChannelStatistics, Field, Manifest
+from framework.data.source import StoreSource
+from framework.data.synthetic import SyntheticSource
+from framework.errors import ConfigError
+from framework.store.channel_statistics import statistics_of
+from framework.store.open_store import open_store
+from tests.conftest import make_context, make_records, write_store
+
+CLASSES = [str(number) for number in range(7)]
+IMAGE = {"image": Field("uint8", (3, 4, 4)), "label": Field("int64", ())}
+STATISTICS = {"image": ChannelStatistics((0.1, 0.2, 0.3), (0.4, 0.0, 0.6))}
+
+
+class Told:
+    """A source that is only asked for its manifest."""
+
+    def __init__(self, fields=None, classes=CLASSES, statistics=STATISTICS):
+        self.manifest = Manifest(9, fields or IMAGE, classes, statistics=statistics)
+
+
+def config(model=None, augment=None, objective=None, transform=None):
+    return {
+        "data": {"train": "x.h5"},
+        "model": model or {},
+        "objective": objective or {"input": "image", "target": "label"},
+        "transform": transform or {},
+        "augment": augment or {},
+    }
+
+
+def numbers(given, source=None):
+    return resolve(given, source or Told())[1]
+
+
+def test_a_model_takes_channels_and_classes_from_the_data():
+    given = config({"_target_": "Net", "in_channels": "auto", "num_classes": "auto", "width": 4})
+    whole, found = resolve(given, Told())
+    assert found == {"model.in_channels": 3, "model.num_classes": 7}
+    assert whole["model"] == {"_target_": "Net", "in_channels": 3, "num_classes": 7, "width": 4}
+    assert given["model"]["in_channels"] == "auto"
+
+
+def test_normalization_takes_the_statistics_of_its_own_field():
+    found = numbers(
+        config(
+            augment={"parts": {"n": {"field": ["image", "other"], "mean": "auto", "std": "auto"}}}
+        )
+    )
+    assert found == {
+        "augment.parts.n.mean": [0.1, 0.2, 0.3],
+        "augment.parts.n.std": [0.4, 1.0, 0.6],
+    }
+
+
+def test_what_is_typed_stays():
+    model, augment = {"in_channels": 3, "num_classes": 9}, {"mean": [0.5], "std": [0.25]}
+    whole, found = resolve(config(model, augment), Told())
+    assert (found, whole["model"], whole["augment"]) == ({}, model, augment)
+
+
+def test_other_keys_named_auto_are_left_alone():
+    given = config(
+        {"in_channels": "auto", "algorithm": "auto", "encoder": {"num_classes": "auto"}},
+        {"workers": "auto"},
+    )
+    whole, found = resolve(given, Told())
+    assert found == {"model.in_channels": 3, "model.encoder.num_classes": 7}
+    assert (whole["model"]["algorithm"], whole["augment"]["workers"]) == ("auto", "auto")
+
+
+def test_channels_are_those_of_the_objective_s_input():
+    fields = {
+        "image": Field("uint8", (3, 4, 4)),
+        "noisy": Field("float32", (2, 1024)),
+        "photo": Field("uint8", (8, 8, 1)),
+    }
+    for name, channels in (("image", 3), ("noisy", 2), ("photo", 1)):
+        given = config({"channels": "auto"}, objective={"input": name})
+        assert numbers(given, Told(fields)) == {"model.channels": channels}
+
+
+def test_an_objective_without_an_input_means_the_first_image():
+    fields = {"label": Field("int64", ()), "scan": Field("uint8", (1, 4, 4))}
+    assert numbers(
+        config({"in_channels": "auto"}, objective={"_target_": "Mine"}), Told(fields)
+    ) == {"model.in_channels": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "source", "line"),
+    [
+        (
+            config({"num_classes": "auto"}),
+            Told(classes=[]),
+            r"model\.num_classes = auto: .*names no classes.*num_classes=10",
+        ),
+        (
+            config({"in_channels": "auto"}, objective={"input": "nothing"}),
+            Told(),
+            r"model\.in_channels = auto.*in_channels=3",
+        ),
+        (
+            config({"in_channels": "auto"}, objective={"input": "label"}),
+            Told(),
+            r"model\.in_channels = auto",
+        ),
+        (
+            config(augment={"field": "label", "mean": "auto"}),
+            Told(),
+            r"augment\.mean = auto.*'label'.*augment\.mean=\[0\.5\]",
+        ),
+    ],
+)
+def test_a_fact_that_the_data_does_not_tell_is_to_be_typed(given, source, line):
+    with pytest.raises(ConfigError, match=rf"^error\[C157\]: {line}"):
+        resolve(given, source)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            config({"num_classes": 6}),
+            r"C154\]: model\.num_classes = 6: x\.h5 has 7 classes; leave it out, or give 7 or more",
+        ),
+        (
+            config(augment={"parts": {"m": {"num_classes": 2}}}),
+            r"C154\]: augment\.parts\.m\.num_classes = 2",
+        ),
+        (
+            config(augment={"mean": [0.1, 0.2], "std": [1.0, 1.0]}),
+            r"C156\]: augment\.mean = .* 2 numbers, 'image' has 3 channels",
+        ),
+        (config(augment={"mean": [0.5], "std": "auto"}), r"C156\]: augment\.mean = \[0\.5\]"),
+    ],
+)
+def test_a_typed_value_that_contradicts_the_data_is_an_error(given, line):
+    with pytest.raises(ConfigError, match=rf"^error\[{line}"):
+        resolve(given, Told())
+
+
+def test_more_classes_than_the_data_has_are_no_contradiction():
+    assert numbers(config({"num_classes": 1000})) == {}
+
+
+def test_a_model_that_fails_with_other_channels_is_told_so():
+    error = wrong_channels(config({"in_channels": 1}), Told(), "expected 1")
+    assert (
+        "error[C155]: model.in_channels = 1: x.h5 has 'image' with 3 channels (expected 1); leave it out"
+        in str(error)
+    )
+    assert wrong_channels(config({"in_channels": 3}), Told(), "expected 1") is None
+
+
+def test_a_store_without_statistics_is_measured_when_they_are_wanted():
+    store = open_store(write_store("old.h5", make_records(20)))
+    with closing(StoreSource(store, make_context())) as source:
+        assert store.manifest.statistics == {}
+        found = numbers(config(augment={"mean": "auto", "std": "auto"}), source)
+        assert found["augment.mean"] == list(statistics_of(store)["image"].mean)
+
+
+def test_synthetic_data_tells_its_own_facts():
+    source = SyntheticSource("train", [2, 5, 5], 4, 100, context=make_context(limit=None))
+    found = numbers(
+        config({"in_channels": "auto", "num_classes": "auto"}, {"mean": "auto", "std": "auto"}),
+        source,
+    )
+    assert (found["model.in_channels"], found["model.num_classes"], len(found["augment.mean"])) == (
+        2,
+        4,
+        2,
+    )
+    np.testing.assert_allclose(found["augment.mean"], [0.5, 0.5], atol=0.05)
+
+
+def test_only_facts_that_are_left_to_the_data_are_wanted():
+    assert is_wanted({"pipeline": [{"params": {"mean": "auto"}}]})
+    assert not is_wanted({"pipeline": [{"params": {"mean": [0.5], "size": "auto"}}]})

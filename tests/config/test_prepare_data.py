@@ -1,0 +1,186 @@
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from paceline_examples.digits_input import DigitsInput
+
+from framework.config.prepare_data import packed_from_others, prepare
+from framework.errors import ConfigError, DataError
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
+from framework.system.lock import locked
+from tests.faults.forked import Command
+
+DIGITS = {"_target_": "paceline_examples.digits_input.DigitsInput"}
+
+
+HDF5 = {"_target_": "framework.store.hdf5_store.HDF5Writer"}
+LMDB = {"_target_": "framework.store.lmdb_store.LMDBWriter"}
+
+
+def splits(tmp_path, writer=HDF5):
+    paths = {split: str(tmp_path / f"{split}.store") for split in ("train", "val")}
+    return {
+        "dataset": str(tmp_path),
+        "data": {**paths, "writer": writer},
+        "prepare": {split: {"input": {**DIGITS, "split": split}} for split in paths},
+    }
+
+
+def packed(config):
+    """What ``prepare`` asks to pack: (split, path)."""
+    asked = []
+    prepare(
+        config,
+        (),
+        lambda source, options, make_writer, path, _: asked.append((source.source.split, path)),
+        print,
+    )
+    return asked
+
+
+def test_everything_that_is_missing_is_packed(tmp_path):
+    config = splits(tmp_path)
+    assert packed(config) == [(split, config["data"][split]) for split in ("train", "val")]
+
+
+@pytest.mark.parametrize(("block", "kind"), [(HDF5, HDF5Writer), (LMDB, LMDBWriter)])
+def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block, kind):
+    made = []
+    prepare(
+        splits(tmp_path, block),
+        (),
+        lambda source, _, make, path, __: made.append(
+            make(path, fields=source.manifest.fields, num_records=1)
+        ),
+        print,
+    )
+    for writer in made:
+        writer.abort()
+    assert [type(writer) for writer in made] == [kind, kind]
+
+
+@pytest.mark.parametrize("dataset", [None, "elsewhere"])
+def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
+    assert packed({**splits(tmp_path), "dataset": dataset}) == []
+
+
+def test_a_folder_for_which_nothing_could_be_packed_is_not_left(tmp_path):
+    def fail(*_):
+        raise DataError(101, "photos", "no such folder", "name one")
+
+    for folder, is_left in ((tmp_path / "new", False), (tmp_path, True)):
+        with pytest.raises(DataError):
+            prepare(splits(folder), (), fail, print)
+        assert folder.exists() == is_left
+
+
+def test_what_was_packed_from_something_else_is_found(tmp_path):
+    config = splits(tmp_path)
+    for path in (config["data"][split] for split in ("train", "val")):
+        pack(
+            Packing(
+                DigitsInput("val"), partial(HDF5Writer, chunk_records=None, compression=None), path
+            )
+        )
+    for name, found in (
+        ("other", 2),
+        ("digits", 0),
+        ("digits/", 0),
+        ("digi", 2),
+        ("sklearn.digits", 2),
+    ):
+        for split in ("train", "val"):
+            config["prepare"][split]["input"] = {**DIGITS, "path": name}
+        assert len(list(packed_from_others(config))) == found, name
+    for split in ("train", "val"):
+        Path(config["data"][split]).write_bytes(b"no store")
+    assert list(packed_from_others(config)) == []
+    assert list(packed_from_others({**config, "prepare": None})) == []
+
+
+def test_data_that_cannot_be_written_is_not_packed(tmp_path):
+    assert packed(splits(tmp_path, writer=None)) == []
+
+
+def test_what_is_there_is_left_alone(tmp_path):
+    config = splits(tmp_path)
+    Path(config["data"]["train"]).write_text("mine")
+    assert [split for split, _ in packed(config)] == ["val"]
+    assert Path(config["data"]["train"]).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prepare": None},
+        {"data": {"train": None, "val": None, "writer": HDF5}},
+        {"prepare": {"train": None}},
+    ],
+)
+def test_nothing_is_packed_where_nothing_is_described(tmp_path, change):
+    assert packed({**splits(tmp_path), **change}) == []
+
+
+def test_what_is_packed_can_be_read(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"].pop("train")
+    made = []
+    prepare(
+        config,
+        (),
+        lambda source, _, make, path, __: made.append(pack(Packing(source, make, path)).manifest),
+        print,
+    )
+    assert made[0].num_records == len(DigitsInput("val").arrays[1])
+    assert Path(config["data"]["val"]).exists()
+
+
+def test_what_prepares_data_is_checked_like_every_part(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"]["train"] = {"input": {"_target_": "os.mkdir", "path": "canary"}}
+    with pytest.raises(
+        ConfigError, match=r"^error\[C105\]: prepare.train.input._target_ = os.mkdir"
+    ):
+        packed(config)
+
+
+def test_what_prepares_data_has_an_input_and_says_how_it_is_packed(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"]["train"] = {**DIGITS, "split": "train"}
+    with pytest.raises(ConfigError, match=r"^error\[C153\]: prepare.train = .*give \{input:"):
+        packed(config)
+
+
+def test_of_two_runs_that_want_the_same_store_one_waits_for_the_other():
+    words = ["train", "recipes=digits", "dataset=packed", "max_steps=1", "sink=[]"]
+    with Command(*words, "hydra.run.dir=one") as one, Command(*words, "hydra.run.dir=two") as two:
+        ends = [one.wait(), two.wait()]
+    assert [done.code for done in ends] == [0, 0], [done.err for done in ends]
+    assert sorted(path.name for path in Path("packed").iterdir()) == ["train.h5", "val.h5"]
+
+
+def test_who_waits_for_a_packer_tells_once_for_whom(tmp_path):
+    config = splits(tmp_path)
+    config["prepare"].pop("val")
+    path, order, told = Path(config["data"]["train"]), [], []
+
+    def hold():
+        with locked(Path(f"{path}.prepare.lock"), RuntimeError):
+            held.set()
+            time.sleep(2)
+            path.write_text("theirs")
+
+    held = threading.Event()
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    prepare(config, (), lambda *_: order.append("packed"), told.append)
+    other.join()
+    assert order == []
+    assert len(told) == 1
+    assert told[0].endswith(f"is packing {path}; waiting for it")

@@ -1,0 +1,139 @@
+import copy
+
+import pytest
+import torch
+
+from framework.config.resume import check_form, check_same, learned
+from framework.contracts.records import Field, Manifest
+from framework.errors import CheckpointError, ConfigError
+
+PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
+CONFIG = {
+    **{name: {"_target_": f"framework.{name}.some.Thing"} for name in PARTS},
+    "seed": 0,
+    "shuffle": True,
+    "last": "short",
+    "limit": None,
+    "clip_norm": None,
+    "ema_decay": None,
+    "epochs": 3,
+    "loader": {},
+    "parallel": {"num_processes": 2},
+}
+MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab")
+
+
+def of(manifest=MANIFEST, batch_size=8, **changes):
+    config = copy.deepcopy(CONFIG)
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            config[key] |= value
+        else:
+            config[key] = value
+    return learned(config, batch_size, manifest)
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"optim": {"lr": 0.2}}, "optim.lr (nothing, now 0.2)"),
+        ({"model": {"_target_": "framework.model.other.Thing"}}, "model._target_"),
+        ({"seed": 1}, "seed (0, now 1)"),
+        ({"shuffle": False}, "shuffle (True, now False)"),
+        ({"batch_size": 16}, "batch_size (8, now 16)"),
+        ({"ema_decay": 0.9}, "ema_decay (None, now 0.9)"),
+        ({"augment": {"steps": [{"p": 0.5}]}}, "augment.steps.0.p (nothing, now 0.5)"),
+        ({"manifest": Manifest(11, {}, ["cat", "dog"], digest="ab")}, "data.records (10, now 11)"),
+        ({"manifest": Manifest(10, {}, ["cat", "cow"], digest="ab")}, "data.classes"),
+        ({"manifest": Manifest(10, {}, ["cat", "dog"], digest="cd")}, "data.digest"),
+    ],
+)
+def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
+    with pytest.raises(CheckpointError) as refused:
+        check_same("run", of(), of(**changed), [])
+    assert f"error[K105]: resume = run: was saved with other values of {word}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"last": "drop"}, "last"),
+        ({"optim": {"scaling": "sqrt"}}, "optim.scaling"),
+        ({"parallel": {"virtual_ranks": 4}}, r"parallel.virtual_ranks \(nothing, now 4\)"),
+    ],
+)
+def test_later_keys_count_where_they_change_something(changed, word):
+    plain = of(optim={"scaling": "none", "reference_batch_size": 8})
+    assert plain == of()
+    with pytest.raises(CheckpointError, match=word):
+        check_same("run", plain, of(**changed), [])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epochs": 9},
+        {"loader": {"depth": 4}},
+        {"parallel": {"num_processes": 4}},
+        {"manifest": Manifest(10, {}, ["cat", "dog"])},
+    ],
+)
+def test_what_cuts_and_carries_is_free(changed):
+    check_same("run", of(), of(**changed), [])
+
+
+@pytest.mark.parametrize(
+    "allow", [["optim.lr", "seed"], ["optim", "seed"], ["seed", "model", "optim"]]
+)
+def test_what_is_allowed_by_name_or_as_a_part_may_differ(allow):
+    check_same("run", of(), of(optim={"lr": 0.2}, seed=1), allow)
+    with pytest.raises(ConfigError, match=r"C102.*resume.allow = \[optm\].*did you mean 'optim'"):
+        check_same("run", of(), of(), [*allow, "optm"])
+
+
+def test_the_way_to_allow_it_is_said_and_is_the_right_one():
+    with pytest.raises(CheckpointError) as refused:
+        check_same("run", of(), of(optim={"lr": 0.2}, seed=1, ema_decay=0.5), ["seed"])
+    allow = str(refused.value).split("resume.allow=[")[1].split("]")[0].split(",")
+    assert sorted(allow) == ["ema_decay", "optim.lr"]
+    check_same("run", of(), of(optim={"lr": 0.2}, ema_decay=0.5), allow)
+
+
+def test_a_longer_name_is_not_a_part():
+    with pytest.raises(CheckpointError):
+        check_same("run", of(), of(optim={"lr_max": 0.2}), ["optim.lr"])
+
+
+def test_no_text_is_kept_since_it_may_be_secret():
+    assert "hunter2" not in str(of(model={"token": "hunter2"}))
+    assert of(model={"token": "hunter2"}) != of(model={"token": "hunter3"})
+
+
+STATE = {
+    "progress": {"step": 3, "epoch": 0, "epoch_step": 3, "scheduled": 3, "missed": 0},
+    "best": {"loss": 0.5, "step": 2},
+    "val": {"loss": 0.5},
+    "optimizer": {"state": {0: {"momentum_buffer": torch.zeros(2), "step": 1, "x": None}}},
+}
+
+
+def test_the_form_of_a_state_passes():
+    check_form(STATE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"progress": {"step": float("inf")}},
+        {"progress": {"step": None}},
+        {"progress": {"step": -1}},
+        {"progress": {"step": True}},
+        {"best": {"accuracy": 0.5, "step": 2}},
+        {"best": {"loss": torch.zeros(0)}},
+        {"val": {"loss": "low"}},
+        {"optimizer": {"state": {0: {"momentum_buffer": "text"}}}},
+    ],
+)
+def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
+    with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+        check_form({**STATE, **changes})

@@ -1,0 +1,330 @@
+import pytest
+
+from framework.config.schema import GROUPS, RULES, check
+from framework.errors import ConfigError
+
+VALUES = {
+    **dict.fromkeys(RULES),
+    "seed": 0,
+    "epochs": 1,
+    "batch_size": 32,
+    "accumulate": 1,
+    "report_every": 10,
+    "shuffle": True,
+    "last": "short",
+    "device": "auto",
+    "search_metric": "loss",
+    "allow_targets": [],
+    "verify": "first_epoch",
+    "clock": True,
+    "channels_last": False,
+    "compile": False,
+    "cuda_graph": False,
+    "on_nan": "stop",
+    "max_skips": 20,
+}
+WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
+ORDER = {"block_records": None, "window_blocks": 1}
+CHECKPOINT = {"every_steps": None, "every_s": 600, "keep": 2}
+RESUME = {"run": None, "auto": False, "allow": []}
+BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
+PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
+DATA = {
+    "source": {"_target_": "framework.data.some.Source"},
+    "train": "train.h5",
+    "val": None,
+    "writer": None,
+}
+CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}}
+
+
+def _workers(**changes):
+    check({**CONFIG, "workers": {**WORKERS, **changes}})
+
+
+def _order(**changes):
+    check({**CONFIG, "order": {**ORDER, **changes}})
+
+
+def test_a_right_configuration_passes():
+    check(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epochs", 0),
+        ("epochs", 1.5),
+        ("epochs", "3"),
+        ("epochs", None),
+        ("epochs", True),
+        ("batch_size", 0),
+        ("batch_size", -4),
+        ("accumulate", 0),
+        ("rank_batch_size", 0),
+        ("limit", 0),
+        ("max_steps", 0),
+        ("seed", -1),
+        ("clip_norm", -0.1),
+        ("clip_norm", "big"),
+        ("shuffle", 1),
+        ("shuffle", "yes"),
+        ("device", None),
+        ("report_every", 0),
+        ("allow_targets", "mypkg"),
+        ("prepare", "digits"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(key, value):
+    with pytest.raises(ConfigError, match=rf"C101.*{key} = "):
+        check({**CONFIG, key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("clip_norm", 1), ("clip_norm", 0.5), ("limit", 5), ("validate_every", 1), ("prepare", {})],
+)
+def test_a_value_that_can_be_passes(key, value):
+    check({**CONFIG, key: value})
+
+
+@pytest.mark.parametrize("key", ["epochs", "shuffle", "seed", "device"])
+def test_a_key_that_is_missing_is_named(key):
+    with pytest.raises(ConfigError, match=rf"C101.*{key} = None"):
+        check({name: value for name, value in CONFIG.items() if name != key})
+
+
+def test_a_mistyped_key_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"C102.*epoch = 3.*did you mean 'epochs'"):
+        check({**CONFIG, "epoch": 3})
+
+
+def test_the_least_value_is_said():
+    with pytest.raises(ConfigError, match="give int, at least 1"):
+        check({**CONFIG, "batch_size": 0})
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "sink"])
+def test_a_group_without_a_choice_is_named(group):
+    with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
+        check({**CONFIG, group: None})
+
+
+def test_a_run_may_have_no_sink():
+    check({**CONFIG, "sink": None})
+    with pytest.raises(ConfigError, match=r"C101.*sink = 3"):
+        check({**CONFIG, "sink": 3})
+
+
+@pytest.mark.parametrize("num", [-1, 1.5, "2", True])
+def test_a_number_of_workers_that_cannot_be_is_named(num):
+    with pytest.raises(ConfigError, match=r"C101.*workers\.num"):
+        _workers(num=num)
+
+
+def test_the_number_of_workers_may_be_left_open():
+    _workers(num=None)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, None, "5", True])
+def test_a_timeout_that_cannot_be_is_named(timeout_s):
+    with pytest.raises(ConfigError, match=r"C101.*workers\.timeout_s"):
+        _workers(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, 300])
+def test_a_timeout_is_in_seconds(timeout_s):
+    _workers(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+def test_processes_may_be_started_in_any_way(method):
+    _workers(kind="process", start_method=method)
+
+
+def test_an_unknown_way_to_start_a_process_is_named():
+    with pytest.raises(ConfigError, match=r"C107.*workers\.start_method = clone"):
+        _workers(kind="process", start_method="clone")
+
+
+def test_a_way_to_start_processes_is_nothing_to_threads():
+    with pytest.raises(
+        ConfigError, match=r"C107.*workers\.start_method = fork.*threads are not started so"
+    ):
+        _workers(kind="thread", start_method="fork")
+
+
+@pytest.mark.parametrize("when", ["never", "", None, True])
+def test_an_unknown_time_to_verify_is_named(when):
+    with pytest.raises(ConfigError, match=r"C1(01|73).*verify = "):
+        check({**CONFIG, "verify": when})
+
+
+@pytest.mark.parametrize("when", ["off", "first_epoch", "always"])
+def test_the_times_to_verify_pass(when):
+    check({**CONFIG, "verify": when})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_records", 0),
+        ("block_records", "8"),
+        ("window_blocks", None),
+        ("window_blocks", True),
+    ],
+)
+def test_a_block_that_cannot_be_is_named(key, value):
+    with pytest.raises(ConfigError, match=rf"C126.*order\.{key} = "):
+        _order(**{key: value})
+
+
+def test_blocks_and_windows_are_counted():
+    _order(block_records=1024, window_blocks=16)
+
+
+def test_an_unknown_key_of_the_order_is_answered_with_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"C102.*order\.block_record.*did you mean 'order\.block_records'"
+    ):
+        _order(block_record=8)
+
+
+def test_an_unknown_kind_of_worker_is_named():
+    with pytest.raises(ConfigError, match=r"C107.*workers\.kind = fiber"):
+        _workers(kind="fiber")
+
+
+def test_an_unknown_key_of_workers_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"C102.*workers\.nums.*did you mean 'workers\.num'"):
+        _workers(nums=1)
+
+
+@pytest.mark.parametrize("value", ["ignore", "", None, True])
+def test_an_unknown_thing_to_do_with_a_bad_step_is_named(value):
+    with pytest.raises(ConfigError, match=r"^error\[C(101|178)\]: on_nan = "):
+        check({**CONFIG, "on_nan": value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("every_steps", 0),
+        ("every_steps", 1.5),
+        ("every_s", 0),
+        ("every_s", "10"),
+        ("every_s", True),
+        ("keep", 0),
+        ("keep", None),
+    ],
+)
+def test_a_time_to_save_that_cannot_be_is_named(key, value):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: checkpoint.{key} = {value}: "):
+        check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("every_steps", 7), ("every_s", None), ("every_s", 0.5), ("keep", 1)]
+)
+def test_times_to_save_pass(key, value):
+    check({**CONFIG, "checkpoint": {**CHECKPOINT, key: value}})
+
+
+@pytest.mark.parametrize("block", ["checkpoint", "resume"])
+def test_an_unknown_key_of_a_block_is_answered(block):
+    with pytest.raises(ConfigError, match=rf"^error\[C102\]: {block}.xyz: no such key"):
+        check({**CONFIG, block: {**CONFIG[block], "xyz": 1}})
+
+
+@pytest.mark.parametrize("value", ["optim.lr", None, [1]])
+def test_what_may_differ_is_a_list_of_keys(value):
+    with pytest.raises(ConfigError, match=r"^error\[C101\]: resume.allow = "):
+        check({**CONFIG, "resume": {**RESUME, "allow": value}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {}},
+        {"optim": {"_target_": 3}},
+        {"sink": {"jsonl": 3}},
+        {"sink": {"x": {}}},
+        {"data": {**DATA, "source": 3}},
+        {"data": {**DATA, "source": None}},
+        {"data": {**DATA, "writer": {}}},
+        {"data": {**DATA, "train": 3}},
+        {"data": {**DATA, "train": None}},
+        {"data": {name: DATA[name] for name in ("source", "train")}},
+    ],
+)
+def test_what_describes_no_part_and_no_path_is_named(changes):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: {next(iter(changes))}\S* = "):
+        check({**CONFIG, **changes})
+
+
+@pytest.mark.parametrize("key", ["prepare", "seed", "debug"])
+def test_a_key_that_was_taken_away_is_named(key):
+    with pytest.raises(ConfigError, match=rf"^error\[C101\]: {key}"):
+        check({name: value for name, value in CONFIG.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 1 << 63}, {"data": {**DATA, "source": {**DATA["source"], "sizes": [1, 1 << 70]}}}],
+)
+def test_whole_numbers_that_no_tensor_holds_are_named(changes):
+    with pytest.raises(ConfigError, match=r"^error\[C101\]: (seed|data.source.sizes.1) = \d+"):
+        check({**CONFIG, **changes})
+
+
+def _virtual(count, processes=1, hosts=1, **changes):
+    block = {
+        **PARTS["parallel"],
+        "virtual_ranks": count,
+        "num_processes": processes,
+        "num_nodes": hosts,
+    }
+    check({**CONFIG, **changes, "parallel": block})
+
+
+@pytest.mark.parametrize(
+    ("count", "processes", "hosts"),
+    [(4, 1, 1), (4, 2, 2), (6, 3, 1), (6, 1, 1), (12, 3, 1), (5, 5, 1)],
+)
+def test_virtual_ranks_that_can_be_dealt_out_pass(count, processes, hosts):
+    _virtual(count, processes, hosts)
+
+
+@pytest.mark.parametrize(
+    ("count", "processes", "hosts"), [(4, 3, 1), (4, 8, 1), (6, 2, 1), (12, 2, 2), (3, 1, 2)]
+)
+def test_virtual_ranks_that_would_be_added_in_another_order_are_refused(count, processes, hosts):
+    with pytest.raises(
+        ConfigError, match=rf"C143.*virtual_ranks = {count}: .* {processes * hosts} processes"
+    ):
+        _virtual(count, processes, hosts)
+
+
+def test_the_numbers_of_processes_that_fit_are_named():
+    with pytest.raises(ConfigError, match="have 1 or 3 or 6 or 12 processes"):
+        _virtual(12, 5)
+
+
+def test_under_a_launcher_its_number_of_processes_counts(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    _virtual(4, processes=2)  # of nobody: not under a launcher
+    monkeypatch.setenv("RANK", "0")
+    _virtual(3, processes=2)
+    with pytest.raises(ConfigError, match="C143"):
+        _virtual(4, processes=2)
+
+
+def test_virtual_ranks_are_the_passes_of_a_step():
+    with pytest.raises(ConfigError, match=r"C144.*accumulate = 2"):
+        _virtual(4, accumulate=2)
+
+
+@pytest.mark.parametrize("count", [0, None, "many", True])
+def test_virtual_ranks_are_a_number(count):
+    with pytest.raises(ConfigError, match=r"C126.*virtual_ranks"):
+        _virtual(count)

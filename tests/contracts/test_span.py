@@ -1,0 +1,126 @@
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import framework.contracts.span
+from framework.contracts.span import IDLE, MOST_RECENT, SPANS, Span, buckets, merged, shares, step_s
+from tests.fakes import span
+
+seconds = st.floats(1e-9, 1e5)
+steps = st.lists(seconds, min_size=1, max_size=200)
+
+
+def nearest_rank(values, share):
+    """The quantile, exactly."""
+    return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+
+
+def counted(*values):
+    """A span that keeps no step as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framework.contracts.span, "MOST_RECENT", 0)
+        return Span() + span(*values)
+
+
+shares_of_steps = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1)
+
+
+@given(steps, shares_of_steps)
+def test_a_quantile_of_the_newest_steps_is_exact(values, share):
+    assert span(*values).quantile_s(share) == nearest_rank(values, share)
+
+
+@given(steps, shares_of_steps)
+def test_a_quantile_of_counted_steps_is_the_exact_one_within_half_a_percent(values, share):
+    assert counted(*values).recent == ()
+    assert counted(*values).quantile_s(share) == pytest.approx(
+        nearest_rank(values, share), rel=0.00505
+    )
+
+
+@given(steps, steps, shares_of_steps)
+def test_counted_and_newest_steps_have_one_quantile(some, others, share):
+    both = counted(*some) + span(*others)
+    assert both.quantile_s(share) == pytest.approx(
+        nearest_rank([*some, *others], share), rel=0.00505
+    )
+
+
+@given(steps)
+def test_the_total_the_mean_and_the_number_of_steps_are_exact(values):
+    for found in (span(*values), counted(*values)):
+        assert (found.total_s, found.num_steps) == (sum(values), len(values))
+        assert found.mean_s == sum(values) / len(values)
+
+
+@given(steps, steps)
+def test_spans_that_are_added_are_those_of_all_steps(some, others):
+    added, whole = counted(*some) + counted(*others), counted(*some, *others)
+    assert (added.counts, added.num_steps) == (whole.counts, whole.num_steps)
+    assert added.total_s == pytest.approx(whole.total_s)
+
+
+def test_adding_changes_neither():
+    some, others = counted(1.0), counted(1.0, 2.0)
+    assert (some + others).num_steps == 3
+    assert (some, others) == (counted(1.0), counted(1.0, 2.0))
+
+
+@given(seconds, seconds)
+def test_longer_is_never_in_an_earlier_bucket(some, others):
+    (one,), (other,) = buckets([some]), buckets([others])
+    assert (one <= other) or some > others
+
+
+@pytest.mark.parametrize("nothing", [0.0, 1e-300, 1e-9, -1e-6])
+def test_what_is_too_short_to_be_seen_is_counted_as_a_nanosecond(nothing):
+    assert counted(nothing).p50_s == pytest.approx(1e-9, rel=0.01)
+
+
+def test_no_steps_have_no_mean_and_no_quantiles():
+    assert (Span().mean_s, Span().p50_s, Span().p90_s) == (0.0, 0.0, 0.0)
+
+
+def test_a_month_of_steps_takes_kilobytes():
+    found = Span()
+    for start in range(0, 200_000, 1000):  # from a microsecond to eight minutes
+        found += span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
+    assert found.num_steps == 200_000
+    assert len(found.recent) <= MOST_RECENT
+    assert sys.getsizeof(found.counts) < 200_000
+
+
+def test_half_and_nine_of_ten():
+    found = span(*[1.0] * 5, *[2.0] * 4, 50.0)
+    assert found.p50_s == pytest.approx(1.0, rel=0.01)
+    assert found.p90_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_merging_keeps_the_order_of_a_step_and_every_name():
+    found = merged(
+        {"report": span(1.0), "mine": span(2.0)},
+        {"wait": span(3.0), "report": span(4.0), IDLE: span(5.0)},
+    )
+    assert list(found) == ["wait", "report", IDLE, "mine"]
+    assert found["report"] == span(1.0, 4.0)
+    assert merged({}, {}) == {}
+
+
+def test_shares_are_of_the_whole_step_and_add_up():
+    found = shares({name: span(float(number)) for number, name in enumerate(SPANS, 1)})
+    assert found["wait"] == pytest.approx(1 / 21)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_where_a_device_works_beside_the_host_only_its_idle_time_is_part_of_the_step():
+    spans = {"wait": span(9.0), "forward": span(6.0), "backward": span(3.0), IDLE: span(1.0)}
+    assert step_s(spans) == 10.0
+    assert shares(spans) == {"wait": 0.9, "forward": 0.6, "backward": 0.3, IDLE: 0.1}
+
+
+def test_nothing_has_no_shares():
+    assert shares({}) == {}
+    assert shares({"wait": Span()}) == {"wait": 0.0}

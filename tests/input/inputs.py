@@ -1,0 +1,68 @@
+"""Inputs that packing is tried on: items from memory, some of them in trouble, in whatever process."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from framework.contracts.records import Chunk, Field, Manifest
+from framework.errors import DataError
+from framework.pack.engine.packing import Packing
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.lmdb_store import LMDBWriter
+
+FIELDS = {
+    "image": Field("uint8", (3, 16, 16)),
+    "bytes": Field("uint8", (3, None, None), "image"),
+    "label": Field("int64", ()),
+}
+FORMATS = {".h5": HDF5Writer, ".lmdb": LMDBWriter}
+COUNT = 4000  # items of some 1.2 kB: five jobs
+
+
+class Input:
+    """``bad``: items that cannot be read; ``deadly``: items whose process is killed, unless it is ``spared``, a process number."""
+
+    def __init__(self, count=COUNT, bad=(), deadly=(), spared=0):
+        self.bad, self.deadly, self.spared = set(bad), set(deadly), spared
+        self.manifest = Manifest(count, FIELDS, ["a", "b", "c"], source="memory")
+
+    def read(self, start, stop):
+        items = np.arange(start, stop)
+        if self.bad & set(items.tolist()):
+            raise DataError(
+                106,
+                f"item {min(self.bad & set(items.tolist()))}",
+                "not a readable image",
+                "mend it",
+            )
+        if self.deadly & set(items.tolist()) and os.getpid() != self.spared:
+            os.kill(os.getpid(), signal.SIGKILL)
+        images = (
+            np.zeros((len(items), 3, 16, 16), np.uint8)
+            + (items % 251).astype(np.uint8)[:, None, None, None]
+        )
+        files = [item.to_bytes(4, "big") * (90 + item % 21) for item in items.tolist()]
+        return Chunk(
+            {"image": images, "bytes": files, "label": items % 3}, [f"k{item}" for item in items]
+        )
+
+    def name(self, index):
+        return f"item {index}"
+
+
+def packing(path="x.h5", source=None, **options):
+    """A Packing into the format that the path's ending names; folders of files: ``one_file=False``."""
+    suffix = Path(path).suffix
+    return Packing(source or Input(), FORMATS[suffix], path, suffix=suffix, **options)
+
+
+def content(path):
+    """The bytes of a file, or of every file in a folder, by name."""
+    path = Path(path)
+    return (
+        path.read_bytes()
+        if path.is_file()
+        else {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*"))}
+    )

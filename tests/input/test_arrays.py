@@ -1,0 +1,210 @@
+import contextlib
+import pickle
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import DataError
+from framework.input.arrays import ArraysInput, check_same_length
+
+X = np.random.default_rng(0).random((6, 2, 3)).astype(np.float32)
+LABEL = np.array([0, 2, 1, 0, 2, 2])
+
+
+def _save(**arrays):
+    np.savez("x.npz", **arrays)
+    return ArraysInput("x.npz", None)
+
+
+def _records(source):
+    return source.read(0, source.manifest.num_records).records
+
+
+def test_every_array_is_a_field():
+    source = _save(x=X, label=LABEL)
+    assert {name: (field.dtype, field.shape) for name, field in source.manifest.fields.items()} == {
+        "x": ("float32", (2, 3)),
+        "label": ("int64", ()),
+    }
+    assert source.manifest.num_records == 6
+    records, keys = source.read(1, 4)
+    assert np.array_equal(records["x"], X[1:4])
+    assert records["label"].tolist() == [2, 1, 0]
+    assert keys == ["1", "2", "3"]
+
+
+def test_one_npy_file_is_one_field_named_by_the_file():
+    np.save("signal.npy", X)
+    source = ArraysInput("signal.npy", None)
+    assert list(source.manifest.fields) == ["signal"]
+    assert np.array_equal(_records(source)["signal"], X)
+
+
+@pytest.mark.parametrize(
+    ("label", "classes"),
+    [
+        (LABEL, ["0", "1", "2"]),
+        (LABEL * 0.5, []),
+        (LABEL - 1, []),
+        (LABEL.reshape(6, 1), []),
+        (LABEL.astype(np.uint8), ["0", "1", "2"]),
+    ],
+)
+def test_an_integer_label_gives_the_classes(label, classes):
+    assert _save(x=X, label=label).manifest.classes == classes
+
+
+def test_the_classes_can_be_named():
+    np.savez("x.npz", label=LABEL)
+    assert ArraysInput("x.npz", ["a", "b", "c", "d"]).manifest.classes == ["a", "b", "c", "d"]
+    with pytest.raises(DataError, match=r"D161.*label 2.*names 2"):
+        _ = ArraysInput("x.npz", ["a", "b"]).manifest
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_foreign_byte_order_and_layout_are_read_as_the_same_numbers(save):
+    save("x.npz", big=X.astype(">f4"), turned=np.asfortranarray(X))
+    found = _records(ArraysInput("x.npz", None))
+    assert np.array_equal(found["big"], X)
+    assert np.array_equal(found["turned"], X)
+    assert found["big"].dtype == np.dtype("=f4")
+
+
+def test_what_is_not_compressed_is_not_loaded():
+    np.savez("x.npz", x=X)
+    np.save("x.npy", X)
+    for name in ("x.npz", "x.npy"):
+        assert not ArraysInput(name, None).arrays["x"].flags.owndata
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(DataError, match=r"D101.*gone\.npz"):
+        _ = ArraysInput("gone.npz", None).manifest
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy"])
+@pytest.mark.parametrize("data", [b"", b"just text", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])
+def test_a_file_that_holds_no_arrays_is_named(name, data):
+    Path(name).write_bytes(data)
+    with pytest.raises(DataError, match=rf"D112.*{name}"):
+        _ = ArraysInput(name, None).manifest
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_a_truncated_file_is_named(save, part):
+    save("x.npz", x=X, label=LABEL)
+    data = Path("x.npz").read_bytes()
+    Path("x.npz").write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(DataError, match=r"D112.*x\.npz"):
+        _ = ArraysInput("x.npz", None).manifest
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_with_flipped_bytes_is_named(save):
+    save("x.npz", x=np.random.default_rng(0).random(1000))
+    data = bytearray(Path("x.npz").read_bytes())
+    data[2000:2100] = bytes(100)
+    Path("x.npz").write_bytes(data)
+    with pytest.raises(DataError, match=r"D112.*x\.npz"):
+        _ = ArraysInput("x.npz", None).manifest
+
+
+@pytest.mark.parametrize(
+    "x", [np.array([{}, {}]), np.array(["a", "b"]), np.array(3), np.ones(2, np.longdouble)]
+)
+def test_what_cannot_be_records_is_named(x):
+    np.savez("x.npz", x=x)
+    with pytest.raises(DataError, match=r"D112.*x\.npz"):
+        _ = ArraysInput("x.npz", None).manifest
+
+
+def test_nothing_is_unpickled():
+    np.save("x.npy", np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match=r"D112.*x\.npy"):
+        _ = ArraysInput("x.npy", None).manifest
+
+
+@pytest.mark.parametrize("arrays", [{"x": X, "label": LABEL[:5]}, {"x": X[:0]}])
+def test_arrays_without_one_common_length_are_named(arrays):
+    with pytest.raises(DataError, match=r"D111.*x\.npz"):
+        _ = _save(**arrays).manifest
+
+
+@pytest.mark.parametrize("lengths", [{"x": 1, "y": 2}, {"x": 0}, {"x": 0, "y": 0}, {}])
+def test_one_length_is_wanted(lengths):
+    with pytest.raises(DataError, match=r"D111.*x\.npz"):
+        check_same_length("x.npz", lengths)
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy warns of headers as Python 2 wrote them
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([np.savez, np.savez_compressed]),
+    st.integers(0, 800),
+    st.binary(min_size=1, max_size=6),
+)
+def test_a_changed_file_gives_records_or_one_error(save, place, change):
+    save("x.npz", x=X, label=LABEL)
+    data = bytearray(Path("x.npz").read_bytes())
+    data[place : place + len(change)] = change
+    Path("x.npz").write_bytes(data)
+    with contextlib.suppress(DataError):  # any other exception fails
+        _records(ArraysInput("x.npz", None))
+
+
+def test_it_reads_the_same_in_another_process():
+    source = _save(x=X, label=LABEL)
+    _ = source.manifest
+    assert len(pickle.dumps(source)) < 200
+    assert np.array_equal(pickle.loads(pickle.dumps(source)).read(2, 4).records["x"], X[2:4])
+    assert source.name(3) == "x.npz: record 3"
+
+
+def _hdf5(**datasets):
+    with h5py.File("x.h5", "w") as file:
+        for name, values in datasets.items():
+            file[name.replace("__", "/")] = values
+    return "x.h5"
+
+
+def test_datasets_of_an_hdf5_file_are_fields():
+    source = ArraysInput(_hdf5(train__x=X.astype(">f4"), train__label=LABEL), None)
+    records = pickle.loads(pickle.dumps(source)).read(1, 4).records
+    assert np.array_equal(records["x"], X[1:4])
+    assert (records["x"].dtype, records["label"].tolist()) == (np.float32, [2, 1, 0])
+    assert source.manifest.classes == ["0", "1", "2"]
+
+
+def test_fields_choose_and_name_arrays():
+    source = ArraysInput(
+        _hdf5(train__x=X, test__x=X[:2], test__label=LABEL[:2]),
+        None,
+        {"image": "test/x", "label": "test/label"},
+    )
+    assert (source.manifest.num_records, list(source.manifest.fields)) == (2, ["image", "label"])
+    np.savez("y.npz", a=X, b=LABEL)
+    assert list(ArraysInput("y.npz", None, {"label": "b"}).manifest.fields) == ["label"]
+
+
+def test_a_field_that_is_no_array_is_named():
+    with pytest.raises(DataError, match=r"D112.*has no array y, but label, x"):
+        _ = ArraysInput(_hdf5(x=X, label=LABEL), None, {"image": "y"}).manifest
+
+
+def test_datasets_of_one_name_must_be_chosen():
+    with pytest.raises(DataError, match=r"D163.*test/x, train/x.*input\.fields"):
+        _ = ArraysInput(_hdf5(train__x=X, test__x=X), None).manifest
+
+
+def test_a_dataset_that_leads_to_another_file_is_not_read():
+    _hdf5(x=X)
+    with h5py.File("y.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("x.h5", "x")
+        file.create_dataset("z", (2,), "f4", external=[("secret", 0, 8)])
+    with pytest.raises(DataError, match=r"D112.*no dataset of numbers"):
+        _ = ArraysInput("y.h5", None).manifest

@@ -1,0 +1,99 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from framework.errors import DataError
+from framework.input.file_items import find_files, named_files, read_file
+
+HARD_NAMES = [
+    "e\u0301.jpg",
+    "\u00e9.jpg",
+    "\U0001f600.jpg",
+    "\u202egpj.jpg",
+    "two\nlines.jpg",
+    "n" * 251 + ".jpg",
+    os.fsdecode(b"\xff\xfe.jpg"),
+]
+
+
+def _write(*names):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(os.fsencode(name))
+
+
+def test_files_come_in_byte_order_at_any_depth():
+    _write("in/b/2.jpg", "in/b/10.jpg", "in/a/x/1.JPG", "in/B.jpg", "in/a.txt")
+    assert find_files("in", (".jpg",)) == (["B.jpg", "a/x/1.JPG", "b/10.jpg", "b/2.jpg"], 0)
+
+
+def test_the_order_of_the_file_system_does_not_matter(monkeypatch):
+    _write(*(f"in/{number % 3}/{number}.jpg" for number in range(20)))
+    expected, scandir = find_files("in"), os.scandir
+
+    class Backwards(list):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(os, "scandir", lambda path: Backwards(list(scandir(path))[::-1]))
+    assert find_files("in") == expected
+
+
+def test_any_name_survives():
+    _write(*(f"in/{name}" for name in HARD_NAMES))
+    found = find_files("in").names
+    assert {os.fsencode(name) for name in found} == {os.fsencode(name) for name in HARD_NAMES}
+    assert all(read_file(f"in/{name}") == os.fsencode(f"in/{name}") for name in found)
+
+
+def test_links_and_special_files_are_left_out_and_never_opened():
+    _write("in/a.jpg", "outside/b.jpg")
+    os.symlink("../outside/b.jpg", "in/link.jpg")
+    os.symlink("../outside", "in/folder")
+    os.symlink(".", "in/loop")
+    os.symlink("nowhere", "in/dangling.jpg")
+    os.mkfifo("in/pipe.jpg")  # to open it would wait for ever
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("in/socket.jpg")
+        found = find_files("in", (".jpg",))
+    assert found == (["a.jpg"], 6)
+    assert found.note == " (6 links and special files left out)"
+
+
+def test_a_pipe_is_not_opened_even_when_it_is_named():
+    os.mkfifo("pipe")
+    with pytest.raises(DataError, match=r"D101.*pipe: not a regular file"):
+        read_file("pipe")
+
+
+@pytest.mark.parametrize("name", ["gone", "folder", "zero\0byte", "n" * 300, os.fsdecode(b"\xff")])
+def test_what_cannot_be_read_is_named(name):
+    Path("folder").mkdir()
+    with pytest.raises(DataError, match="D101"):
+        read_file(name)
+
+
+@pytest.mark.parametrize("find", [find_files, named_files])
+def test_a_missing_folder_is_named(find):
+    with pytest.raises(DataError, match=r"D101.*gone"):
+        find("gone")
+
+
+def test_a_path_is_a_file_a_folder_or_a_pattern():
+    _write("in/b.tar", "in/a.tar", "in/c.txt", "in/deep/d.tar")
+    os.symlink("a.tar", "in/link.tar")
+    assert named_files("in/c.txt", (".tar",)) == ["in/c.txt"]
+    assert named_files("in", (".tar",)) == ["in/a.tar", "in/b.tar", "in/deep/d.tar"]
+    assert named_files("in/*.tar") == ["in/a.tar", "in/b.tar", "in/link.tar"]
+    assert named_files("in/**/d.tar") == ["in/deep/d.tar"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file():
+    _write("x[1]*.tar", "x1.tar")
+    assert named_files("x[1]*.tar") == ["x[1]*.tar"]

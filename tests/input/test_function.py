@@ -1,0 +1,146 @@
+import importlib.util
+import pickle
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.errors import ConfigError, DataError
+from framework.input.function import FunctionInput
+from tests.contract.cases import jpeg
+
+
+def chunks(item, size=2):
+    """``item`` numbers, in chunks."""
+    for start in range(0, item - size + 1, size):
+        yield {"x": np.arange(start, start + size, dtype=np.float32), "number": start}
+
+
+def of_file(path):
+    data = Path(path).read_bytes()
+    return {"image": memoryview(data), "label": len(data) % 2}
+
+
+def odd(item):
+    """What no packing should stop at, or stop with one line."""
+    cases = {
+        "raise": lambda: 1 // 0,
+        "late": lambda: (chunk if chunk["number"] < 2 else 1 // 0 for chunk in chunks(6)),
+        "none": lambda: None,
+        "number": lambda: [5],
+        "text": lambda: [{"x": "words", "number": 0}],
+        "fields": lambda: [{"x": np.zeros(2, np.float32)}],
+        "shape": lambda: [{"x": np.zeros(3, np.float32), "number": 0}],
+        "bytes": lambda: [{"x": b"1", "number": 0}],
+        "data": lambda: (_ for _ in ()).throw(DataError(106, "there", "is bad", "mend it")),
+        "good": lambda: chunks(2),
+    }
+    return cases[item]()
+
+
+def _input(call=chunks, path=None, items=None, classes=None):
+    return FunctionInput(f"mine.{getattr(call, '__name__', 'f')}", call, path, items, classes)
+
+
+def test_an_item_gives_zero_or_more_records():
+    records, keys = _input(items=[4, 1, 2]).read(0, 3)
+    assert records["x"].tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert records["number"].tolist() == [0, 2, 0]
+    assert keys == ["4", "4#1", "2"]
+
+
+def test_items_that_give_nothing_give_an_empty_chunk_of_the_same_fields():
+    records, keys = _input(items=[1, 4]).read(0, 1)
+    assert (records["x"].shape, records["x"].dtype, keys) == ((0, 2), np.float32, [])
+
+
+def test_a_number_of_items_counts_from_zero():
+    source = _input(items=5)
+    assert source.manifest.num_records == 5
+    assert source.read(0, 5).keys == ["2", "3", "4", "4#1"]
+
+
+def test_files_are_items_and_bytes_are_images():
+    Path("in/a").mkdir(parents=True)
+    for number in range(3):
+        Path(f"in/a/{number}.jpg").write_bytes(jpeg(number))
+    source = _input(of_file, path="in", classes=["even", "odd"])
+    records, keys = source.read(0, 3)
+    assert keys == ["a/0.jpg", "a/1.jpg", "a/2.jpg"]
+    assert records["image"] == [jpeg(0), jpeg(1), jpeg(2)]
+    assert records["label"].tolist() == [len(jpeg(number)) % 2 for number in range(3)]
+    assert (source.manifest.classes, source.manifest.fields["image"].encoding) == (
+        ["even", "odd"],
+        "image",
+    )
+    assert _input(of_file, path="in/*/[12].jpg").read(0, 2).keys == ["in/a/1.jpg", "in/a/2.jpg"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ones(2, dtype=torch.int32), [1, 1], np.ones(2, ">i4"), np.ones((2, 2), "i4", "F")[0]],
+)
+def test_tensors_lists_and_any_layout_are_arrays(value):
+    records, _ = _input(lambda _: [{"x": value}], items=1).read(0, 1)
+    assert records["x"].tolist() == [[1, 1]]
+    assert records["x"].dtype.isnative
+
+
+def test_arguments_can_be_given():
+    assert _input(partial(chunks, size=3), items=[6]).read(0, 1).records["x"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (
+            "raise",
+            r"U100.*test_function\.py:\d+: in odd\..*: ZeroDivisionError: integer division.* \(raise\)",
+        ),
+        ("late", r"U100.*in odd\..*: ZeroDivisionError: .*\(late\)"),
+        ("none", r"D168.*none: mine\.odd raised TypeError"),
+        ("number", r"D168.*number"),
+        ("text", r"D167.*text: x: is <U5"),
+        ("fields", r"D167.*fields has the fields x, the first record number, x"),
+        ("shape", r"D167.*shape: x: is float32 \(3,\), the first record's is float32 \(2,\)"),
+        ("bytes", r"D167.*bytes: x: is bytes"),
+        ("data", r"D106.*there: is bad"),
+    ],
+)
+def test_a_bad_item_is_named_with_what_went_wrong(item, words):
+    source = _input(odd, items=["good", item])
+    with pytest.raises(DataError, match=words.replace(" has", ".*has")):
+        source.read(1, 2)
+
+
+def test_a_bad_first_item_does_not_hide_the_fields():
+    assert list(_input(odd, items=["raise", "good"]).manifest.fields) == ["x", "number"]
+
+
+def test_no_record_at_all_is_an_error():
+    with pytest.raises(DataError, match=r"D110.*no item gives a record"):
+        _ = _input(items=[1, 1]).manifest
+
+
+@pytest.mark.parametrize(("path", "items"), [(None, None), ("in", [1])])
+def test_either_files_or_items_are_given(path, items):
+    with pytest.raises(ConfigError, match=r"C163.*input\.path, input\.items"):
+        _input(path=path, items=items)
+
+
+@pytest.mark.parametrize(
+    ("path", "items", "number"),
+    [(None, [], 110), (None, 0, 110), ("gone", None, 101), (".", None, 101)],
+)
+def test_no_items_are_an_error(path, items, number):
+    Path("empty").mkdir()
+    with pytest.raises(DataError, match=f"D(110|{number})"):
+        _ = _input(path=path, items=items).manifest
+
+
+def test_it_reads_the_same_in_another_process():
+    assert importlib.util.find_spec(chunks.__module__)
+    source = _input(partial(chunks, size=2), items=[4])
+    assert str(pickle.loads(pickle.dumps(source)).read(0, 1)) == str(source.read(0, 1))

@@ -1,0 +1,133 @@
+import contextlib
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import DataError
+from framework.input.idx import IdxInput, read_idx
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
+LABELS = np.array([3, 0, 9, 1, 1], np.uint8)
+
+
+def _idx(array, kind=8):
+    return (
+        bytes([0, 0, kind, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
+
+
+def _write(name, data, zipped=False):
+    Path(name).write_bytes(gzip.compress(data) if zipped else data)
+    return name
+
+
+def _input(images=IMAGES, labels=LABELS):
+    return IdxInput(_write("images", _idx(images)), _write("labels", _idx(labels), zipped=True))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_array_comes_back_zipped_or_not(zipped):
+    assert np.array_equal(read_idx(_write("x", _idx(IMAGES), zipped)), IMAGES)
+
+
+def test_images_and_labels_become_records():
+    source = _input()
+    records, keys = source.read(1, 4)
+    assert keys == ["1", "2", "3"]
+    assert np.array_equal(records["image"], IMAGES[1:4, None])
+    assert records["label"].tolist() == [0, 9, 1]
+    assert records["label"].dtype == np.int64
+
+
+def test_the_manifest_tells_what_will_be_read():
+    manifest = _input().manifest
+    assert manifest.fields["image"].shape == (1, 4, 3)
+    assert manifest.num_records == 5
+    assert manifest.classes == [str(number) for number in range(10)]
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(DataError, match=r"D101.*gone"):
+        read_idx("gone")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\x00\x00\x08",
+        b"just text, long enough",
+        _idx(IMAGES, kind=13),
+        b"\x01" + _idx(IMAGES)[1:],
+        b"\x00\x00\x08\xff" + bytes(9),
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_is_no_idx_file_of_bytes_is_named(data, zipped):
+    with pytest.raises(DataError, match=r"D113.*x: not an IDX file"):
+        read_idx(_write("x", data, zipped))
+
+
+@pytest.mark.parametrize("data", [_idx(IMAGES)[:-1], _idx(IMAGES)[:20], _idx(IMAGES) + b"x"])
+def test_a_file_of_another_length_than_it_says_is_named(data):
+    with pytest.raises(DataError, match=r"D113.*x: truncated: \(5, 4, 3\) wants 60 bytes"):
+        read_idx(_write("x", data))
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.95])
+def test_a_truncated_zipped_file_is_named(part):
+    data = gzip.compress(_idx(IMAGES))
+    with pytest.raises(DataError, match=r"D113.*x"):
+        read_idx(_write("x", data[: int(len(data) * part)]))
+
+
+def test_a_zipped_file_with_flipped_bytes_is_named():
+    data = bytearray(gzip.compress(_idx(IMAGES)))
+    data[15:40] = bytes(25)
+    with pytest.raises(DataError, match=r"D113.*x"):
+        read_idx(_write("x", bytes(data)))
+
+
+def test_a_folder_is_named():
+    Path("x").mkdir()
+    with pytest.raises(DataError, match=r"D113.*x"):
+        read_idx("x")
+
+
+def test_images_and_labels_that_were_swapped_are_named():
+    source = IdxInput(_write("labels", _idx(LABELS)), _write("images", _idx(IMAGES)))
+    with pytest.raises(DataError, match=r"D113.*images first, then labels"):
+        _ = source.manifest
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_other_numbers_of_images_than_of_labels_are_named(count):
+    with pytest.raises(DataError, match=r"D111.*images"):
+        _ = _input(images=IMAGES[:count]).manifest
+
+
+def test_it_reads_the_same_in_another_process():
+    source = _input()
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(source)).read(2, 4).records["image"],
+        source.read(2, 4).records["image"],
+    )
+    assert source.name(3) == "images: record 3"
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.booleans(), st.integers(0, 80), st.binary(min_size=1, max_size=6))
+def test_a_changed_file_gives_an_array_or_one_error(zipped, place, change):
+    data = bytearray(gzip.compress(_idx(IMAGES)) if zipped else _idx(IMAGES))
+    data[place : place + len(change)] = change
+    with contextlib.suppress(DataError):  # any other exception fails
+        assert read_idx(_write("x", bytes(data))).dtype == np.uint8

@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError, DataError
+from framework.input.label import (
+    check_classes,
+    class_in,
+    class_pattern,
+    number_classes,
+    numbered_classes,
+)
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_names_are_numbered_in_byte_order_whatever_theirs_is(names):
+    numbers, classes = number_classes(names, None, "x")
+    assert [classes[number] for number in numbers] == names
+    assert number_classes(names[::-1], None, "x")[1] == classes
+
+
+def test_given_classes_keep_their_numbers_though_one_is_missing():
+    assert number_classes(["dog", "cat"], ["cat", "cow", "dog"], "x") == (
+        [2, 0],
+        ["cat", "cow", "dog"],
+    )
+
+
+def test_names_that_the_given_classes_lack_are_listed():
+    with pytest.raises(
+        DataError, match=r"D161.*x: 12 classes are not in input.classes: 00, 01.*09, \.\.\."
+    ):
+        number_classes([f"{number:02d}" for number in range(12)], ["a"], "x")
+
+
+def test_a_class_given_twice_is_named():
+    with pytest.raises(ConfigError, match=r"C161.*a twice"):
+        check_classes((), ["a", "b", "a"], "x")
+
+
+def test_numbers_may_be_named():
+    assert numbered_classes(2, None, "x") == ["0", "1", "2"]
+    assert numbered_classes(1, ["a", "b", "c"], "x") == ["a", "b", "c"]
+    with pytest.raises(DataError, match=r"D161.*x: has label 3, but input.classes names 2"):
+        numbered_classes(3, ["a", "b"], "x")
+
+
+@pytest.mark.parametrize("largest", [-1, 2**62])
+def test_numbers_that_number_no_classes_name_none(largest):
+    assert numbered_classes(largest, None, "x") == []
+
+
+def test_a_pattern_finds_the_class_in_a_name():
+    assert class_in("n02101006_Gordon.JPEG", class_pattern(r"^(n\d+)_"), "x") == "n02101006"
+    with pytest.raises(DataError, match=r"D162.*here: no class in 'dog'"):
+        class_in("dog", class_pattern(r"^(n\d+)_"), "here")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("(", "not a regular expression"), ("n", "0 groups"), ("(a)(b)", "2 groups")],
+)
+def test_a_pattern_has_one_group(pattern, words):
+    with pytest.raises(ConfigError, match=rf"C160.*{words}"):
+        class_pattern(pattern)

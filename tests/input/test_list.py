@@ -1,0 +1,257 @@
+import contextlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError, DataError, PacelineError
+from framework.input.list import ListInput
+from tests.contract.cases import jpeg
+from tests.faults.forked import paceline
+
+CSV = "image,label\n1.jpg,dog\n2.jpg,cat\n"
+
+
+def _input(text, name="in/list.csv", columns=None, **options):
+    Path("in").mkdir(exist_ok=True)
+    for number in range(4):
+        Path(f"in/{number}.jpg").write_bytes(jpeg(number))
+    Path(name).write_bytes(text if isinstance(text, bytes) else os.fsencode(text))
+    usual = {
+        "header": True,
+        "root": None,
+        "allow_outside": False,
+        "classes": None,
+        "label_pattern": None,
+    }
+    return ListInput(name, columns=columns, **{**usual, **options})
+
+
+def _all(source):
+    return source.read(0, source.manifest.num_records)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CSV,
+        CSV.replace("\n", "\r\n"),
+        "\ufeff" + CSV,
+        CSV.replace("\n", "\n\n"),
+        '"image","label"\n"1.jpg","dog"\n"2.jpg",cat\n',
+    ],
+)
+def test_rows_become_records_in_the_tables_order(text):
+    source = _input(text)
+    records, keys = _all(source)
+    assert (keys, source.manifest.classes) == (["1.jpg", "2.jpg"], ["cat", "dog"])
+    assert records["image"] == [jpeg(1), jpeg(2)]
+    assert records["label"].tolist() == [1, 0]
+
+
+def test_columns_choose_by_name_and_the_others_are_left():
+    source = _input(
+        "id,file,angle,count\n7,1.jpg,0.5,3\n8,0.jpg,-1e3,-4\n",
+        columns={"image": "path:file", "angle": "float", "n": "int:count"},
+    )
+    records, keys = _all(source)
+    assert keys == ["1.jpg", "0.jpg"]
+    assert (records["angle"].tolist(), records["angle"].dtype) == ([0.5, -1000], np.float32)
+    assert (records["n"].tolist(), records["n"].dtype) == ([3, -4], np.int64)
+
+
+def test_without_a_header_columns_are_numbered():
+    source = _input(
+        "dog\t1.jpg\ncat\t2.jpg\n",
+        "in/list.tsv",
+        {"image": "path:1", "label": "class:0"},
+        header=False,
+    )
+    assert _all(source).keys == ["1.jpg", "2.jpg"]
+    assert source.manifest.classes == ["cat", "dog"]
+
+
+def test_without_a_header_columns_stand_in_their_order():
+    assert _all(_input("1.jpg,dog\n", header=False)).keys == ["1.jpg"]
+
+
+def test_an_scp_file_has_keys_and_paths():
+    source = _input("utt1 1.jpg\nutt2\t two words.jpg \r\n\n", "in/wav.scp")
+    Path("in/two words.jpg").write_bytes(jpeg(5))
+    records, keys = _all(source)
+    assert keys == ["utt1", "utt2"]
+    assert records == {"image": [jpeg(1), jpeg(5)]}
+
+
+def test_arrays_are_records_too():
+    source = _input("x,label\na.npy,1\nb.npy,0\n", columns={"x": "path", "label": "int"})
+    for name in "ab":
+        np.save(f"in/{name}.npy", np.full((2, 3), ord(name), np.float32))
+    assert _all(source).records["x"][:, 0, 0].tolist() == [97, 98]
+    assert source.manifest.classes == ["0", "1"]
+
+
+def test_a_pattern_finds_the_class_in_the_path():
+    source = _input(
+        "image\nn02_dog.jpg\nn01_cat.jpg\n",
+        columns={"image": "path", "label": "class:image"},
+        label_pattern=r"^(n\d+)_",
+    )
+    for name in ("n01_cat", "n02_dog"):
+        Path(f"in/{name}.jpg").write_bytes(jpeg(0))
+    assert _all(source).records["label"].tolist() == [1, 0]
+
+
+def test_given_classes_keep_their_numbers():
+    assert _all(_input(CSV, classes=["ant", "dog", "cat"])).records["label"].tolist() == [1, 2]
+
+
+def test_integer_labels_are_kept_as_they_are():
+    source = _input("image,label\n1.jpg,10\n2.jpg, 2\n0.jpg,0\n")
+    assert _all(source).records["label"].tolist() == [10, 2, 0]
+    assert source.manifest.classes == [str(number) for number in range(11)]
+
+
+def test_numbers_with_zeros_before_them_are_names():
+    source = _input("image,label\n1.jpg,010\n2.jpg,002\n")
+    assert (_all(source).records["label"].tolist(), source.manifest.classes) == (
+        [1, 0],
+        ["002", "010"],
+    )
+
+
+@pytest.mark.parametrize("label", ["-1", "100000", "9" * 30, "9" * 5000])
+def test_an_integer_that_numbers_no_class_is_named_with_its_line(label):
+    with pytest.raises(DataError, match=r"D162.*line 3: the label .* numbers no class"):
+        _ = _input(f"image,label\n1.jpg,0\n2.jpg,{label}\n").manifest
+
+
+def test_given_classes_name_integer_labels():
+    source = _input("image,label\n1.jpg,1\n2.jpg,0\n", classes=["cat", "dog", "emu"])
+    assert (_all(source).records["label"].tolist(), source.manifest.classes) == (
+        [1, 0],
+        ["cat", "dog", "emu"],
+    )
+
+
+def test_integers_that_are_given_as_names_are_names():
+    source = _input("image,label\n1.jpg,10\n2.jpg,2\n", classes=["10", "2"])
+    assert _all(source).records["label"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (("10", "2"), "labels: numbers as they are, 0 to 10"),
+        (("dog", "cat"), "labels: 0 = cat, 1 = dog"),
+    ],
+)
+def test_packing_prints_which_number_stands_for_which_class(labels, line):
+    _input(
+        "image,label\n" + "".join(f"{number}.jpg,{label}\n" for number, label in enumerate(labels))
+    )
+    done = paceline("pack", "input=list", "input.path=in/list.csv", "output.path=x.h5", "workers=0")
+    assert line in done.err.splitlines(), done.err
+
+
+def test_a_path_may_stand_in_several_rows():
+    assert _all(_input("image,label\n1.jpg,a\n1.jpg,a\n")).keys == ["1.jpg", "1.jpg"]
+
+
+def test_a_key_may_not():
+    with pytest.raises(DataError, match=r"D163.*line 3: key 'a' is in line 1 too"):
+        _ = _input("a 1.jpg\nb 2.jpg\na 2.jpg\n", "in/wav.scp").manifest
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.jpg", "/etc/hostname", "x/../../outside.jpg", "1.jpg\0"]
+)
+def test_paths_out_of_the_root_are_refused(path):
+    with pytest.raises(DataError, match=r"D165.*line 3.*not under.*allow_outside"):
+        _ = _input(f"image,label\n1.jpg,a\n{path},b\n").manifest
+
+
+def test_a_link_out_of_the_root_is_not_opened():
+    source = _input("image,label\n1.jpg,a\nlink.jpg,b\n")
+    Path("secret.jpg").write_bytes(jpeg(9))
+    os.symlink("../secret.jpg", "in/link.jpg")
+    with pytest.raises(DataError, match=r"D165.*line 3.*secret\.jpg' is not under"):
+        source.read(0, 2)
+
+
+def test_paths_out_of_the_root_can_be_allowed():
+    source = _input("image,label\n../a.jpg,x\n", allow_outside=True)
+    Path("a.jpg").write_bytes(jpeg(7))
+    assert _all(source).records["image"] == [jpeg(7)]
+
+
+def test_paths_are_under_another_root_where_one_is_given():
+    Path("images").mkdir()
+    Path("images/1.jpg").write_bytes(jpeg(8))
+    assert _all(_input("image,label\n1.jpg,x\n", root="images")).records["image"] == [jpeg(8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image,class\n1.jpg,a\n", r"D164.*has the column 'label' 0 times: image, class"),
+        ("image,image,label\n1.jpg,2.jpg,a\n", r"D164.*'image' 2 times"),
+        ("image,label\n1.jpg\n", r"D164.*line 2: has 1 columns, 2 are wanted"),
+        ('image,label\n"1.jpg,a\n', r"D164.*not a table"),
+        ("image,label\n", r"D110.*no row"),
+        ("", r"D164.*0 times"),
+        ("image,label\n1.jpg,\n", r"D162.*line 2: no class in ''"),
+        ("image,label\ngone.jpg,a\n", r"D101.*in/gone\.jpg"),
+    ],
+)
+def test_what_is_no_such_table_is_named(text, words):
+    with pytest.raises(DataError, match=words):
+        _ = _input(text).manifest
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("int", "1.5"), ("int", "x"), ("float", "nan"), ("float", ""), ("int", "9" * 30)],
+)
+def test_what_is_no_number_is_named(kind, text):
+    with pytest.raises(DataError, match=r"D162.*line 2"):
+        _ = _input(f"image,n\n1.jpg,{text}\n", columns={"image": "path", "n": kind}).manifest
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"image": "file"}, {"image": "path", "kind": "class"}, {"n": "int"}, ["image"], "image"],
+)
+def test_columns_that_cannot_be_are_refused(columns):
+    with pytest.raises(ConfigError, match=r"C162.*input\.columns"):
+        _input(CSV, columns=columns)
+
+
+def test_a_column_without_a_name_must_be_numbered():
+    with pytest.raises(ConfigError, match=r"C162.*'file' is not a number"):
+        _input(CSV, header=False, columns={"image": "path:file"})
+
+
+def test_a_command_in_an_scp_file_is_never_run():
+    with pytest.raises(DataError, match=r"D164.*line 1: is a command"):
+        _ = _input("a touch canary |\n", "in/wav.scp").manifest
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(st.binary(), st.text().map(lambda text: ("image,label\n" + text).encode())),
+    st.sampled_from(["csv", "tsv", "scp"]),
+)
+def test_any_table_gives_records_or_one_error(text, suffix):
+    with contextlib.suppress(PacelineError):  # any other exception fails
+        _all(_input(text, f"in/list.{suffix}"))
+
+
+def test_it_reads_the_same_in_another_process():
+    source = _input(CSV)
+    assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))
+    assert source.name(1) == "in/list.csv: line 3 (2.jpg)"

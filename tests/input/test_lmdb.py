@@ -1,0 +1,74 @@
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+from framework.errors import ConfigError, DataError
+from framework.input.lmdb import LMDBInput
+from tests.contract.cases import jpeg
+from tests.store.test_foreign import scene_text, write_lmdb
+
+FIELDS = {"image": "image-%09d", "label": "label-%09d"}
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_keys_of_one_number_are_one_record():
+    source = LMDBInput(scene_text(), FIELDS, 3)
+    records, keys = source.read(0, 3)
+    assert (records["label"].tolist(), source.manifest.classes) == ([0, 1, 0], ["cat", "dog"])
+    assert records["image"] == [jpeg(number, 8, 8) for number in (1, 2, 3)]
+    assert keys == [f"image-{number:09d}" for number in (1, 2, 3)]
+
+
+def test_numbers_are_in_their_order_and_integer_labels_stay():
+    values = {f"y{number}": str(number).encode() for number in (2, 10, 1)} | {
+        f"x{number}": b"0.5" for number in (2, 10, 1)
+    }
+    source = LMDBInput(write_lmdb("x.lmdb", values), {"x": "x%d", "label": "y%d"})
+    records, keys = source.read(0, 3)
+    assert (records["label"].tolist(), keys) == ([1, 2, 10], ["x1", "x2", "x10"])
+    assert (records["x"].tolist(), records["x"].dtype) == ([0.5] * 3, np.float32)
+    assert len(source.manifest.classes) == 11
+
+
+def test_arrays_are_values_too():
+    path = write_lmdb("x.lmdb", {"a": npy(np.arange(3.0)), "b": npy(np.ones(3))})
+    assert LMDBInput(path, {"x": "%s"}).read(0, 2).records["x"].tolist() == [[0, 1, 2], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "count", "words"),
+    [
+        ({"image": "picture-%d"}, None, r"D110.*the first keys: image-000000001"),
+        ({"image": "image-%09d", "n": "num-%s"}, None, "D160.*records lack a field"),
+        (FIELDS, 4, "D111.*has 3 records, not 4"),
+        ({"word": "label-%09d"}, None, r"D162.*label-000000001: word is the text 'cat'"),
+    ],
+)
+def test_what_does_not_fit_is_named(fields, count, words):
+    source = LMDBInput(scene_text(), fields, count)
+    with pytest.raises(DataError, match=words):
+        source.read(0, 3)
+
+
+def test_two_keys_of_one_number_are_refused():
+    path = write_lmdb("x.lmdb", {"1": b"1", "01": b"1"})
+    with pytest.raises(DataError, match=r"D163.*'01' and '1' are one record"):
+        _ = LMDBInput(path, {"x": "%d"}).manifest
+
+
+@pytest.mark.parametrize("fields", [{}, None, {"x": "image"}, {"x": "%d-%d"}])
+def test_a_pattern_has_one_place_for_the_number(fields):
+    with pytest.raises(ConfigError, match="C162"):
+        LMDBInput("x.lmdb", fields)
+
+
+def test_it_reads_the_same_in_another_process():
+    source = LMDBInput(scene_text(), FIELDS)
+    assert str(pickle.loads(pickle.dumps(source)).read(1, 3)) == str(source.read(1, 3))

@@ -1,0 +1,212 @@
+import contextlib
+import io
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError, DataError, PacelineError
+from framework.input.tar import TarInput
+from tests.contract.cases import jpeg
+from tests.input.test_array_values import npy
+
+PAIR = [("a/1.jpg", jpeg(1)), ("a/1.cls", b"2\n"), ("a/2.JPEG", jpeg(2)), ("a/2.cls", b"0")]
+
+
+def _shard(members, name="x.tar", kind=tarfile.PAX_FORMAT):
+    """A shard of (name, bytes), or (name, type as text) of a member that is no file."""
+    with tarfile.open(name, "w", format=kind) as archive:
+        for member, data in members:
+            entry = tarfile.TarInfo(member)
+            if isinstance(data, bytes):
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+            else:
+                entry.type, entry.linkname = data.encode(), "a/1.jpg"
+                archive.addfile(entry)
+    return name
+
+
+def _input(members=PAIR, path="x.tar", fields=None, classes=None, label_pattern=None, **kind):
+    return TarInput(_shard(members, path, **kind), fields, classes, label_pattern)
+
+
+def _all(source):
+    return source.read(0, source.manifest.num_records)
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_members_of_one_name_are_a_record(kind):
+    source = _input(kind=kind)
+    records, keys = _all(source)
+    assert keys == ["a/1", "a/2"]
+    assert records["image"] == [jpeg(1), jpeg(2)]
+    assert records["label"].tolist() == [2, 0]
+    assert source.manifest.classes == ["0", "1", "2"]
+    assert source.name(1) == "x.tar: a/2.JPEG"
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_long_and_foreign_names_survive(kind):
+    name = "d" * 120 + "/" + "\u00e9" * 100
+    assert _all(_input([(f"{name}.jpg", jpeg(0))], kind=kind)).keys == [name]
+
+
+def test_shards_come_in_byte_order_and_records_as_they_lie():
+    _shard([("b.jpg", jpeg(0)), ("a.jpg", jpeg(1))], "train-1.tar")
+    _shard([("c.jpg", jpeg(2))], "train-0.tar")
+    assert _all(TarInput("train-*.tar", None, None, None)).keys == ["c", "b", "a"]
+    assert _all(TarInput(".", None, None, None)).keys == ["c", "b", "a"]
+
+
+def test_without_labels_there_are_images_alone():
+    manifest = _input([("a.jpg", jpeg(0)), ("b.png", jpeg(1))]).manifest
+    assert list(manifest.fields) == ["image"]
+    assert manifest.classes == []
+
+
+def test_labels_can_stand_in_the_names():
+    source = _input(
+        [("x/n02_dog.JPEG", jpeg(0)), ("x/n01_cat.JPEG", jpeg(1))], label_pattern=r"(?:^|/)(n\d+)_"
+    )
+    assert _all(source).records["label"].tolist() == [1, 0]
+    assert source.manifest.classes == ["n01", "n02"]
+
+
+def test_labels_can_be_words_and_classes_can_be_given():
+    members = [("a.jpg", jpeg(0)), ("a.txt", b"dog "), ("b.jpg", jpeg(1)), ("b.txt", b"cat")]
+    assert _all(_input(members, fields={"image": "jpg", "label": "txt"})).records[
+        "label"
+    ].tolist() == [1, 0]
+    named = _input(members, fields={"image": "jpg", "label": "txt"}, classes=["ant", "cat", "dog"])
+    assert _all(named).records["label"].tolist() == [2, 1]
+    assert _input(classes=["a", "b", "c", "d"]).manifest.classes == ["a", "b", "c", "d"]
+
+
+def test_fields_choose_members_and_leave_the_others():
+    members = [
+        *PAIR[:2],
+        ("a/1.seg.png", jpeg(5)),
+        ("a/1.npy", npy(np.arange(3))),
+        ("a/1.score.txt", b"0.5"),
+        ("a/1.json", b"{}"),
+    ]
+    fields = {"image": "jpg", "mask": "seg.png", "x": ".npy", "score": "score.txt", "label": "cls"}
+    records, _ = _all(_input(members, fields=fields))
+    assert records["mask"] == [jpeg(5)]
+    assert (records["x"].tolist(), records["score"].tolist(), records["label"].tolist()) == (
+        [[0, 1, 2]],
+        [0.5],
+        [2],
+    )
+
+
+def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
+    with pytest.raises(ConfigError, match=r"C162.*members \.json, \.seg\.png too.*input\.fields="):
+        _ = _input([*PAIR, ("a/1.json", b"{}"), ("a/1.seg.png", jpeg(0))]).manifest
+
+
+@pytest.mark.parametrize(
+    "fields", [{"image": "jpg", "x": "json"}, {"x": "pyd"}, {}, ["jpg"], "jpg"]
+)
+def test_members_that_cannot_be_read_are_refused(fields):
+    with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
+        _input(fields=fields)
+
+
+def test_two_rules_for_the_label_are_refused():
+    with pytest.raises(ConfigError, match=r"C162.*give one of the two"):
+        _input(fields={"label": "cls"}, label_pattern="(a)")
+
+
+@pytest.mark.parametrize("name", ["../x.jpg", "/etc/x.jpg", "a/../../x.jpg"])
+def test_a_member_that_leads_out_is_refused(name):
+    with pytest.raises(DataError, match=r"D165.*x\.tar: member .* leads out"):
+        _ = _input([*PAIR, (name, jpeg(0))]).manifest
+    assert sorted(path.name for path in Path().iterdir()) == ["x.tar"]
+
+
+def test_links_and_devices_are_left_out_and_counted():
+    kinds = [
+        kind.decode()
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
+    ]
+    source = _input(
+        [
+            ("dir", tarfile.DIRTYPE.decode()),
+            *PAIR,
+            *((f"l{kind}.jpg", kind) for kind in kinds),
+            ("README", b"hello"),
+        ]
+    )
+    assert source.manifest.num_records == 2
+    assert "(5 members left out" in source.manifest.source
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (PAIR[:3], r"D167.*a/2\.JPEG has 0 members for label \(\.cls\)"),
+        ([*PAIR, ("a/1.png", jpeg(0))], r"D163.*2 members for image"),
+        ([*PAIR, ("a/1.jpg", jpeg(0))], r"D163.*a/1\.jpg' twice"),
+        ([("a.jpg", jpeg(0)), ("a.cls", b"  ")], r"D162.*label is empty"),
+        ([], r"D110.*no file inside"),
+    ],
+)
+def test_what_is_no_record_is_named(members, words):
+    with pytest.raises(DataError, match=words.replace(" has", ".*has")):
+        _all(_input(members))
+
+
+@pytest.mark.parametrize("data", [b"", b"just text", b"\x1f\x8b" + bytes(600), b"x" * 5000])
+def test_what_is_no_archive_is_named(data):
+    Path("x.tar").write_bytes(data)
+    with pytest.raises(DataError, match=r"D1(66|10).*x\.tar"):
+        _ = TarInput("x.tar", None, None, None).manifest
+
+
+@pytest.mark.parametrize("part", [100, 511, 600, 1300, 1800])
+def test_a_truncated_archive_is_named(part):
+    whole = Path(_shard(PAIR)).read_bytes()
+    Path("x.tar").write_bytes(whole[:part])
+    with pytest.raises(DataError, match=r"D166.*x\.tar"):
+        _ = TarInput("x.tar", None, None, None).manifest
+
+
+def test_a_damaged_header_in_the_middle_is_not_the_end():
+    whole = bytearray(Path(_shard(PAIR)).read_bytes())
+    whole[whole.index(b"a/2.JPEG")] = 0xFF
+    Path("x.tar").write_bytes(whole)
+    with pytest.raises(DataError, match=r"D166.*damaged header at byte"):
+        _ = TarInput("x.tar", None, None, None).manifest
+
+
+def test_a_shard_that_became_shorter_is_named():
+    source = _input()
+    _ = source.manifest
+    Path("x.tar").write_bytes(Path("x.tar").read_bytes()[:600])
+    with pytest.raises(DataError, match=r"D166.*truncated"):
+        source.read(0, 1)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT]),
+    st.integers(0, 4000),
+    st.binary(min_size=1, max_size=12),
+)
+def test_a_changed_archive_gives_records_or_one_error(kind, place, change):
+    data = bytearray(Path(_shard([("n" * 150 + ".jpg", jpeg(0)), *PAIR], kind=kind)).read_bytes())
+    data[place : place + len(change)] = change
+    Path("x.tar").write_bytes(data)
+    with contextlib.suppress(PacelineError):  # any other exception fails
+        _all(TarInput("x.tar", None, None, None))
+
+
+def test_it_reads_the_same_in_another_process():
+    source = _input()
+    assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))

@@ -1,0 +1,180 @@
+import contextlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError, DataError, PacelineError
+from framework.input.tfrecord import TFRecordInput
+from tests.contract.cases import jpeg
+
+tfrecord = pytest.importorskip("tfrecord")
+FEATURES = {"image": "image/encoded", "label": "image/class/label"}
+
+
+def _write(path, examples):
+    writer = tfrecord.TFRecordWriter(path)
+    for example in examples:
+        writer.write(example)
+    writer.close()
+    return path
+
+
+def _example(number, **more):
+    return {"image/encoded": (jpeg(number), "byte"), "image/class/label": (number, "int"), **more}
+
+
+def _input(examples=None, features=None, classes=None):
+    examples = [_example(1), _example(0)] if examples is None else examples
+    return TFRecordInput(_write("x.tfrecord", examples), features or FEATURES, classes)
+
+
+def _all(source):
+    return source.read(0, source.manifest.num_records)
+
+
+def test_examples_become_records():
+    source = _input()
+    records, keys = _all(source)
+    assert records["image"] == [jpeg(1), jpeg(0)]
+    assert (records["label"].tolist(), records["label"].dtype) == ([1, 0], np.int64)
+    assert keys == ["x.tfrecord:0", "x.tfrecord:1"]
+    assert source.manifest.fields["image"].encoding == "image"
+
+
+def test_files_come_in_byte_order():
+    _write("train-1", [_example(3), _example(4)])
+    _write("train-0", [_example(2)])
+    source = TFRecordInput("train-*", FEATURES, None)
+    assert _all(source).keys == ["train-0:0", "train-1:0", "train-1:1"]
+    assert source.name(2) == "train-1: record 1"
+
+
+def test_several_numbers_are_an_array():
+    records, _ = _all(
+        _input(
+            [_example(0, box=([0.5, 1.0], "float"), n=([1, 2, 3], "int"))], {"box": "box", "n": "n"}
+        )
+    )
+    assert (records["box"].tolist(), records["box"].dtype) == ([[0.5, 1.0]], np.float32)
+    assert (records["n"].tolist(), records["n"].dtype) == ([[1, 2, 3]], np.int64)
+
+
+def test_a_label_of_words_is_numbered_by_the_given_classes():
+    features = {"image": "image/encoded", "label": "text"}
+    source = _input([_example(0, text=(b"dog", "byte"))], features, ["cat", "dog"])
+    assert _all(source).records["label"].tolist() == [1]
+    assert source.manifest.classes == ["cat", "dog"]
+    with pytest.raises(DataError, match=r"D161.*'dog' is not in input\.classes"):
+        _all(_input([_example(0, text=(b"dog", "byte"))], features))
+
+
+@pytest.mark.parametrize(
+    ("examples", "features", "words"),
+    [
+        (
+            [_example(0)],
+            {"x": "gone"},
+            r"D167.*x\.tfrecord: record 0.*no feature 'gone', but image/class/label, image/encoded",
+        ),
+        (
+            [_example(0, n=([1, 2], "int")), _example(1, n=([1], "int"))],
+            {"n": "n"},
+            r"D167.*int64 \(\).*int64 \(2,\)",
+        ),
+        ([_example(0, text=(b"hello", "byte"))], {"x": "text"}, r"D106.*not a readable image"),
+        ([], FEATURES, r"D110.*no record"),
+    ],
+)
+def test_what_does_not_fit_is_named(examples, features, words):
+    with pytest.raises(DataError, match=words):
+        _all(_input(examples, features))
+
+
+@pytest.mark.parametrize("features", [None, {}, "image", ["image"]])
+def test_features_must_be_named(features):
+    with pytest.raises(ConfigError, match=r"C162.*input\.features"):
+        TFRecordInput("x", features, None)
+
+
+def test_a_flipped_bit_is_found():
+    source = _input()
+    data = bytearray(Path("x.tfrecord").read_bytes())
+    data[200] ^= 1
+    Path("x.tfrecord").write_bytes(data)
+    with pytest.raises(DataError, match=r"D166.*x\.tfrecord: record 0.*CRC32C"):
+        _all(source)
+
+
+@pytest.mark.parametrize("part", [0.01, 0.4, 0.99])
+def test_a_truncated_file_is_named(part):
+    data = Path(_write("x.tfrecord", [_example(0), _example(1)])).read_bytes()
+    Path("x.tfrecord").write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(DataError, match=r"D166.*x\.tfrecord.*truncated"):
+        _all(TFRecordInput("x.tfrecord", FEATURES, None))
+
+
+def test_a_length_that_lies_is_not_believed():
+    Path("x").write_bytes((2**63 + 5).to_bytes(8, "little") + bytes(2000))
+    with pytest.raises(DataError, match=r"D166.*x: not a TFRecord, or damaged at byte 0.*gzip"):
+        _all(TFRecordInput("x", FEATURES, None))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1500), st.binary(min_size=1, max_size=12))
+def test_a_changed_file_gives_records_or_one_error(place, change):
+    data = bytearray(Path(_write("x.tfrecord", [_example(0), _example(1)])).read_bytes())
+    data[place : place + len(change)] = change
+    Path("x.tfrecord").write_bytes(data)
+    with contextlib.suppress(PacelineError):  # any other exception fails
+        _all(TFRecordInput("x.tfrecord", FEATURES, None))
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_message_under_a_good_checksum_gives_one_error(message):
+    from crc32c import crc32c
+
+    from framework.input.tfrecord import masked
+
+    head = len(message).to_bytes(8, "little")
+    parts = [
+        head,
+        masked(crc32c(head)).to_bytes(4, "little"),
+        message,
+        masked(crc32c(message)).to_bytes(4, "little"),
+    ]
+    Path("x.tfrecord").write_bytes(b"".join(parts))
+    with pytest.raises(DataError, match=r"D1(66|67).*x\.tfrecord"):
+        _all(TFRecordInput("x.tfrecord", FEATURES, None))
+
+
+def test_a_missing_package_is_named():
+    code = (
+        "import sys; sys.modules['tfrecord'] = None\n"
+        "from framework.input.tfrecord import TFRecordInput\n"
+        "TFRecordInput('x', {'a': 'b'}, None).manifest"
+    )
+    Path("x").write_bytes(b"")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert "R160" in done.stderr.splitlines()[-1]
+    assert "pip install 'paceline[tfrecord]'" in done.stderr.splitlines()[-1]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_reads_the_same_in_another_process():
+    source = _input()
+    assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))

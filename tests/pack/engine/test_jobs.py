@@ -1,0 +1,153 @@
+import os
+import pickle
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.records import Chunk, Field, Manifest
+from framework.errors import DataError, ResourceError
+from framework.pack.engine import jobs
+from framework.pack.engine.jobs import (
+    DiskFull,
+    Job,
+    PackPlan,
+    PackWork,
+    class_counts,
+    do_job,
+    make_plan,
+    said_of_disk,
+    stamps,
+)
+from framework.pack.engine.journal import Journal
+from framework.store.hdf5_store import HDF5Writer
+from tests.input.inputs import Input
+
+
+def make_work(source, skip=False):
+    plan = make_plan(source, None)
+    return PackWork(source, None, source.manifest, HDF5Writer, Journal("x.h5", ".h5"), plan, skip)
+
+
+def done(work, number=0):
+    moved = []
+    return do_job(work, Job(number), moved.append), moved
+
+
+@given(st.integers(1, 10_000), st.integers(1, 500))
+def test_jobs_hold_every_item_once(num_items, per_job):
+    plan = PackPlan(num_items, per_job, 10, 100.0)
+    spans = [plan.span(number) for number in range(plan.num_jobs)]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == num_items
+    assert all(first[1] == second[0] for first, second in pairwise(spans))
+
+
+def test_a_plan_depends_on_the_input_alone():
+    assert make_plan(Input(), None) == make_plan(Input(), None)
+    assert make_plan(Input(), None).num_jobs > 2
+    assert make_plan(Input(10), None).num_jobs == 1
+    assert make_plan(Input(5, bad=range(5)), None).num_items == 5
+
+
+def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
+    work = make_work(Input(100))
+    result, moved = done(work)
+    assert result.num_records == 100
+    assert result.size_bytes == os.path.getsize("x.h5.parts/files/000000.h5")
+    assert len(result.crcs) == 800
+    assert result.class_counts == [34, 33, 33]
+    assert work.journal.done(0) == result
+    assert sum(step.items for step in moved) == 100
+
+
+def test_records_that_do_not_fit_into_memory_are_read_twice(monkeypatch):
+    source = Input(100)
+    first, _ = done(make_work(source))
+    monkeypatch.setattr(jobs, "HELD_BYTES", 1000)
+    reads = []
+    real = source.read
+    source.read = lambda *span: reads.append(span) or real(*span)
+    assert done(make_work(source))[0] == first
+    assert reads.count((0, 100)) == 2
+
+
+class Growing(Input):
+    """Item 3 is a file that changes whenever it is read, ``times`` times."""
+
+    def __init__(self, times):
+        super().__init__(10)
+        self.times = times
+        for number in range(10):
+            Path(f"{number}.bin").write_text("x")
+
+    def name(self, index):
+        return f"{index}.bin"
+
+    def read(self, start, stop):
+        if self.times and start <= 3 < stop:
+            self.times -= 1
+            with open("3.bin", "a") as file:
+                file.write("more")
+        return super().read(start, stop)
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again():
+    result, moved = done(make_work(Growing(2)))  # once in the sample
+    assert result.bad == []
+    assert sum(step.items for step in moved) == 10
+
+
+def test_a_file_that_goes_on_changing_is_bad():
+    with pytest.raises(DataError, match=r"D153.*3\.bin"):
+        done(make_work(Growing(99)))
+    result, _ = done(make_work(Growing(99), skip=True))
+    assert [(bad.item, bad.error) for bad in result.bad] == [(3, "D153")]
+    assert result.num_records == 9
+
+
+def test_a_record_of_another_shape_is_named():
+    class Odd(Input):
+        def read(self, start, stop):
+            chunk = super().read(start, stop)
+            return chunk._replace(
+                records={**chunk.records, "label": chunk.records["label"].astype(np.int32)}
+            )
+
+    with pytest.raises(DataError, match=r"D151.*k0.*label is int32"):
+        done(make_work(Odd(10)))
+
+
+def test_labels_must_be_numbers_of_classes():
+    chunk = Chunk({"label": np.array([0, 1, 7])}, ["a", "b", "c"])
+    with pytest.raises(DataError, match=r"D152.*c: label 7, there are 3"):
+        class_counts(chunk, 3)
+    assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
+
+
+def test_items_may_hold_no_records_or_many():
+    class Some(Input):
+        def read(self, start, stop):
+            items = [item for item in range(start, stop) for _ in range(item % 3)]
+            return Chunk({"x": np.array(items, np.float32)}, [str(item) for item in items])
+
+    source = Some(10)
+    source.manifest = Manifest(10, {"x": Field("float32", ())}, source="memory")
+    assert done(make_work(source))[0].num_records == 9
+
+
+def test_what_a_disk_says_is_told_apart():
+    assert isinstance(said_of_disk(OSError(28, "x"), "p"), DiskFull)
+    assert not isinstance(said_of_disk(PermissionError(13, "x"), "p"), DiskFull)
+    error = ValueError("ours")
+    assert said_of_disk(error, "p") is error
+    full = pickle.loads(pickle.dumps(said_of_disk(OSError(122, "x"), "p")))
+    assert isinstance(full, ResourceError)
+    assert isinstance(full, DiskFull)
+
+
+def test_names_that_are_no_files_have_no_stamp():
+    assert stamps(Input(2), 0, 2) == [("item 0", 0, 0), ("item 1", 0, 0)]

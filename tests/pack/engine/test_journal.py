@@ -1,0 +1,72 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from framework.pack.engine.journal import Bad, Done, Journal
+
+
+@pytest.fixture
+def journal():
+    return Journal("x.h5", ".h5")
+
+
+def make_done(number=3, size=5, records=2):
+    return Done(
+        number,
+        records,
+        10,
+        size,
+        "ab",
+        "cd",
+        [1, 1],
+        "0" * 16,
+        [Bad(1, "b\udcffd\n", "D106", "broken")],
+    )
+
+
+def test_what_is_noted_is_found_again(journal):
+    journal.files.mkdir(parents=True)
+    journal.file(3).write_bytes(b"12345")
+    journal.note(make_done())
+    assert journal.done(3) == make_done()
+
+
+@pytest.mark.parametrize("data", [None, b"1234"])
+def test_a_note_without_its_file_is_not_enough(journal, data):
+    journal.files.mkdir(parents=True)
+    if data is not None:
+        journal.file(3).write_bytes(data)
+    journal.note(make_done())
+    assert journal.done(3) is None
+    assert journal.noted(3) == make_done()
+
+
+def test_a_job_without_records_needs_no_file(journal):
+    journal.note(make_done(records=0))
+    assert journal.done(3) == make_done(records=0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"number": 1}', '{"bad": 5}'])
+def test_a_damaged_note_counts_for_nothing(journal, text):
+    journal.folder.mkdir()
+    (journal.folder / "000003.json").write_text(text)
+    (journal.folder / "job.json").write_text("{")
+    assert journal.noted(3) is None
+    assert journal.begun() == {}
+
+
+def test_it_knows_whose_it_is(journal):
+    assert journal.begun() is None
+    journal.begin({"items": 5})
+    assert journal.begun() == {"items": 5}
+
+
+def test_what_is_forgotten_or_removed_is_gone(journal):
+    journal.note(make_done(records=0))
+    journal.forget(3)
+    assert journal.noted(3) is None
+    journal.remove()
+    journal.remove()
+    assert os.listdir() == []
+    assert not Path("x.h5.parts").exists()

@@ -1,0 +1,433 @@
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from framework.errors import DataError, ResourceError
+from framework.pack.engine import jobs, journal
+from framework.pack.engine import publish as finish
+from framework.pack.engine.pack_store import pack
+from framework.store.folder_store import FolderWriter
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.open_store import open_store
+from tests.conftest import make_records, write_store
+from tests.forks import forked
+from tests.input.inputs import COUNT, FORMATS, Input, content, packing
+
+PATHS = ("x.h5", "x.lmdb")
+WAYS = [(path, one_file) for path in PATHS for one_file in (True, False)]
+
+
+def labels(path):
+    store = open_store(path)
+    count = store.manifest.num_records
+    found = (
+        store.read(torch.arange(count))["label"].tolist(),
+        [store.key(index) for index in range(count)],
+    )
+    store.close()
+    return found
+
+
+def in_child(action, *arguments):
+    """Do it in a process of its own; returns its exit code."""
+    child = forked(action, *arguments)
+    child.join()
+    return child.exitcode
+
+
+def straight(path, **options):
+    """What an undisturbed packing gives, made elsewhere."""
+    Path("straight").mkdir(exist_ok=True)
+    here = os.getcwd()
+    os.chdir("straight")
+    pack(packing(path, **options))
+    os.chdir(here)
+    return content(f"straight/{path}")
+
+
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_the_number_of_processes_does_not_change_a_byte(path, one_file):
+    found = []
+    for num_workers in (0, 1, 2, 7):
+        pack(packing(path, one_file=one_file), num_workers)
+        found.append(content(path))
+        assert os.listdir() == [path]
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_records_lie_in_the_order_of_the_items_under_their_names(path, one_file):
+    pack(packing(path, one_file=one_file), 2)
+    assert labels(path) == ([n % 3 for n in range(COUNT)], [f"k{n}" for n in range(COUNT)])
+    store = open_store(path)
+    every = torch.arange(COUNT)
+    assert store.damaged(every, store.read(every)) == []
+    assert list(store.manifest.class_counts) == [1334, 1333, 1333]
+    store.close()
+
+
+def test_all_ways_hold_the_same_records():
+    digests = set()
+    for number, (path, one_file) in enumerate(WAYS):
+        pack(packing(f"{number}{path}", one_file=one_file))
+        digests.add(open_store(f"{number}{path}").manifest.digest)
+    assert len(digests) == 1
+
+
+def test_processes_that_are_not_forked_make_the_same_file():
+    pack(packing(), 2, start_method="spawn")
+    assert content("x.h5") == straight("x.h5")
+
+
+def test_few_items_are_one_job_whose_file_is_the_store():
+    pack(packing(source=Input(10)))
+    assert labels("x.h5")[0] == [n % 3 for n in range(10)]
+    assert os.listdir() == ["x.h5"]
+
+
+def test_progress_counts_items_records_and_bytes():
+    told = []
+    packed = pack(packing(), 2, told.append)
+    packing_ = [now for now in told if now.phase == "packing"]
+    assert (packing_[0].items, packing_[-1].items, packing_[-1].num_items) == (0, COUNT, COUNT)
+    assert told[-1].phase == "joining"
+    assert told[-1].records == COUNT
+    assert packed.num_bytes == os.path.getsize("x.h5")
+
+
+# -------------------------------------------------------------------------------------------------------------------- kills
+
+
+def packed_until(path, one_file, module, name, number, source=None):
+    """Pack until ``module.name`` is called for the ``number``-th time, before or after which the process kills itself."""
+    real, calls = getattr(module, name), []
+
+    def deadly(*arguments, **keywords):
+        calls.append(1)
+        result = real(*arguments, **keywords) if number > 0 else None
+        if len(calls) == abs(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if number > 0 else real(*arguments, **keywords)
+
+    setattr(module, name, deadly)
+    pack(packing(path, source, one_file=one_file), 0)
+
+
+POINTS = {
+    "after a job's file, before its note": (jobs, "file_sha256", 2),
+    "before the first note": (journal, "write_text", -2),
+    "after the third note": (journal, "write_text", 4),
+    "before the finish": (finish, "move", -1),
+    "after the store has its name": (finish, "move", 1),
+    "in the middle of joining": (finish, "keys_of", 2),
+    "before the manifest of the folder": (finish, "to_json", 1),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_after_a_kill_the_same_call_makes_the_same_bytes(path, one_file, point):
+    in_child(packed_until, path, one_file, *POINTS[point])
+    pack(packing(path, one_file=one_file))
+    assert content(path) == straight(path, one_file=one_file)
+    assert sorted(os.listdir()) == ["straight", path]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_kill_after_a_folder_has_its_name_costs_no_job(path):
+    assert in_child(packed_until, path, False, finish, "move", 1) == -signal.SIGKILL
+    assert (
+        pack(packing(path, one_file=False, source=Input(bad=range(COUNT)))).manifest is not None
+    )  # nothing is read
+
+
+def test_finished_jobs_are_not_read_again():
+    assert in_child(packed_until, "x.h5", True, journal, "write_text", 4) == -signal.SIGKILL
+    source = Input()
+    read, asked = source.read, []
+    source.read = lambda start, stop: asked.append((start, stop)) or read(start, stop)
+    packed = pack(packing(source=source))
+    assert packed.resumed > 0
+    assert min(start for start, _ in asked) == packed.resumed
+
+
+def test_another_command_starts_over():
+    in_child(packed_until, "x.h5", True, journal, "write_text", 4)
+    packed = pack(packing(source=Input(COUNT - 100)))
+    assert packed.resumed == 0
+    assert len(labels("x.h5")[0]) == COUNT - 100
+
+
+def test_an_item_that_has_changed_since_is_read_again():
+    class Files(Input):
+        def name(self, index):
+            return f"files/{index % 7}"
+
+    Path("files").mkdir()
+    for number in range(7):
+        Path(f"files/{number}").write_text("old")
+    source = Files()
+    in_child(lambda: packed_until("x.h5", True, finish, "move", -1, source))
+    assert Path("x.h5.parts").is_dir()
+    Path("files/3").write_text("newer")
+    assert pack(packing(source=source)).resumed == 0
+
+
+KILLED = """
+import sys
+from framework.pack.engine.pack_store import pack
+from tests.input.inputs import packing
+pack(packing(sys.argv[1], one_file=sys.argv[2] == "1"), int(sys.argv[3]))
+"""
+
+
+def start_packing(path="x.h5", one_file=True, num_workers=2):
+    """A packer in a process that imports all anew."""
+    words = [sys.executable, "-c", KILLED, path, str(int(one_file)), str(num_workers)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path, count=1):
+    end = time.monotonic() + 60
+    while len(list(Path().glob(path))) < count:
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_a_packer_killed_with_its_workers_at_work_leaves_what_the_same_call_goes_on_from(
+    path, one_file
+):
+    packer = start_packing(path, one_file)
+    wait_for(f"{path}.parts/files/*")
+    packer.kill()
+    packer.communicate()
+    pack(packing(path, one_file=one_file), 2)
+    assert content(path) == straight(path, one_file=one_file)
+    assert sorted(os.listdir()) == ["straight", path]
+
+
+# ----------------------------------------------------------------------------------------------------------- bad and deadly
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_item_is_named_and_leaves_the_old_store(path, num_workers):
+    write_store(path, make_records(3))
+    with pytest.raises(DataError, match=r"D106.*item 700"):
+        pack(packing(path, Input(bad=[700])), num_workers)
+    assert len(labels(path)[0]) == 3
+    assert sorted(os.listdir()) == [path, f"{path}.parts"]
+
+
+def test_when_the_item_is_mended_the_same_call_goes_on():
+    with pytest.raises(DataError):
+        pack(packing(source=Input(bad=[COUNT - 1])))
+    assert pack(packing()).resumed > 0
+    assert content("x.h5") == straight("x.h5")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_bad_items_are_skipped_and_listed(num_workers):
+    packed = pack(packing(source=Input(bad=[5, 3999]), on_error="skip"), num_workers)
+    assert labels("x.h5")[1] == [f"k{n}" for n in range(COUNT) if n not in (5, 3999)]
+    assert [bad.item for bad in packed.bad] == [5, 3999]
+    assert Path("x.h5.bad.jsonl").read_text().splitlines()[0] == (
+        '{"item": 5, "name": "item 5", "error": "D106", "reason": "not a readable image"}'
+    )
+    pack(packing())
+    assert os.listdir() == ["x.h5"]  # the list of another packing would mislead
+
+
+def test_where_all_is_bad_there_is_no_store():
+    with pytest.raises(DataError, match=r"D150.*all 30 items are bad"):
+        pack(packing(source=Input(30, bad=range(30)), on_error="skip"))
+    assert os.listdir() == ["x.h5.bad.jsonl"]
+
+
+def test_an_item_that_is_bad_once_is_read_again():
+    source = Input(30, bad=[7])
+    real = source.read
+
+    def read(start, stop):
+        try:
+            return real(start, stop)
+        finally:
+            source.bad -= {start} if stop - start == 1 else set()
+
+    source.read = read
+    assert pack(packing(source=source)).bad == []
+    assert len(labels("x.h5")[0]) == 30
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_an_item_that_kills_its_process_is_found(on_error):
+    source = Input(deadly=[10, 1500], spared=os.getpid())
+    if on_error == "fail":
+        with pytest.raises(DataError, match=r"D154.*item (10|1500).*signal 9"):
+            pack(packing(source=source), 2)
+        return
+    packed = pack(packing(source=source, on_error="skip"), 2)
+    assert [bad.item for bad in packed.bad] == [10, 1500]
+    expected = pack(packing("y.h5", Input(bad=[10, 1500]), on_error="skip"))
+    assert expected.manifest == packed.manifest
+    assert content("x.h5") == content("y.h5")
+
+
+def test_one_killed_worker_costs_nothing_but_time():
+    packer = start_packing()
+    wait_for("x.h5.parts/files/*")
+    children = Path(f"/proc/{packer.pid}/task/{packer.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert packer.communicate()[1] == ""
+    assert packer.returncode == 0
+    assert content("x.h5") == straight("x.h5")
+
+
+# ------------------------------------------------------------------------------------------------------------ disk, locks, parts
+
+
+def pack_on_a_small_disk(path, size_bytes, queue):
+    """In a child process, whose files cannot grow beyond ``size_bytes``: says how packing ended."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+    try:
+        pack(packing(path))
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it is told to the parent
+        queue.put((isinstance(error, ResourceError), str(error)))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size_bytes", [0, 3000, 300_000, 2_000_000])
+def test_a_full_disk_leaves_the_old_store_and_finished_jobs(path, size_bytes):
+    write_store(path, make_records(3))
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    assert in_child(pack_on_a_small_disk, path, size_bytes, queue) == 0
+    is_resource, words = queue.get()
+    assert is_resource, words
+    assert (
+        re.search(r"R101.*cannot write.*about [\d,]+ more bytes.*the same command goes on", words)
+        or not size_bytes
+    ), words
+    assert len(labels(path)[0]) == 3
+    packed = pack(packing(path))
+    assert (packed.resumed > 0) == (size_bytes == 2_000_000)
+    assert content(path) == straight(path)
+
+
+def test_too_small_a_disk_is_said_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: os.statvfs_result([4096, 4096, 9, 9, 9, 0, 0, 0, 0, 255])
+    )
+    with pytest.raises(
+        ResourceError, match=r"R151.*about [\d,]+ bytes, 36,864 are free: [\d,]+ are missing"
+    ):
+        pack(packing())
+
+
+def test_an_interrupt_leaves_the_old_store_and_finished_jobs():
+    def interrupt(now):
+        if now.items > COUNT / 2:
+            raise KeyboardInterrupt
+
+    write_store("x.h5", make_records(3))
+    with pytest.raises(KeyboardInterrupt):
+        pack(packing(), 2, interrupt)
+    assert len(labels("x.h5")[0]) == 3
+    assert sorted(os.listdir()) == ["x.h5", "x.h5.parts"]
+    assert pack(packing(), 2).resumed > 0
+    assert content("x.h5") == straight("x.h5")
+
+
+def test_a_second_packer_is_told_who_the_first_is():
+    packer = start_packing()
+    wait_for("x.h5.parts/files/*")
+    os.kill(packer.pid, signal.SIGSTOP)
+    with pytest.raises(ResourceError, match=rf"R150.*process {packer.pid} on .* since"):
+        pack(packing())
+    packer.kill()
+    packer.communicate()
+    assert pack(packing()).manifest is not None  # a dead one's lock is free
+    assert os.listdir() == ["x.h5"]
+
+
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_parts_in_any_order_make_the_same_bytes(path, one_file):
+    for part in (2, 0, 1):
+        packed = pack(packing(path, one_file=one_file, part=part, parts=3))
+        assert (packed.manifest is None) == (part != 1)
+    assert content(path) == straight(path, one_file=one_file)
+    assert sorted(os.listdir()) == ["straight", path]
+
+
+def test_parts_side_by_side_make_the_same_bytes():
+    context = multiprocessing.get_context("fork")
+    packers = [
+        context.Process(target=pack, args=(packing(part=part, parts=4),)) for part in range(4)
+    ]
+    for packer in packers:
+        packer.start()
+    for packer in packers:
+        packer.join()
+    assert [packer.exitcode for packer in packers] == [0] * 4
+    assert content("x.h5") == straight("x.h5")
+    assert sorted(os.listdir()) == ["straight", "x.h5"]
+
+
+def test_parts_of_another_command_are_left_alone():
+    pack(packing(part=0, parts=2))
+    with pytest.raises(ResourceError, match=r"R154.*x\.h5\.parts"):
+        pack(packing(source=Input(100), part=1, parts=2))
+
+
+# ------------------------------------------------------------------------------------------------------------------ what was there
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+def test_a_file_or_folder_takes_the_place_of_either(before, after):
+    pack(packing(source=Input(50), one_file=before))
+    pack(packing(one_file=after))
+    assert content("x.h5") == straight("x.h5", one_file=after)
+    assert sorted(os.listdir()) == ["straight", "x.h5"]
+
+
+def test_a_damaged_file_of_a_finished_job_is_found_when_joining():
+    in_child(packed_until, "x.h5", True, finish, "move", -1)
+    file = Path("x.h5.parts/files/000001.h5")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"D155.*000001"):
+        pack(packing())
+    pack(packing())
+    assert content("x.h5") == straight("x.h5")
+
+
+def test_image_files_are_written_from_the_jobs_files():
+    only = replace(packing(), path="out", make_writer=FolderWriter, make_part=HDF5Writer)
+    with pytest.raises(
+        DataError, match="D114"
+    ):  # fields a folder cannot hold: said before anything is read
+        pack(only)
+    assert not Path("out").exists()
+
+
+def test_an_unwritable_place_is_a_resource_error():
+    Path("file").write_text("")
+    with pytest.raises(ResourceError, match=r"R101.*file/x\.h5"):
+        pack(packing("file/x.h5"))
+
+
+def test_formats_are_those_of_the_tests():
+    assert set(FORMATS) == {Path(path).suffix for path in PATHS}

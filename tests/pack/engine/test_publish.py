@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.records import Manifest
+from framework.errors import DataError
+from framework.pack.engine.journal import Bad, Done
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.publish import list_bad, size_of, spans, whole
+from framework.store.open_store import open_store
+from tests.input.inputs import FIELDS, packing
+
+
+@given(st.integers(0, 20_000), st.integers(0, 10**9))
+def test_spans_hold_every_record_once(num_records, num_bytes):
+    found = list(spans(num_records, num_bytes))
+    assert torch.equal(torch.cat([torch.arange(0), *found]), torch.arange(num_records))
+
+
+def test_the_whole_is_the_sum_of_the_jobs():
+    jobs = [Done(n, 3, 0, 0, "", "", [1, 2], "", []) for n in range(4)]
+    manifest = whole(Manifest(99, FIELDS, ["a", "b"]), jobs)
+    assert (manifest.num_records, manifest.class_counts) == (12, [4, 8])
+
+
+def test_bad_items_are_listed_in_order_whatever_their_names():
+    bad = [Bad(7, "b\udcff\n", "D106", "broken"), Bad(2, "ü", "D106", "empty")]
+    listing = list_bad(Path("x.h5"), bad)
+    assert [
+        json.loads(line)["item"] for line in listing.read_text(encoding="ascii").splitlines()
+    ] == [2, 7]
+    assert not list_bad(Path("x.h5"), []).exists()
+
+
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_a_folders_manifest_names_its_files_with_their_checksums(path):
+    packed = pack(packing(path, one_file=False))
+    shards = open_store(path).manifest.shards
+    assert (
+        sum(shard.size_bytes for shard in shards) + (Path(path) / "manifest.json").stat().st_size
+        == packed.num_bytes
+    )
+    assert size_of(Path(path)) == packed.num_bytes
+    assert len({shard.sha256 for shard in shards}) == len(shards) > 1
+
+
+def _stand(kind):
+    """Something at x.h5 that somebody may want back."""
+    path = Path("x.h5")
+    if kind == "folder":
+        path.mkdir()
+        (path / "photo.jpg").write_bytes(b"mine")
+    elif kind == "link":
+        Path("other.h5").write_bytes(b"mine")
+        path.symlink_to("other.h5")
+    elif kind == "hdf5":
+        with h5py.File(path, "w") as file:
+            file["x"] = [1]
+    else:
+        path.write_bytes(b"mine")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "hdf5", "file"])
+def test_what_is_no_store_of_ours_is_not_replaced(kind):
+    _stand(kind)
+    before = sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
+    with pytest.raises(DataError, match=r"D115.*x\.h5"):
+        pack(packing("x.h5"))
+    assert (
+        sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
+        == before
+    )
+
+
+def test_a_folder_store_with_something_else_in_it_is_not_replaced():
+    pack(packing("x.h5", one_file=False))
+    Path("x.h5/notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="D115"):
+        pack(packing("x.h5"))
+    Path("x.h5/notes.txt").unlink()
+    assert pack(packing("x.h5")).manifest
+
+
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_a_damaged_store_is_replaced(path):
+    pack(packing(path))
+    whole_file = Path(path).read_bytes()
+    Path(path).write_bytes(whole_file[: len(whole_file) // 2])
+    pack(packing(path))
+    assert Path(path).read_bytes() == whole_file

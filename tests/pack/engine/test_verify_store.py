@@ -1,0 +1,76 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.verify_store import verify
+from tests.input.inputs import COUNT, packing
+
+WAYS = [(path, one_file) for path in ("x.h5", "x.lmdb") for one_file in (True, False)]
+
+
+def flip(path, marker, bit=1):
+    """Change a bit behind the first place where ``marker`` stands."""
+    data = bytearray(Path(path).read_bytes())
+    data[data.index(marker) + len(marker)] ^= bit
+    Path(path).write_bytes(data)
+
+
+def silent(_):
+    pass
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_a_good_store_has_nothing_wrong(path, one_file, num_workers):
+    packed = pack(packing(path, one_file=one_file))
+    told = []
+    found = verify(path, num_workers, told.append)
+    assert found.findings == []
+    assert (found.num_records, found.num_bytes) == (COUNT, packed.num_bytes)
+    assert told[-1].records == COUNT
+
+
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_a_bad_record_is_named(path, one_file):
+    pack(packing(path, one_file=one_file))
+    flip(path if one_file else f"{path}/000002{Path(path).suffix}", (2000).to_bytes(4, "big") * 20)
+    found = verify(path, 2, silent)
+    assert found.num_bad == 1
+    assert "(k2000): does not match its CRC32" in found.findings[0]
+    assert len(found.findings) == (1 if one_file else 2)  # the file's SHA-256 too
+
+
+def test_a_flip_beside_the_records_is_found_in_a_folder():
+    pack(packing(one_file=False))
+    flip("x.h5/000001.h5", b"\x89HDF", bit=0)
+    flip("x.h5/000001.h5", b"TREE", bit=0)
+    assert verify("x.h5", 0, silent).findings == []
+    with open("x.h5/000001.h5", "r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+    assert verify("x.h5", 0, silent).findings
+
+
+@pytest.mark.parametrize("ruin", ["empty", "short", "text", "gone"])
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_what_is_no_store_is_a_finding(path, ruin):
+    pack(packing(path))
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(
+        {"empty": b"", "short": data[: len(data) // 2], "text": b"hello"}.get(ruin, b"")
+    )
+    if ruin == "gone":
+        Path(path).unlink()
+    found = verify(path, 1, silent)
+    assert len(found.findings) == 1
+    assert found.findings[0].startswith("error[D10")
+
+
+def test_a_file_that_is_missing_from_a_folder_is_a_finding():
+    pack(packing(one_file=False))
+    shutil.move("x.h5/000001.h5", "elsewhere")
+    assert "000001.h5 is missing" in verify("x.h5", 1, silent).findings[0]

@@ -1,0 +1,400 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from framework.contracts.records import Chunk, Field, Manifest
+from framework.errors import ConfigError, DataError
+from framework.image.decode import decode, decode_deep, encode_jpeg, encode_png
+from framework.image.header import read_header
+from framework.pack.images import Preparation
+from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels
+from tests.image.test_golden_pixels import ACCEPTED, DEEP, REFUSED, saved
+
+
+class Items:
+    """A RecordInput of these records, one to an item."""
+
+    def __init__(self, images, fields=IMAGE_FIELDS, **others):
+        self.records = {"image": images, **others, "label": np.arange(len(images))}
+        self.manifest = Manifest(len(images), fields, source="a test")
+
+    def read(self, start, stop):
+        keys = [self.name(index) for index in range(start, stop)]
+        return Chunk({name: values[start:stop] for name, values in self.records.items()}, keys)
+
+    def name(self, index):
+        return f"{index}.jpg"
+
+
+def prepared(source, **options):
+    """(fields, the whole chunk) as another process would make it."""
+    preparation = Preparation(**options)
+    fields = preparation.fields(source)
+    return fields, pickle.loads(pickle.dumps(preparation))(
+        source.read(0, source.manifest.num_records)
+    )
+
+
+def png(seed, height=16, width=12, channels=3):
+    return encode_png(pixels(seed, height, width, channels).transpose(2, 0, 1))
+
+
+def array_fields(*shape):
+    return {"image": Field("uint8", shape), "label": Field("int64", ())}
+
+
+def test_kept_bytes_are_the_files_own():
+    files = [jpeg(0), png(1), ACCEPTED["EXIF 6"]]
+    fields, chunk = prepared(Items(files), encode="keep")
+    assert fields == IMAGE_FIELDS
+    assert chunk.records["image"] == files
+    assert chunk.records["label"].tolist() == [0, 1, 2]
+    assert chunk.keys == ["0.jpg", "1.jpg", "2.jpg"]
+
+
+@pytest.mark.parametrize("encode", ["keep", "jpeg", "png", "raw"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"text",
+        jpeg(0, 200, 300)[:-2000],
+        png(0)[:-20],
+        *(data for data, _ in REFUSED.values()),
+    ],
+)
+def test_a_bad_image_is_named_by_its_key_whatever_becomes_of_it(encode, bad):
+    source = Items([jpeg(0), bad])
+    with pytest.raises(
+        DataError, match=r"D106\]: 1\.jpg: image is not a readable image \(.+\); mend or remove it"
+    ):
+        prepared(source, encode=encode)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_raw_pixels_are_those_of_the_one_rule(name):
+    data = ACCEPTED[name]
+    fields, chunk = prepared(Items([data, data]), encode="raw")
+    expected = decode(data, 3).transpose(2, 0, 1)
+    assert fields["image"] == Field("uint8", expected.shape)
+    assert chunk.records["image"].flags.c_contiguous
+    assert np.array_equal(chunk.records["image"], [expected, expected])
+
+
+def test_png_keeps_the_pixels_and_jpeg_nearly():
+    files = [jpeg(0, 40, 50), png(1, 30, 20)]
+    for encode, most in (("png", 0), ("jpeg", 4)):
+        fields, chunk = prepared(Items(files), encode=encode)
+        assert fields == IMAGE_FIELDS
+        for old, new in zip(files, chunk.records["image"], strict=True):
+            assert read_header(new).format == encode
+            assert np.abs(decode(new, 3).astype(int) - decode(old, 3)).mean() <= most
+
+
+def test_quality_is_that_of_the_jpegs():
+    source = Items([jpeg(0, 200, 300)])
+    sizes = [
+        len(prepared(source, encode="jpeg", quality=quality)[1].records["image"][0])
+        for quality in (50, 95)
+    ]
+    assert sizes[0] < sizes[1]
+    default = prepared(source, encode="jpeg")[1].records["image"]
+    assert default == prepared(source, encode="jpeg", quality=90)[1].records["image"]
+
+
+@pytest.mark.parametrize("data", [jpeg(0, 300, 200), png(0, 300, 200)])
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"resize": 100}, (150, 100)),
+        ({"resize": 30}, (45, 30)),
+        ({"resize": 1000}, (300, 200)),
+        ({"max_side": 100}, (100, 67)),
+        ({"max_side": 301}, (300, 200)),
+        ({"max_side": 1}, (1, 1)),
+        ({"size": [50, 50]}, (50, 50)),
+        ({"size": [400, 100]}, (400, 100)),
+    ],
+)
+def test_images_get_the_size_that_was_asked_for(data, options, size):
+    for encode in ("png", "raw"):
+        fields, chunk = prepared(Items([data]), encode=encode, **options)
+        result = chunk.records["image"][0]
+        assert (result.shape[1:] if encode == "raw" else read_header(result).size) == size
+        assert fields["image"].shape == ((3, *size) if encode == "raw" else (3, None, None))
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 500))
+def test_the_shorter_side_gets_exactly_the_pixels_and_the_shape_stays(height, width, shorter):
+    found = Preparation(encode="jpeg", resize=shorter)._scaled_size((height, width))
+    assert min(found) == min(height, width, shorter)
+    assert abs(found[0] * width - found[1] * height) <= max(height, width)
+    longest = Preparation(encode="jpeg", max_side=shorter)._scaled_size((height, width))
+    assert max(longest) == min(max(height, width), shorter)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_shorter_side_is_that_of_the_upright_image(orientation):
+    _, chunk = prepared(Items([ACCEPTED[f"EXIF {orientation}"]]), encode="png", resize=12)
+    assert read_header(chunk.records["image"][0]).size == (
+        (12, 16) if orientation < 5 else (16, 12)
+    )
+
+
+@pytest.mark.parametrize("options", [{"resize": 60}, {"max_side": 90}, {"size": [60, 50]}])
+def test_what_libjpeg_shrinks_first_looks_the_same(options):
+    picture = pixels(5, 400, 600)
+    large, same = (prepared(Items([data]), encode="raw", **options)[1].records["image"][0].astype(int) for data in (
+        encode_jpeg(picture.transpose(2, 0, 1), 95), encode_png(picture.transpose(2, 0, 1))))  # fmt: skip
+    assert np.abs(large - same).mean() < 1.5
+
+
+def test_a_size_is_the_largest_centered_window():
+    picture = np.zeros((20, 40, 3), np.uint8)
+    picture[:, 10:30] = 200
+    _, chunk = prepared(
+        Items([encode_png(picture.transpose(2, 0, 1))]), encode="raw", size=[10, 10]
+    )
+    assert chunk.records["image"].min() == 200
+
+
+def test_raw_images_of_different_shapes_are_named_with_what_to_do():
+    with pytest.raises(
+        DataError,
+        match=r"D107\]: 1\.jpg: image is 3x20x12, the first 3x16x12; set pack\.size=\[height,width\]",
+    ):
+        prepared(Items([jpeg(0), jpeg(1, 20, 12)]), encode="raw")
+
+
+def test_color_is_that_of_the_first_image_unless_it_is_given():
+    files = [jpeg(0), png(1)]
+    for color, channels in (("gray", 1), ("rgb", 3), (None, 3)):
+        for encode in ("keep", "jpeg", "png", "raw"):
+            fields, chunk = prepared(Items(files), encode=encode, color=color)
+            assert fields["image"].shape[0] == channels
+            if encode in ("jpeg", "png"):
+                assert [read_header(data).colors for data in chunk.records["image"]] == [
+                    channels
+                ] * 2
+    gray = {**IMAGE_FIELDS, "image": Field("uint8", (1, None, None), "image")}
+    assert prepared(Items(files, gray), encode="raw")[1].records["image"].shape == (2, 1, 16, 12)
+
+
+def test_sixteen_bits_become_eight_or_stay():
+    deep, shallow = saved(DEEP, "png"), png(0, 24, 32, 1)
+    source = Items(
+        [deep, shallow], {**IMAGE_FIELDS, "image": Field("uint8", (1, None, None), "image")}
+    )
+    fields, chunk = prepared(source, encode="raw", bit_depth=16)
+    assert fields["image"] == Field("uint16", (1, 24, 32))
+    assert np.array_equal(
+        chunk.records["image"],
+        [decode_deep(data, 1).transpose(2, 0, 1) for data in (deep, shallow)],
+    )
+    _, chunk = prepared(source, encode="raw", bit_depth=8)
+    assert np.array_equal(chunk.records["image"][0][0], np.round(np.asarray(DEEP) / 257))
+
+
+@given(st.integers(0, 65535))
+def test_sixteen_bits_are_rounded_to_the_nearest_of_eight(value):
+    data = saved(Image.fromarray(np.full((2, 2), value, np.uint16)), "png")
+    _, chunk = prepared(Items([data]), encode="raw", bit_depth=8)
+    assert chunk.records["image"].max() == round(value / 257)
+
+
+def test_sixteen_bits_are_scaled_as_eight_are():
+    data = png(0, 40, 60)
+    eight, sixteen = (
+        prepared(Items([data]), encode="raw", resize=13, bit_depth=bits)[1].records["image"]
+        for bits in (8, 16)
+    )
+    assert np.abs(sixteen / 257 - eight).max() <= 1
+
+
+def test_arrays_that_are_images_are_scaled_and_encoded():
+    source = Items(
+        np.stack([pixels(n).transpose(2, 0, 1) for n in range(3)]), array_fields(3, 16, 12)
+    )
+    fields, chunk = prepared(source, encode="raw", size=[8, 6])
+    assert fields["image"] == Field("uint8", (3, 8, 6))
+    assert chunk.records["image"].shape == (3, 3, 8, 6)
+    fields, chunk = prepared(source, encode="png")
+    assert fields == IMAGE_FIELDS
+    assert np.array_equal(decode(chunk.records["image"][2], 3), pixels(2))
+    fields, chunk = prepared(source, encode="raw", color="gray", bit_depth=16)
+    assert (fields["image"], chunk.records["image"].dtype) == (
+        Field("uint16", (1, 16, 12)),
+        np.uint16,
+    )
+
+
+@pytest.mark.parametrize("encode", ["keep", "raw"])
+def test_arrays_stay_where_nothing_is_asked_of_them(encode):
+    source = Items(
+        np.stack([pixels(n).transpose(2, 0, 1) for n in range(3)]), array_fields(3, 16, 12)
+    )
+    fields, chunk = prepared(source, encode=encode)
+    assert fields == source.manifest.fields
+    assert chunk.records["image"] is not None
+    assert np.array_equal(chunk.records["image"], source.records["image"])
+
+
+def test_both_of_a_pair_are_prepared_alike():
+    fields = {
+        "image": Field("uint8", (3, None, None), "image"),
+        "sharp": Field("uint8", (3, None, None), "image"),
+    }
+    fields["label"] = Field("int64", ())
+    result, chunk = prepared(
+        Items([jpeg(0, 99, 77)], fields, sharp=[png(0, 99, 77)]), encode="raw", resize=33
+    )
+    assert result["image"] == result["sharp"] == Field("uint8", (3, 42, 33))
+    assert chunk.records["image"].shape == chunk.records["sharp"].shape
+
+
+def test_a_bad_first_image_does_not_decide_the_shape():
+    preparation = Preparation(encode="raw")
+    assert preparation.fields(Items([b"text", jpeg(0)]))["image"].shape == (3, 16, 12)
+    with pytest.raises(DataError, match=r"D106\]: 0\.jpg"):
+        preparation.fields(Items([b"text", b"text"]))
+
+
+def test_a_chunk_without_records_stays_one():
+    preparation = Preparation(encode="raw", size=[4, 4])
+    source = Items([jpeg(0)])
+    preparation.fields(source)
+    assert preparation(source.read(0, 0)).records["image"].shape == (0, 3, 4, 4)
+
+
+def test_an_input_whose_items_give_no_record_has_no_shape():
+    source = Items([jpeg(0)])
+    source.read = lambda start, stop: Chunk({"image": [], "label": np.arange(0)}, [])
+    with pytest.raises(DataError, match=r"D140\]: a test: no record in its first"):
+        Preparation(encode="raw").fields(source)
+
+
+def test_the_most_pixels_are_those_of_the_header():
+    with pytest.raises(DataError, match="16 x 12 pixels are more than 191"):
+        prepared(Items([jpeg(0)]), max_pixels=191)
+    prepared(Items([jpeg(0)]), max_pixels=192)
+
+
+def test_the_options_say_what_was_asked_for():
+    assert Preparation().options == {"encode": "keep"}
+    assert Preparation(encode="jpeg", resize=9).options == {
+        "encode": "jpeg",
+        "resize": 9,
+        "quality": 90,
+    }
+    asked = Preparation(
+        encode="raw", size=(3, 4), color="gray", bit_depth=8, max_pixels=70, quality=90
+    ).options
+    assert asked == {
+        "encode": "raw",
+        "size": [3, 4],
+        "color": "gray",
+        "bit_depth": 8,
+        "max_pixels": 70,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("encode", "gif"),
+        ("resize", 0),
+        ("max_side", -1),
+        ("size", [3]),
+        ("size", [3, 0]),
+        ("quality", 0),
+        ("quality", 101),
+        ("color", "bgr"),
+        ("bit_depth", 12),
+        ("max_pixels", 0),
+        ("max_pixels", 1 << 40),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(name, value):
+    with pytest.raises(ConfigError, match=rf"C140\]: pack\.{name} = "):
+        Preparation(**{"encode": "jpeg", name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encode": "jpeg", "resize": 9, "max_side": 9},
+        {"encode": "jpeg", "resize": 9, "size": [9, 9]},
+        {"encode": "jpeg", "max_side": 9, "size": [9, 9]},
+        {"encode": "keep", "resize": 9},
+        {"encode": "keep", "max_side": 9},
+        {"encode": "keep", "size": [9, 9]},
+        {"encode": "keep", "bit_depth": 8},
+        {"encode": "jpeg", "bit_depth": 16},
+        {"encode": "png", "bit_depth": 16},
+        {"encode": "png", "quality": 80},
+        {"encode": "keep", "quality": 80},
+    ],
+)
+def test_what_would_be_ignored_is_an_error(options):
+    with pytest.raises(
+        ConfigError, match=r"C141\]: pack\.\w+ = .+, pack\.\w+ = .+: one excludes the other; "
+    ):
+        Preparation(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"encode": "jpeg"}, {"encode": "raw", "size": [4, 4]}, {"color": "gray"}]
+)
+def test_what_is_asked_of_images_where_there_are_none_is_an_error(options):
+    source = Items(
+        np.zeros((2, 5), np.float32), {"image": Field("float32", (5,)), "label": Field("int64", ())}
+    )
+    with pytest.raises(ConfigError, match=r"C142\]: .*: no field of the input is an image"):
+        Preparation(**options).fields(source)
+    assert Preparation(encode="raw").fields(source) == source.manifest.fields
+
+
+def test_nothing_is_prepared_before_the_fields_are_settled():
+    with pytest.raises(AssertionError, match="comes first"):
+        Preparation(encode="jpeg")(Items([jpeg(0)]).read(0, 1))
+
+
+@pytest.mark.parametrize(
+    "values", [[jpeg(0), jpeg(1)], np.arange(2 * 3 * 16 * 12, dtype=np.uint8).reshape(2, 3, 16, 12)]
+)
+def test_interleaved_pixels_are_the_same_pixels(values):
+    source = Items(values)
+    planes, interleaved = (
+        Preparation(encode="raw", size=[8, 6]),
+        Preparation(encode="raw", size=[8, 6], layout="hwc"),
+    )
+    assert planes.fields(source)["image"].shape == (3, 8, 6)
+    assert interleaved.fields(source)["image"].shape == (8, 6, 3)
+    expected, found = (
+        preparation(source.read(0, 2)).records["image"] for preparation in (planes, interleaved)
+    )
+    assert found.flags.c_contiguous
+    assert np.array_equal(found.transpose(0, 3, 1, 2), expected)
+
+
+def test_interleaved_pixels_are_prepared_again_as_any_others():
+    source = Items(np.arange(2 * 16 * 12 * 3, dtype=np.uint8).reshape(2, 16, 12, 3))
+    preparation = Preparation(encode="png")
+    assert preparation.fields(source)["image"] == Field("uint8", (3, None, None), "image")
+    assert np.array_equal(
+        decode(preparation(source.read(0, 1)).records["image"][0], 3),
+        source.read(0, 1).records["image"][0],
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"layout": "nhwc"}, {"layout": "hwc"}, {"layout": "hwc", "encode": "raw", "bit_depth": 16}],
+)
+def test_a_layout_that_cannot_be_is_refused(options):
+    with pytest.raises(ConfigError, match=r"C14[01].*layout"):
+        Preparation(**options)

@@ -1,0 +1,68 @@
+import pytest
+
+from framework.parallel.launch.srun import first_host, local_tasks, rank_environment
+
+STEP = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NODELIST": "gpu[07-09]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
+
+
+def test_a_task_of_srun_is_a_rank():
+    found = rank_environment(STEP)
+    assert found == {
+        "RANK": "3",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "gpu07",
+        "MASTER_PORT": "21436",
+    }
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"SLURM_JOB_ID": "1234", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+        {**STEP, "RANK": "0"},  # torchrun inside srun
+    ],
+)
+def test_nothing_else_is(environment):
+    assert rank_environment(environment) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("localhost", "localhost"),
+        ("a,b", "a"),
+        ("node[003-010,12],login", "node003"),
+        ("node[5,7]", "node5"),
+        ("rack1-[01-02]-ib", "rack1-01-ib"),
+        ("a-1.example.org", "a-1.example.org"),
+    ],
+)
+def test_the_first_host_of_a_list(nodes, first):
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "count"),
+    [("4", 0, "4"), ("2(x3),1", 2, "2"), ("2(x3),1", 3, "1"), ("1,3,2(x2)", 1, "3")],
+)
+def test_tasks_of_a_node(tasks, node, count):
+    assert local_tasks(tasks, node) == count
+
+
+@pytest.mark.parametrize("job", range(0, 200_000, 997))
+def test_the_port_is_one_that_anybody_may_use(job):
+    port = int(rank_environment({**STEP, "SLURM_JOB_ID": str(job)})["MASTER_PORT"])
+    assert 1024 < port < 1 << 16

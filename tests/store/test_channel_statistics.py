@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import ChannelStatistics, Field
+from framework.image.decode import encode_jpeg, encode_png
+from framework.input.folder import FolderInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.images import Preparation
+from framework.store.channel_statistics import (
+    NUM_RECORDS,
+    StatisticsSampler,
+    num_channels,
+    of_batch,
+    sample_indices,
+    statistics_of,
+)
+from framework.store.folder_store import FolderStore, FolderWriter
+from framework.store.open_store import open_store
+from tests.conftest import make_records, write_store
+from tests.input.inputs import COUNT, packing
+
+PIXELS = Field("uint8", (3, 4, 4))
+
+
+def measured(field, values):
+    sampler = StatisticsSampler({"x": field}, len(values))
+    sampler.pass_by({"x": values}, len(values))
+    return sampler.result()["x"]
+
+
+def expected(images):
+    """Of [N, C, H, W] values."""
+    values = np.asarray(images, np.float64).swapaxes(0, 1).reshape(images.shape[1], -1)
+    return values.mean(1), values.std(1)
+
+
+def is_near(statistics, mean, std):
+    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(statistics.std, std, rtol=1e-5)
+    return True
+
+
+def test_pixels_are_measured_per_channel_between_0_and_1():
+    images = make_records(40)["image"]
+    images[:, 1] //= 4
+    assert is_near(measured(PIXELS, images), *expected(images / 255))
+
+
+def test_both_layouts_and_a_lossless_file_give_the_same_numbers():
+    images = make_records(40)["image"]
+    planes = measured(PIXELS, images)
+    assert planes == measured(Field("uint8", (4, 4, 3)), images.transpose(0, 2, 3, 1))
+    assert planes == measured(
+        Field("uint8", (3, None, None), "image"), [encode_png(image) for image in images]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
+def test_other_values_are_measured_as_normalizing_takes_them(dtype):
+    images = (np.random.default_rng(0).random((9, 2, 5, 6)) * 200 + 5000).astype(dtype)
+    white = 255 if dtype == "uint16" else 1
+    assert is_near(measured(Field(dtype, (2, 5, 6)), images), *expected(images / white))
+
+
+def test_records_of_different_sizes_count_by_their_values():
+    small, large = np.zeros((1, 2, 2), np.uint8), np.full((1, 4, 4), 255, np.uint8)
+    found = measured(
+        Field("uint8", (1, None, None), "image"), [encode_png(small), encode_png(large)]
+    )
+    assert is_near(found, [16 / 20], [0.4])
+
+
+def test_an_unreadable_image_counts_for_nothing():
+    files = [encode_png(image) for image in make_records(5)["image"]]
+    field = Field("uint8", (3, None, None), "image")
+    assert measured(field, [*files, b"no image"]) == measured(field, files)
+
+
+def test_values_that_are_no_numbers_give_no_statistics():
+    sampler = StatisticsSampler({"x": Field("float32", (1, 2, 2))}, 1)
+    sampler.pass_by({"x": np.full((1, 1, 2, 2), np.nan, np.float32)}, 1)
+    assert sampler.result() == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "channels"),
+    [
+        (PIXELS, 3),
+        (Field("uint8", (7, 4, 4)), 7),
+        (Field("uint8", (1, None, None), "image"), 1),
+        (Field("float32", (5, 4, 4)), 5),
+        (Field("float32", (1, 1024)), None),
+        (Field("int64", ()), None),
+        (Field("int64", (1, 4, 4)), None),
+    ],
+)
+def test_images_and_what_is_like_them_have_channels(field, channels):
+    assert num_channels(field) == channels
+
+
+def test_a_thousand_records_spread_over_all_are_measured():
+    images = np.zeros((5000, 1, 1, 1), np.uint8)
+    wanted = sample_indices(5000)
+    images[wanted] = 255
+    assert (len(wanted), int(wanted[0]), int(wanted[-1])) == (NUM_RECORDS, 0, 4999)
+    assert measured(Field("uint8", (1, 1, 1)), images) == ChannelStatistics((1.0,), (0.0,))
+
+
+def test_the_chunks_in_which_records_pass_by_do_not_matter():
+    images = make_records(2345)["image"]
+    sampler, start = StatisticsSampler({"image": PIXELS}, len(images)), 0
+    for size in (1, 7, 0, 1000, 1337):
+        sampler.pass_by({"image": images[start : start + size]}, size)
+        start += size
+    assert sampler.result()["image"] == measured(PIXELS, images)
+
+
+def test_every_way_to_pack_gives_the_same_statistics():
+    found = []
+    for number, (suffix, one_file, num_workers) in enumerate(
+        [
+            (".h5", True, 0),
+            (".h5", True, 2),
+            (".h5", False, 2),
+            (".lmdb", True, 1),
+            (".lmdb", False, 0),
+        ]
+    ):
+        pack(packing(f"{number}{suffix}", one_file=one_file), num_workers)
+        store = open_store(f"{number}{suffix}")
+        found.append(store.manifest.statistics)
+        assert statistics_of(store) == store.manifest.statistics
+        store.close()
+    values = (np.arange(COUNT) % 251)[sample_indices(COUNT)] / 255
+    assert is_near(found[0]["image"], [values.mean()] * 3, [values.std()] * 3)
+    assert all(statistics == found[0] for statistics in found)
+
+
+def test_a_folder_and_the_stores_packed_of_it_have_the_same_statistics():
+    records = make_records(12)
+    writer = FolderWriter(
+        "photos", fields=open_store(write_store("a.h5", records)).manifest.fields, num_records=12
+    )
+    writer.write(records, [""] * 12)
+    writer.close(open_store("a.h5").manifest)
+    of_folder = statistics_of(FolderStore("photos"))
+    assert is_near(of_folder["image"], *expected(records["image"] / 255))
+    for path, encode in (("kept.h5", "keep"), ("raw.lmdb", "raw"), ("raw.h5", "raw")):
+        pack(packing(path, FolderInput("photos", None, None), prepare=Preparation(encode=encode)))
+        assert open_store(path).manifest.statistics == of_folder
+
+
+def test_a_jpeg_is_measured_as_it_is_decoded():
+    images = np.full((3, 3, 16, 16), 51, np.uint8)
+    found = measured(
+        Field("uint8", (3, None, None), "image"), [encode_jpeg(image, 95) for image in images]
+    )
+    np.testing.assert_allclose(found.mean, [0.2] * 3, atol=0.01)
+
+
+def test_stores_written_by_hand_have_none_and_are_measured_by_reading():
+    store = open_store(write_store("a.h5", make_records(20)))
+    assert store.manifest.statistics == {}
+    assert is_near(statistics_of(store)["image"], *expected(make_records(20)["image"] / 255))
+    store.close()
+
+
+def test_a_batch_is_measured_where_there_is_no_store():
+    images = torch.arange(24, dtype=torch.uint8).reshape(2, 1, 3, 4)
+    found = of_batch(images)
+    assert found is not None
+    assert is_near(found, [11.5 / 255], [images.double().std(correction=0).item() / 255])
+    assert of_batch(torch.zeros(4)) is None

@@ -1,0 +1,190 @@
+from pathlib import Path
+from zlib import crc32
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.records import Field
+from framework.data.hdf5 import hdf5_source
+from framework.data.lmdb import lmdb_source
+from framework.errors import DataError
+from framework.store.checksum import buffers, content_crcs, digest
+from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
+from tests.conftest import FIELDS, make_context, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, micros, plain
+from tests.store.fuzz import flips, judge
+
+STORES = {"h5": HDF5Store, "lmdb": LMDBStore}
+SOURCES = {"h5": hdf5_source, "lmdb": lmdb_source}
+RAW = {"image": Field("uint8", (3, 16, 16)), "label": Field("int64", ())}
+
+
+def _packed(suffix, kind):
+    """(path, records, where one record's payload lies in the file)."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (30, 3, 16, 16), np.uint8)
+    images = pixels if kind == "raw" else [rng.bytes(700) for _ in range(30)]
+    fields = RAW if kind == "raw" else IMAGE_FIELDS
+    records = {"image": images, "label": np.arange(30)}
+    path = write_store(f"x.{suffix}", records, fields)
+    payload = pixels[17].tobytes() if kind == "raw" else images[17]
+    at = Path(path).read_bytes().index(payload)
+    return path, records, (at, at + len(payload))
+
+
+def _spoil(path, payload):
+    """One bit of ``payload``, in place: the file keeps its inode and size. LMDB leaves stale copies: everywhere."""
+    middle = len(payload) // 2
+    spoiled = payload[:middle] + bytes([payload[middle] ^ 16]) + payload[middle + 1 :]
+    data = Path(path).read_bytes()
+    assert payload in data
+    with open(path, "r+b") as file:
+        file.write(data.replace(payload, spoiled))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.binary(max_size=9))
+def test_a_records_crc_is_over_all_its_fields_in_order(images, tail):
+    fields = {"a": Field("uint8", (1, None, None), "image"), "b": Field("uint8", (len(tail),))}
+    records = {
+        "a": images,
+        "b": np.frombuffer(tail * len(images), np.uint8).reshape(len(images), len(tail)),
+    }
+    assert content_crcs(records, fields) == [crc32(image + tail) for image in images]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0), (4,), (4, 2, 3)])
+def test_every_array_is_cut_into_its_records(shape):
+    values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    assert [bytes(part) for part in buffers(values)] == [row.tobytes() for row in values]
+    assert [bytes(part) for part in buffers(torch.from_numpy(values))] == [
+        row.tobytes() for row in values
+    ]
+
+
+def test_the_digest_is_that_of_the_crcs_whoever_stores_them():
+    found = {
+        suffix: STORES[suffix](write_store(f"x.{suffix}", make_records(9))).manifest.digest
+        for suffix in STORES
+    }
+    assert found == dict.fromkeys(STORES, digest(content_crcs(make_records(9), FIELDS)))
+    assert digest([1, 2]) != digest([2, 1])
+
+
+@pytest.mark.parametrize("suffix", STORES)
+@pytest.mark.parametrize("kind", ["raw", "image"])
+def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
+    path, records, (first, last) = _packed(suffix, kind)
+    damaged = flips(Path(path).read_bytes(), 200, first, last)
+    assert judge(STORES[suffix], suffix, damaged, plain(records), 30) == {"found": 200}
+
+
+@pytest.mark.parametrize("suffix", STORES)
+def test_only_the_damaged_records_are_told(suffix):
+    path, records, _ = _packed(suffix, "image")
+    for index in (3, 20):
+        _spoil(path, records["image"][index])
+    store = STORES[suffix](path)
+    indices = torch.tensor([5, 20, 4, 3, 20])
+    assert store.damaged(indices, store.read(indices)) == [20, 3, 20]
+
+
+def test_a_value_under_another_records_key_is_found_by_its_crc():
+    path = write_store("x.lmdb", make_records(9))
+    keys = [number.to_bytes(8, "big") for number in range(9)]
+    with (
+        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        one, two = transaction.get(keys[2]), transaction.get(keys[6])
+        transaction.put(keys[2], two)
+        transaction.put(keys[6], one)
+    store = LMDBStore(path)
+    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
+
+
+def test_a_changed_key_is_found_by_the_crc():
+    path = write_store("x.lmdb", make_records(9))
+    _spoil(path, b"record-4")
+    store = LMDBStore(path)
+    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [4]
+
+
+def test_swapped_rows_of_hdf5_are_found():
+    path = write_store("x.h5", make_records(9))
+    with h5py.File(path, "r+") as file:
+        file["records/image"][[2, 6]] = file["records/image"][[2, 6]][::-1]
+    store = HDF5Store(path)
+    assert store.damaged(torch.arange(9), store.read(torch.arange(9))) == [2, 6]
+
+
+def _epochs(suffix, verify, spoil_before, **options):
+    """Epochs that pass, of three; the file is damaged, unseen by its identity, before epoch ``spoil_before``."""
+    records = make_records(12)
+    path = write_store(f"x.{suffix}", records)
+    source = SOURCES[suffix](path, context=make_context(verify=verify, **options))
+    passed, words = [], list[str]()
+    for epoch in range(3):
+        if epoch == spoil_before:
+            _spoil(path, records["image"][7].tobytes())
+            source.store._identity = None  # as where the disk, and not a program, changed it
+        try:
+            micros(source, epoch)
+            passed.append(epoch)
+        except DataError as error:
+            words.append(str(error))
+    source.close()
+    assert all(
+        line.startswith("error[D119]") and f"x.{suffix}: record 7 (record-7)" in line
+        for line in words
+    )
+    return passed
+
+
+@pytest.mark.parametrize("suffix", STORES)
+@pytest.mark.parametrize(
+    ("verify", "spoil_before", "passed"),
+    [
+        ("off", 0, [0, 1, 2]),
+        ("first_epoch", 0, [1, 2]),
+        ("first_epoch", 1, [0, 1, 2]),
+        ("always", 0, []),
+        ("always", 1, [0]),
+        ("always", 2, [0, 1]),
+    ],
+)
+def test_records_are_verified_when_it_was_asked(suffix, verify, spoil_before, passed):
+    assert _epochs(suffix, verify, spoil_before) == passed
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_workers_verify_too(kind):
+    assert _epochs("lmdb", "first_epoch", 0, num_workers=2, worker_kind=kind) == [1, 2]
+
+
+def test_a_resumed_run_verifies_the_epoch_it_begins_with():
+    records = {"image": [jpeg(number) for number in range(12)], "label": np.arange(12)}
+    path = write_store("x.h5", records, IMAGE_FIELDS)
+    _spoil(path, records["image"][7])
+    source = hdf5_source(path, context=make_context(verify="first_epoch"))
+    with pytest.raises(DataError, match="D119"):
+        micros(source, 5)
+    source.close()
+
+
+def test_the_other_damaged_records_of_a_batch_are_counted():
+    records = {"image": [jpeg(number) for number in range(8)], "label": np.arange(8)}
+    path = write_store("x.h5", records, IMAGE_FIELDS)
+    for index in (2, 5, 6):
+        _spoil(path, records["image"][index])
+    source = hdf5_source(path, context=make_context(8, shuffle=False, verify="always"))
+    with pytest.raises(
+        DataError, match=r"D119.*record 2 \(record-2\).*CRC32 differs, and 2 more of its batch"
+    ):
+        micros(source)
+    source.close()

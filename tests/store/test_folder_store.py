@@ -1,0 +1,153 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Manifest
+from framework.errors import DataError
+from framework.image.decode import decode, encode_png
+from framework.store.folder_store import FolderStore, FolderWriter, list_images
+from tests.conftest import FIELDS, make_records
+from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_folder
+
+
+def _touch(*names):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(jpeg(0))
+
+
+def _written(classes, labels, image=None):
+    """A folder written with these classes and labels, as {relative name}."""
+    images = np.stack(
+        [
+            image if image is not None else pixels(n, 4, 4).transpose(2, 0, 1)
+            for n in range(len(labels))
+        ]
+    )
+    writer = FolderWriter("out", fields=FIELDS, num_records=len(labels))
+    writer.write({"image": images, "label": np.array(labels)}, [""] * len(labels))
+    writer.close(Manifest(len(labels), FIELDS, classes))
+    return {str(file.relative_to("out")) for file in Path("out").rglob("*.*")}
+
+
+def test_classes_and_files_come_in_the_byte_order_of_their_names():
+    _touch("in/b/2.jpg", "in/b/10.jpg", "in/B/1.png", "in/ä/1.jpg", "in/a/x/1.jpg", "in/a/x.jpg")
+    files, labels, classes = list_images("in")
+    assert classes == ["B", "a", "b", "ä"]
+    assert files == ["B/1.png", "a/x.jpg", "a/x/1.jpg", "b/10.jpg", "b/2.jpg", "ä/1.jpg"]
+    assert labels == [0, 1, 1, 2, 2, 3]
+
+
+def test_only_images_count_whatever_the_case_of_their_ending():
+    _touch("in/a/1.JPG", "in/a/2.Png", "in/a/notes.txt", "in/a/3.jpg.bak", "in/top.jpg")
+    assert list_images("in")[0] == ["a/1.JPG", "a/2.Png"]
+
+
+def test_a_class_without_images_keeps_its_number():
+    _touch("in/a/1.jpg", "in/c/1.jpg")
+    os.mkdir("in/b")
+    store = FolderStore("in")
+    assert store.manifest.classes == ["a", "b", "c"]
+    assert store.manifest.class_counts == [1, 0, 1]
+
+
+def test_symbolic_links_are_not_followed():
+    _touch("in/a/1.jpg", "other/2.jpg")
+    os.symlink(os.path.abspath("other"), "in/b")
+    os.symlink(os.path.abspath("other/2.jpg"), "in/a/2.jpg")
+    os.symlink(os.path.abspath("in"), "in/a/loop")
+    assert list_images("in") == (["a/1.jpg"], [0], ["a"])
+
+
+def test_a_missing_folder_is_named():
+    with pytest.raises(DataError, match=r"D101.*gone.*no such folder"):
+        FolderStore("gone")
+
+
+@pytest.mark.parametrize("inside", [[], ["a"], ["a", "b/c"]])
+def test_a_folder_without_images_is_named(inside):
+    os.mkdir("in")
+    for name in inside:
+        os.makedirs(f"in/{name}")
+    with pytest.raises(DataError, match=r"D110.*in: no image in any subfolder"):
+        FolderStore("in")
+
+
+def test_images_that_lie_in_no_class_are_not_enough():
+    _touch("in/1.jpg")
+    with pytest.raises(DataError, match="D110"):
+        FolderStore("in")
+
+
+@pytest.mark.parametrize("data", [b"just text", b"", b"\xff\xd8 only the start of a jpeg"])
+def test_a_text_file_with_an_images_name_is_named(data):
+    Path("in/a").mkdir(parents=True)
+    Path("in/a/1.jpg").write_bytes(data)
+    with pytest.raises(DataError, match=r"D106.*in/a/1\.jpg.*not a readable image"):
+        FolderStore("in")
+
+
+def test_a_file_that_has_gone_since_is_named():
+    store = FolderStore(write_folder("in", [jpeg(0), jpeg(1), jpeg(2)]))
+    os.remove("in/b/001.jpg")
+    with pytest.raises(DataError, match=r"D101.*in/b/001\.jpg.*No such file"):
+        store.read(torch.tensor([0, 1]))
+
+
+def test_gray_images_have_one_channel():
+    Path("in/a").mkdir(parents=True)
+    Path("in/a/1.png").write_bytes(encode_png(pixels(0, channels=1).transpose(2, 0, 1)))
+    assert FolderStore("in").manifest.fields["image"].shape == (1, None, None)
+
+
+def test_a_written_folder_has_one_subfolder_per_class_and_files_by_record():
+    assert _written(["cat", "dog"], [1, 0, 1]) == {
+        "dog/000000000.png",
+        "cat/000000001.png",
+        "dog/000000002.png",
+    }
+
+
+def test_classes_named_like_other_classes_numbers_are_not_mixed_up():
+    assert _written(["1", "2", "0"], [0, 1, 2]) == {
+        "1/000000000.png",
+        "2/000000001.png",
+        "0/000000002.png",
+    }
+
+
+def test_without_class_names_the_numbers_are_the_names():
+    assert _written([], [0, 2]) == {"0/000000000.png", "2/000000001.png"}
+
+
+def test_pixels_survive_being_written_as_files():
+    records = make_records(4)
+    writer = FolderWriter("out", fields=FIELDS, num_records=4)
+    writer.write(records, [""] * 4)
+    writer.close(Manifest(4, FIELDS, ["a"]))
+    store = FolderStore("out")
+    row = int(Path(store.files[0]).stem)
+    assert np.array_equal(decode(store.read_bytes(0), 3).transpose(2, 0, 1), records["image"][row])
+
+
+def test_kept_bytes_are_written_as_they_are():
+    writer = FolderWriter("out", fields=IMAGE_FIELDS, num_records=1)
+    writer.write({"image": [jpeg(5)], "label": np.array([0])}, ["x.jpg"])
+    writer.close(Manifest(1, IMAGE_FIELDS, ["a"]))
+    assert Path("out/a/000000000.jpg").read_bytes() == jpeg(5)
+
+
+def test_a_folder_that_is_there_already_is_not_touched():
+    _touch("out/a/1.jpg")
+    with pytest.raises(DataError, match=r"D115.*out: is there already"):
+        FolderWriter("out", fields=FIELDS, num_records=1)
+    assert os.listdir("out/a") == ["1.jpg"]
+
+
+def test_fields_that_are_no_labeled_images_are_refused():
+    with pytest.raises(DataError, match=r"D114.*cannot hold \['x'\]"):
+        FolderWriter("out", fields={"x": FIELDS["label"]}, num_records=1)
+    assert os.listdir() == []

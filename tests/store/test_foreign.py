@@ -1,0 +1,178 @@
+import contextlib
+import os
+import re
+import shlex
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import DataError, PacelineError
+from framework.input.arrays import ArraysInput
+from framework.input.lmdb import LMDBInput
+from framework.store.foreign import ForeignLMDB, Pattern, field_name, free_name
+from framework.store.open_store import open_store
+from tests.contract.cases import jpeg
+from tests.faults.forked import paceline
+
+
+def write_lmdb(path, values, folder=False):
+    """An LMDB file as any other program writes it."""
+    with (
+        lmdb.open(path, subdir=folder, lock=False, map_size=1 << 24, max_dbs=0) as environment,
+        environment.begin(write=True) as txn,
+    ):
+        for key, value in values.items():
+            txn.put(key.encode() if isinstance(key, str) else key, value)
+    return path
+
+
+def scene_text(count=3, folder=False):
+    """Images and labels under numbered keys, and their number: as data sets of scene text have them."""
+    values = {"num-samples": str(count).encode()}
+    for number in range(1, count + 1):
+        values[f"image-{number:09d}"] = jpeg(number, 8, 8)
+        values[f"label-{number:09d}"] = b"cat" if number % 2 else b"dog"
+    return write_lmdb("words.lmdb", values, folder)
+
+
+def write_hdf5(path="their file.h5"):
+    with h5py.File(path, "w") as file:
+        file["train/images"] = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
+        file.create_dataset(
+            "train/label", data=np.array([0, 2, 1, 0, 2]), chunks=(2,), compression="gzip"
+        )
+        file["mean"] = np.zeros(3)
+        file["names"] = np.array([b"a", b"b"])
+        file["scalar"] = 3
+    return path
+
+
+def advised(path, error):
+    """What becomes of the command in an error's text."""
+    command = re.search(r"error\[D103\]: .*; pack it: (paceline pack .*)$", error, re.MULTILINE)
+    assert command is not None, error
+    words = shlex.split(command.group(1))
+    done = paceline(*words[1:], "workers=0")
+    assert done.code == 0, (command.group(1), done.err)
+    return open_store(words[-1].removeprefix("output.path=").strip('"'))
+
+
+@pytest.mark.parametrize("words", [("inspect",), ("train", "data.val=null")])
+def test_the_command_for_an_hdf5_file_packs_it(words):
+    path = write_hdf5()
+    word = f'data.train="{path}"' if words[0] == "train" else path
+    done = paceline(*words, word)
+    assert done.code == 3, done.err
+    store = advised(path, done.err)
+    records = store.read(torch.arange(5))
+    assert records["label"].tolist() == [0, 2, 1, 0, 2]
+    assert records["images"].shape == (5, 4, 4, 3)
+    store.close()
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_command_for_an_lmdb_file_packs_it(folder):
+    path = scene_text(folder=folder)
+    done = paceline("inspect", path)
+    assert done.code == 3, done.err
+    store = advised(path, done.err)
+    assert store.manifest.classes == ["cat", "dog"]
+    assert store.read(torch.arange(3))["label"].tolist() == [0, 1, 0]
+    assert bytes(store.read(torch.arange(3))["image"][2]) == jpeg(3, 8, 8)
+    assert store.key(0) == "image-000000001"
+    store.close()
+
+
+def test_keys_without_numbers_are_names():
+    path = write_lmdb("photos.lmdb", {"alice": jpeg(0, 8, 8), "bob": jpeg(1, 8, 8)})
+    store = advised(path, paceline("inspect", path).err)
+    assert (list(store.manifest.fields), store.key(1)) == (["image"], "bob")
+    store.close()
+
+
+def test_texts_are_classes():
+    store = advised(
+        "x.lmdb",
+        paceline(
+            "inspect", write_lmdb("x.lmdb", {"x1": b"cat", "x2": b"dog", "y1": b"3", "y2": b"4"})
+        ).err,
+    )
+    assert (list(store.manifest.fields), store.manifest.classes) == (["label", "y"], ["cat", "dog"])
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.lmdb"])
+def test_where_no_command_works_none_is_given(name):
+    if name == "x.lmdb":
+        write_lmdb(name, {"a": b"\x80\x03pickled"})
+    else:
+        with h5py.File(name, "w") as file:
+            file["names"] = np.array([b"a", b"b"])
+    with pytest.raises(DataError, match=r"D103.*read it with input=function") as caught:
+        _ = open_store(name).manifest
+    assert "pack it: paceline" not in str(caught.value)
+
+
+def test_values_of_any_size_and_key_are_found():
+    values = {
+        b"k" * length: os.urandom(size)
+        for length, size in zip(range(1, 400), range(1, 40_000, 100), strict=False)
+    }
+    file = ForeignLMDB(write_lmdb("x.lmdb", values))
+    assert {key.encode(): file.read(place) for place, key in enumerate(file.keys)} == values
+
+
+def test_a_file_with_named_databases_is_refused():
+    with lmdb.open("x.lmdb", subdir=False, lock=False, max_dbs=2) as environment:
+        environment.open_db(b"one")
+    with pytest.raises(DataError, match=r"D102.*named databases"):
+        ForeignLMDB("x.lmdb")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "part"),
+    [
+        ("image-%09d", "image-000000012", "000000012"),
+        ("%d.jpg", "7.jpg", "7"),
+        ("50%%-%s", "50%-ü", "ü"),
+        ("a.%d", "ab1", None),
+        ("%03d", "12", None),
+    ],
+)
+def test_a_pattern_finds_what_the_keys_of_a_record_share(pattern, key, part):
+    match = Pattern(pattern).expression.fullmatch(key)
+    assert (match and match.group(1)) == part
+
+
+def test_names_of_fields_and_files_are_free():
+    assert field_name("image-", {}) == "image"
+    assert field_name("image", {"image": "x"}) == "image_2"
+    assert field_name("00/1", {}) == "field_00_1"
+    assert free_name("a/x.h5") == "a/x.packed.h5"
+    open("x.packed.h5", "w").close()
+    assert free_name("x.h5") == "x.packed1.h5"
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["x.h5", "x.lmdb"]),
+    st.lists(st.tuples(st.floats(0, 0.9999), st.integers(0, 255)), min_size=1, max_size=30),
+)
+def test_a_damaged_file_is_read_or_one_error(name, flips):
+    path = write_hdf5("good.h5") if name == "x.h5" else scene_text()
+    data = bytearray(Path(path).read_bytes())
+    Path(path).unlink()
+    for place, value in flips:
+        data[int(place * min(len(data), 20_000))] = value
+    Path(name).write_bytes(data)
+    with contextlib.suppress(PacelineError):  # any other exception fails
+        _ = open_store(name).manifest
+    with contextlib.suppress(PacelineError):
+        source = ArraysInput(name, None) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
+        source.read(0, source.manifest.num_records)

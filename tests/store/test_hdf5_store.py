@@ -1,0 +1,557 @@
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.records import Field, Manifest
+from framework.errors import ConfigError, DataError
+from framework.store.hdf5_store import HDF5Store, HDF5Writer, RowGather
+from framework.store.manifest import to_json
+from tests.conftest import FIELDS, edited_manifest, make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
+from tests.forks import forked
+from tests.store.fuzz import flips, judge, mutations, truncations
+
+ROOT = Path(__file__).parents[2]
+DTYPES = [
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    "complex64",
+]
+
+
+def _edit(path, change):
+    """Change the packed file at ``path`` with h5py."""
+    with h5py.File(path, "r+") as file:
+        change(file)
+
+
+def _manifest(file, **changes):
+    file.attrs["manifest"] = edited_manifest(file.attrs["manifest"], **changes)
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
+def test_a_truncated_store_is_named(kind, part):
+    path, _ = write_case(kind, 40)
+    os.truncate(path, int(os.path.getsize(path) * part))
+    with pytest.raises(DataError, match=rf"D10\d.*{kind}\.h5"):
+        HDF5Store(path).read(torch.arange(40))
+
+
+def test_a_missing_store_is_named():
+    with pytest.raises(DataError, match=r"D101.*gone\.h5.*no such file"):
+        _ = HDF5Store("gone.h5").manifest
+
+
+def test_a_folder_is_not_a_store():
+    os.mkdir("x.h5")
+    with pytest.raises(DataError, match=r"D101.*x\.h5"):
+        _ = HDF5Store("x.h5").manifest
+
+
+def test_a_random_file_is_not_a_store():
+    Path("x.h5").write_bytes(np.random.default_rng(0).bytes(5000))
+    with pytest.raises(DataError, match=r"D102.*x\.h5.*not an HDF5 file"):
+        _ = HDF5Store("x.h5").manifest
+
+
+def test_somebody_elses_hdf5_file_is_not_a_store():
+    with h5py.File("x.h5", "w") as file:
+        file["images"] = np.zeros((3, 4))
+    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a store of ours"):
+        _ = HDF5Store("x.h5").manifest
+
+
+def test_somebody_elses_attribute_called_manifest_is_damage():
+    with h5py.File("x.h5", "w") as file:
+        file.attrs["manifest"] = np.arange(3)
+    with pytest.raises(DataError, match=r"D104.*x\.h5"):
+        _ = HDF5Store("x.h5").manifest
+
+
+def test_a_newer_schema_is_named():
+    path = write_store("x.h5", make_records(3))
+    _edit(path, lambda file: _manifest(file, schema=9))
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*schema 9"):
+        _ = HDF5Store(path).manifest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.pop("records/label"),
+        lambda file: file.pop("records"),
+        lambda file: _manifest(file, num_records=4),
+        lambda file: _manifest(
+            file, fields={"label": {"dtype": "int32", "shape": [], "encoding": "raw"}}
+        ),
+        lambda file: _manifest(
+            file, fields={"label": {"dtype": "int64", "shape": [2], "encoding": "raw"}}
+        ),
+        lambda file: _manifest(
+            file,
+            fields={"label": {"dtype": "uint8", "shape": [3, None, None], "encoding": "image"}},
+        ),
+    ],
+)
+def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
+    path = write_store("x.h5", make_records(3))
+    _edit(path, change)
+    with pytest.raises(DataError, match=r"D105.*x\.h5.*not as the manifest says"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("name", ["crc32", "keys/data", "keys/offsets"])
+def test_what_is_mapped_may_not_be_chunked(name):
+    path = write_store("x.h5", make_records(8))
+    values = h5py.File(path)[name][:]
+    _edit(path, lambda file: file.pop(name) and file.create_dataset(name, data=values, chunks=(2,)))
+    with pytest.raises(DataError, match=r"D105.*x\.h5.*not stored in one piece"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 3, 9], [0, 1, 2, 10**9], [-1, 1, 2, 3], []])
+def test_offsets_that_cannot_be_are_refused(offsets):
+    path = write_store(
+        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+
+    def change(file):
+        del file["records/image/offsets"]
+        file["records/image/offsets"] = np.array(offsets, np.int64)
+
+    _edit(path, change)
+    with pytest.raises(DataError, match=r"D105.*image.*offsets"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+def test_offsets_of_fewer_records_are_refused():
+    path = write_store(
+        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+
+    def change(file):
+        del file["records/image/offsets"]
+        file["records/image/offsets"] = np.array([0, 3, 6], np.int64)
+
+    _edit(path, change)
+    with pytest.raises(DataError, match=r"D105.*image"):
+        HDF5Store(path).read(torch.tensor([2]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (8,), (2, 3)])
+def test_every_number_type_comes_back_as_it_was(dtype, shape):
+    values = (np.random.default_rng(0).random((5, *shape)) * 100).astype(dtype)
+    path = write_store("x.h5", {"x": values}, {"x": Field(dtype, shape)})
+    found = HDF5Store(path).read(torch.tensor([4, 0, 4]))["x"]
+    assert np.array_equal(found.numpy(), values[[4, 0, 4]])
+    assert found.numpy().dtype == values.dtype
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.data())
+def test_rows_are_gathered_as_torch_would(num_rows, width, data):
+    rows = torch.arange(num_rows * width, dtype=torch.int32).to(torch.uint8).view(num_rows, width)
+    indices = torch.tensor(
+        data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9)), dtype=torch.int64
+    )
+    assert torch.equal(RowGather(rows)(indices), rows[indices])
+
+
+def test_empty_images_are_kept():
+    path = write_store("x.h5", {"image": [b"", b"ab", b""], "label": np.arange(3)}, IMAGE_FIELDS)
+    assert plain(HDF5Store(path).read(torch.tensor([2, 1, 0])))["image"] == [b"", b"ab", b""]
+
+
+def test_a_file_with_no_records_has_a_manifest_and_reads_nothing():
+    path = write_store("x.h5", make_records(0))
+    store = HDF5Store(path)
+    assert store.manifest.num_records == 0
+    assert store.read(torch.tensor([], dtype=torch.int64))["image"].shape == (0, 3, 4, 4)
+
+
+def test_what_is_read_cannot_change_the_file():
+    path = write_store("x.h5", make_records(3))
+    before = Path(path).read_bytes()
+    store = HDF5Store(path)
+    store.read(torch.tensor([0]))["image"].fill_(7)
+    store.read(torch.tensor([0]), ["image"])["image"][0].fill(7)
+    store.close()
+    assert Path(path).read_bytes() == before
+
+
+def test_other_programs_can_read_the_store():
+    records = make_records(4)
+    path = write_store("x.h5", records)
+    with h5py.File(path) as file:
+        assert np.array_equal(file["records/image"][:], records["image"])
+        assert json.loads(file.attrs["manifest"])["num_records"] == 4
+
+
+def test_large_raw_fields_lie_aligned_for_the_map():
+    path = write_store("x.h5", {"x": np.zeros((100, 64), np.uint8)}, {"x": Field("uint8", (64,))})
+    with h5py.File(path) as file:
+        assert file["records/x"].id.get_offset() % 4096 == 0
+
+
+def test_images_leave_no_spool_behind_when_abandoned():
+    writer = HDF5Writer("x.h5", fields=IMAGE_FIELDS, num_records=2)
+    writer.write({"image": [b"abc"], "label": np.arange(1)}, ["a"])
+    writer.abort()
+    assert os.listdir() == []
+
+
+def test_the_manifest_is_the_one_that_was_given():
+    path = write_store("x.h5", make_records(3))
+    manifest = HDF5Store(path).manifest
+    with h5py.File(path) as file:
+        assert file.attrs["manifest"].decode() == to_json(manifest)
+
+
+def test_a_manifest_that_no_header_holds_is_kept_too():
+    names = [f"class number {number}" for number in range(5000)]
+    writer = HDF5Writer("x.h5", fields=FIELDS, num_records=3)
+    writer.write(make_records(3), ["a", "b", "c"])
+    writer.close(Manifest(3, FIELDS, names, source="a test"))
+    assert HDF5Store("x.h5").manifest.classes == names
+
+
+def test_a_manifest_as_long_as_it_likes_is_read_as_before():
+    path = write_store("x.h5", make_records(3))
+    text = to_json(HDF5Store(path).manifest)
+    with h5py.File(path, "r+") as file:
+        file.attrs["manifest"] = text
+    assert to_json(HDF5Store(path).manifest) == text
+
+
+def test_a_manifest_longer_than_its_file_is_not_read():
+    path = write_store("x.h5", make_records(3))
+    content = bytearray(Path(path).read_bytes())
+    at = content.find(b"manifest\0") + 16 + 4  # the name padded, then of its type the size
+    assert int.from_bytes(content[at : at + 4], "little") == len(to_json(HDF5Store(path).manifest))
+    content[at : at + 4] = b"\xff\xff\xff\x7f"
+    Path("y.h5").write_bytes(content)
+    with pytest.raises(DataError, match=r"D102.*y\.h5"):
+        _ = HDF5Store("y.h5").manifest
+
+
+def _layout(**options):
+    """A store of 20 records written with this layout."""
+    writer = HDF5Writer("x.h5", **options, fields=FIELDS, num_records=20)
+    writer.write(make_records(20), [f"record-{number}" for number in range(20)])
+    writer.close(Manifest(20, FIELDS))
+    return HDF5Store("x.h5")
+
+
+@pytest.mark.parametrize("chunk_records", [1, 3, 20, 1000])
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+def test_chunks_and_compression_read_the_same(chunk_records, compression):
+    store = _layout(chunk_records=chunk_records, compression=compression)
+    indices = [19, 0, 0, 7, 8, 3]
+    found = store.read(torch.tensor(indices))
+    assert plain(found) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices), found) == []
+    assert plain(store.read(torch.tensor([], dtype=torch.int64))) == {"image": [], "label": []}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "gzip"},
+        {"chunk_records": 0},
+        {"chunk_records": 4, "compression": "szip"},
+        {"chunk_records": -1},
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(options):
+    with pytest.raises(ConfigError, match=r"C170.*chunk"):
+        _layout(**options)
+    assert os.listdir() == []
+
+
+def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
+    store = _layout(chunk_records=4, compression="gzip")
+    expected = plain(store.read(torch.arange(20)))
+    with ThreadPoolExecutor(4) as pool:
+        assert all(
+            plain(found) == expected for found in pool.map(store.read, [torch.arange(20)] * 20)
+        )
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = forked(lambda: queue.put(plain(store.read(torch.arange(20)))))
+    assert queue.get() == expected
+    child.join()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_many_threads_may_open_a_store_at_once(kind):
+    path, records = write_case(kind, 40)
+    store = HDF5Store(path)
+    for _ in range(30):
+        start = threading.Barrier(8)
+
+        def read(number, start=start):
+            start.wait()
+            return plain(store.read(torch.tensor([number])))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(read, range(8))) == [
+                rows(records, [number]) for number in range(8)
+            ]
+        store.close()
+
+
+SECRET = "secret.bin"
+
+
+def _replace(name, make):
+    """Put something else in a dataset's place: ``make(file, name)``."""
+
+    def change(file):
+        del file[name]
+        make(file, name)
+
+    return change
+
+
+def _linked_outside(file, name):
+    with h5py.File(SECRET, "w") as other:
+        other["x"] = np.arange(3)
+    file[name] = h5py.ExternalLink(SECRET, "/x")
+
+
+def _stored_outside(file, name):
+    Path(SECRET).write_bytes(bytes(24))
+    file.create_dataset(name, (3,), "int64", external=[(SECRET, 0, 24)])
+
+
+def _virtual(file, name):
+    with h5py.File(SECRET, "w") as other:
+        other["x"] = np.arange(3)
+    layout = h5py.VirtualLayout((3,), "int64")
+    layout[:] = h5py.VirtualSource(SECRET, "x", (3,))
+    file.create_virtual_dataset(name, layout)
+
+
+def _softly_linked(file, name):
+    file["elsewhere"] = np.arange(3)
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def _dangling(file, name):
+    file[name] = h5py.SoftLink("/nowhere")
+
+
+def _looping(file, name):
+    file[name] = h5py.SoftLink("/" + name)
+
+
+def _plugged(file, name):
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((3,))
+    properties.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))  # Zstandard
+    space = h5py.h5s.create_simple((3,))
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_INT64, space, properties)
+
+
+def _huge(file, name):
+    file.create_dataset(name, (1 << 39,), "int64", chunks=(1 << 20,))
+
+
+def _huge_and_contiguous(file, name):
+    file.create_dataset(name, (1 << 39,), "int64")
+
+
+def _of_objects(file, name):
+    file.create_dataset(name, (3,), h5py.special_dtype(vlen=np.int64))
+
+
+def _of_words(file, name):
+    file.create_dataset(name, (3,), h5py.string_dtype())
+
+
+def _of_references(file, name):
+    file.create_dataset(name, (3,), h5py.ref_dtype)
+
+
+def _of_pairs(file, name):
+    file.create_dataset(name, (3,), np.dtype([("a", "i4"), ("b", "i4")]))
+
+
+def _a_group(file, name):
+    file.create_group(name)
+
+
+def _square(file, name):
+    file[name] = np.zeros((4, 4), np.int64)
+
+
+def _of_other_numbers(file, name):
+    file[name] = np.zeros(4, np.float64)
+
+
+def _empty(file, name):
+    file[name] = h5py.Empty("int64")
+
+
+PLANTS = [
+    _linked_outside,
+    _stored_outside,
+    _virtual,
+    _softly_linked,
+    _dangling,
+    _looping,
+    _plugged,
+    _huge,
+    _huge_and_contiguous,
+    _of_objects,
+    _of_words,
+    _of_references,
+    _of_pairs,
+    _a_group,
+    _square,
+    _of_other_numbers,
+    _empty,
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "records/label",
+        "records/image/data",
+        "records/image/offsets",
+        "crc32",
+        "keys/data",
+        "keys/offsets",
+    ],
+)
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_is_planted_in_a_store_is_refused(plant, name):
+    path = write_store(
+        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+    _edit(path, _replace(name, plant))
+    with pytest.raises(DataError, match=r"D105.*x\.h5") as caught:
+        HDF5Store(path).read(torch.tensor([0]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["records", "keys", "records/image"])
+@pytest.mark.parametrize("plant", [_linked_outside, _softly_linked, _dangling, _looping])
+def test_a_group_that_is_a_link_is_refused(plant, name):
+    path = write_store(
+        "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+    _edit(path, _replace(name, plant))
+    with pytest.raises(DataError, match=r"D105.*x\.h5"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+def test_a_foreign_file_is_never_opened():
+    paths = []
+    for number, (plant, name) in enumerate(
+        product([_linked_outside, _stored_outside, _virtual], ["records/label", "records", "keys"])
+    ):
+        paths.append(write_store(f"{number}.h5", make_records(3)))
+        _edit(paths[-1], _replace(name, plant))
+        os.remove(SECRET)
+    os.mkfifo(SECRET)
+    script = "import sys, torch; from framework.store.hdf5_store import HDF5Store; from framework.errors import DataError\nfor path in sys.argv[1:]:\n"
+    script += "    try: HDF5Store(path).read(torch.tensor([0]))\n    except DataError as error: print(error.args[0], end=' ')"
+    command = [
+        "strace",
+        "-f",
+        "-e",
+        "trace=file",
+        "-o",
+        "trace",
+        sys.executable,
+        "-c",
+        script,
+        *paths,
+    ]
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.split() == [b"105"] * len(paths)
+    assert SECRET not in Path("trace").read_text()
+
+
+def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
+    fields = {"x": Field("uint8", (1 << 42,))}
+    path = write_store("x.h5", {"x": np.zeros((1, 4), np.uint8)}, {"x": Field("uint8", (4,))})
+
+    def change(file):
+        del file["records/x"]
+        file.create_dataset(
+            "records/x", (1, 1 << 42), "uint8", chunks=(1, 1 << 20), compression="gzip"
+        )
+        _manifest(file, fields={name: asdict(field) for name, field in fields.items()})
+
+    _edit(path, change)
+    with pytest.raises(DataError, match=r"D105.*x\.h5"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_any_flipped_bit_is_refused_found_or_harmless(kind):
+    path, records = write_case(kind, 40)
+    counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 500), plain(records), 40)
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+@pytest.mark.parametrize("block", [512, 4096])
+def test_any_garbled_block_is_refused_found_or_harmless(kind, block):
+    path, records = write_case(kind, 40)
+    counts = judge(
+        HDF5Store, "h5", mutations(Path(path).read_bytes(), 500, block), plain(records), 40
+    )
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
+def test_every_truncation_is_refused(kind):
+    path, records = write_case(kind, 40)
+    assert judge(
+        HDF5Store, "h5", truncations(Path(path).read_bytes(), 200), plain(records), 40
+    ) == {"refused": 200}
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+def test_damage_to_chunks_is_refused_found_or_harmless(compression):
+    store = _layout(chunk_records=3, compression=compression)
+    store.close()
+    data, records = Path("x.h5").read_bytes(), plain(make_records(20))
+    counts = judge(HDF5Store, "h5", [*flips(data, 300), *mutations(data, 200, 512)], records, 20)
+    assert counts.keys() <= {"right", "found", "refused"}

@@ -1,0 +1,242 @@
+import struct
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import DataError
+from framework.store.lmdb_btree import META_MAGIC, read_meta, value_table
+from framework.store.lmdb_store import LMDBStore
+from tests.conftest import make_records, write_store
+from tests.contract.cases import plain, write_case
+from tests.store.fuzz import flips, judge, mutations, truncations
+
+PAGE = 4096
+KINDS = ["lmdb", "lmdb_images"]
+
+
+def _key(index):
+    return index.to_bytes(8, "big")
+
+
+def _written(path, items, **options):
+    """An LMDB file made by the library itself, one transaction per entry of ``items``: a dict to put, or a list of keys to delete."""
+    Path(path).unlink(missing_ok=True)
+    options = {"map_size": 1 << 30, "lib_version": 0, **options}
+    with lmdb.open(path, subdir=False, lock=False, sync=False, **options) as environment:
+        for batch in items:
+            with environment.begin(write=True) as transaction:
+                for key in batch:
+                    transaction.put(key, batch[key]) if isinstance(
+                        batch, dict
+                    ) else transaction.delete(key)
+    return path
+
+
+def _library(path):
+    """All of the file's items, as the library reads them."""
+    with (
+        lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
+        environment.begin() as transaction,
+    ):
+        return list(transaction.cursor())
+
+
+def _ours(path):
+    """The same, by the table."""
+    meta = read_meta(path)
+    file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
+    keys, offsets, sizes = value_table(path, file, meta)
+    places = zip(keys.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
+    return [(_key(key), bytes(file[start : start + size])) for key, start, size in places]
+
+
+def _edit(path, at, form, *values):
+    """Write numbers into the file at byte ``at``."""
+    data = bytearray(Path(path).read_bytes())
+    struct.pack_into(form, data, at, *values)
+    Path(path).write_bytes(data)
+
+
+def _newest(path):
+    """Where the meta page in use begins."""
+    head = Path(path).read_bytes()[: 2 * PAGE]
+    return max((0, PAGE), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**40), st.integers(0, 255))
+def test_the_table_says_what_the_library_reads_whatever_the_sizes(sizes, first, filling):
+    items = {
+        _key(first + 7 * number): bytes([(filling + number) % 256]) * size
+        for number, size in enumerate(sizes)
+    }
+    path = _written("x.lmdb", [items])
+    assert _ours(path) == _library(path) == list(items.items())
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 8, 100, 1500, 2025, 2026, 2027, 2100, 4080, 4081, 5000, 70_000]
+)
+def test_values_are_found_in_the_leaf_or_on_pages_of_their_own(size):
+    items = {_key(number): bytes([number]) * (size + number % 2) for number in range(50)}
+    path = _written("x.lmdb", [items])
+    assert _ours(path) == list(items.items())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 113, 114, 5000, 200_000])
+def test_trees_of_any_depth_are_walked(count):
+    items = {_key(number): struct.pack("<q", number) for number in range(count)}
+    assert _ours(_written("x.lmdb", [items])) == list(items.items())
+
+
+def test_random_insertion_leaves_pages_in_any_order():
+    numbers = np.random.default_rng(0).permutation(5000).tolist()
+    items = {_key(number): b"x" * (number % 3000) for number in numbers}
+    path = _written(
+        "x.lmdb",
+        [{_key(number): items[_key(number)] for number in numbers[part::7]} for part in range(7)],
+    )
+    assert _ours(path) == _library(path) == sorted(items.items())
+
+
+def test_what_was_deleted_or_replaced_is_not_in_the_table():
+    items = {_key(number): b"x" * (number % 3000) for number in range(2000)}
+    path = _written("x.lmdb", [items, [*items][::3], {_key(1): b"new" * 2000}])
+    assert _ours(path) == _library(path)
+    assert len(_ours(path)) == 1333
+
+
+def test_a_map_that_grew_leaves_the_table_right():
+    path = "x.lmdb"
+    with lmdb.open(path, subdir=False, lock=False, map_size=1 << 16, lib_version=0) as environment:
+        for number in range(300):
+            while True:
+                try:
+                    with environment.begin(write=True) as transaction:
+                        transaction.put(_key(number), b"x" * 3000, append=True)
+                    break
+                except lmdb.MapFullError:
+                    environment.set_mapsize(2 * environment.info()["map_size"])
+    assert _ours(path) == _library(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_flipped_bit_is_refused_found_or_harmless(kind):
+    path, records = write_case(kind, 40)
+    counts = judge(LMDBStore, "lmdb", flips(Path(path).read_bytes(), 500), plain(records), 40)
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", [512, PAGE])
+def test_any_garbled_page_is_refused_found_or_harmless(kind, block):
+    path, records = write_case(kind, 40)
+    counts = judge(
+        LMDBStore, "lmdb", mutations(Path(path).read_bytes(), 500, block), plain(records), 40
+    )
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+def test_any_garbled_page_of_a_deep_tree_is_refused_found_or_harmless():
+    path = write_store("x.lmdb", records := make_records(3000))
+    counts = judge(LMDBStore, "lmdb", mutations(Path(path).read_bytes(), 60), plain(records), 3000)
+    assert counts.keys() <= {"right", "found", "refused"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_truncation_is_refused(kind):
+    path, records = write_case(kind, 40)
+    assert judge(
+        LMDBStore, "lmdb", truncations(Path(path).read_bytes(), 200), plain(records), 40
+    ) == {"refused": 200}
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 100, 152, PAGE, PAGE + 151, 2 * PAGE - 1, 2 * PAGE])
+def test_a_file_cut_within_its_first_pages_is_refused(size_bytes):
+    path = write_store("x.lmdb", make_records(300))
+    Path(path).write_bytes(Path(path).read_bytes()[:size_bytes])
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        read_meta(path)
+
+
+def test_a_branch_that_is_its_own_child_ends():
+    path = write_store("x.lmdb", make_records(3000))
+    root = read_meta(path).root
+    first = struct.unpack_from("<H", Path(path).read_bytes(), root * PAGE + 16)[0]
+    _edit(path, root * PAGE + first, "<3H", root & 0xFFFF, root >> 16, 0)
+    with pytest.raises(DataError, match=r"D102.*its tree is damaged"):
+        _ = LMDBStore(path).manifest
+
+
+def test_a_branch_whose_children_are_all_itself_ends():
+    path = write_store("x.lmdb", make_records(60_000))
+    root = read_meta(path).root
+    words = np.frombuffer(Path(path).read_bytes()[root * PAGE : (root + 1) * PAGE], "<u2")
+    for start in words[8 : int(words[6]) // 2].tolist():
+        _edit(path, root * PAGE + start, "<3H", root & 0xFFFF, root >> 16, 0)
+    with pytest.raises(DataError, match=r"D102.*more pages than the file has"):
+        _ = LMDBStore(path).manifest
+
+
+@pytest.mark.parametrize("root", [0, 1, 2**63, 2**64 - 2])
+def test_a_root_that_cannot_be_is_refused(root):
+    path = write_store("x.lmdb", make_records(30))
+    _edit(path, _newest(path) + 128, "<Q", root)
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        _ = LMDBStore(path).manifest
+
+
+@pytest.mark.parametrize("last_page", [0, 1, 10**6, 2**63, 2**64 - 1])
+def test_a_last_page_that_cannot_be_is_refused(last_page):
+    path = write_store("x.lmdb", make_records(30))
+    _edit(path, _newest(path) + 136, "<Q", last_page)
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        _ = LMDBStore(path).manifest
+
+
+@pytest.mark.parametrize("page_bytes", [0, 1, 100, 4095, 1 << 17, 2**32 - 1])
+def test_a_page_size_that_cannot_be_is_refused(page_bytes):
+    path = write_store("x.lmdb", make_records(30))
+    _edit(path, 40, "<I", page_bytes)
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        read_meta(path)
+
+
+def test_lmdb_1_0_is_named():
+    path = _written("x.lmdb", [{_key(0): b"x"}], lib_version=1)
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb.*LMDB 1\.0's data version 3, this reads 1"):
+        read_meta(path)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {b"a": b"x"},
+        {b"a" * 511: b"x"},
+        {_key(0): b"x", b"longer than eight": b"y"},
+        {_key(number): b"x" * 5000 for number in range(9)},
+        {str(number).encode(): b"x" for number in range(999)},
+    ],
+)
+def test_somebody_elses_file_is_refused(items):
+    path = _written("x.lmdb", [items])
+    with pytest.raises(DataError, match=r"D10[23].*x\.lmdb"):
+        LMDBStore(path).read(torch.tensor([0]))
+
+
+def test_a_file_with_databases_inside_is_refused():
+    with lmdb.open("x.lmdb", subdir=False, lock=False, max_dbs=2, lib_version=0) as environment:
+        environment.open_db(b"eight by")
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb.*tree is damaged"):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+def test_the_magic_number_alone_is_no_file():
+    Path("x.lmdb").write_bytes(bytes(16) + struct.pack("<I", META_MAGIC) + bytes(500))
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        read_meta("x.lmdb")

@@ -1,0 +1,189 @@
+import os
+import struct
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Field
+from framework.errors import DataError
+from framework.store import lmdb_store as module
+from framework.store.lmdb_store import LMDBStore, LMDBWriter
+from framework.store.manifest import to_json
+from tests.conftest import FIELDS, make_records, write_store
+from tests.contract.cases import plain, rows, write_case
+
+DTYPES = [
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    "complex64",
+]
+
+
+def _put(path, key, value):
+    """Change one value of the file at ``path`` with the library itself."""
+    with (
+        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(key, value) if value is not None else transaction.delete(key)
+
+
+def _key(index):
+    return index.to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
+def test_a_truncated_store_is_named(kind, part):
+    path, _ = write_case(kind, 300)
+    os.truncate(path, int(os.path.getsize(path) * part))
+    with pytest.raises(DataError, match=rf"D102.*{kind}\.lmdb"):
+        LMDBStore(path).read(torch.arange(300))
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, 151, 152, 4096, 4247, 8191, 8192, 8193])
+def test_a_store_cut_within_its_first_pages_is_named(size_bytes):
+    path = write_store("x.lmdb", make_records(300))
+    os.truncate(path, size_bytes)
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        _ = LMDBStore(path).manifest
+
+
+def test_a_missing_store_is_named():
+    with pytest.raises(DataError, match=r"D101.*gone\.lmdb.*no such file"):
+        _ = LMDBStore("gone.lmdb").manifest
+
+
+def test_a_folder_is_not_a_store():
+    os.mkdir("x.lmdb")
+    with pytest.raises(DataError, match=r"D101.*x\.lmdb"):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+@pytest.mark.parametrize("size_bytes", [0, 10, 5000, 200_000])
+def test_a_random_file_is_not_a_store(size_bytes):
+    Path("x.lmdb").write_bytes(np.random.default_rng(0).bytes(size_bytes))
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb.*not an LMDB file"):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+def test_somebody_elses_lmdb_file_is_not_a_store():
+    _put("x.lmdb", b"key", b"value")
+    with pytest.raises(
+        DataError, match=r"D103.*x\.lmdb.*not a store of ours; pack it: paceline pack"
+    ):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+def test_an_lmdb_file_with_keys_like_ours_is_not_a_store_of_ours():
+    _put("x.lmdb", _key(0), b"value")
+    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a store of ours"):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+def test_an_lmdb_file_with_nothing_in_it_is_not_a_store():
+    lmdb.open("x.lmdb", subdir=False, lock=False, lib_version=0).close()
+    with pytest.raises(DataError, match=r"D10[23].*x\.lmdb"):
+        _ = LMDBStore("x.lmdb").manifest
+
+
+def test_a_newer_schema_is_named():
+    path = write_store("x.lmdb", make_records(3))
+    _put(path, b"manifest", b'{"num_records": 3, "fields": {}, "schema": 9}')
+    with pytest.raises(DataError, match=r"D104.*x\.lmdb.*schema 9"):
+        _ = LMDBStore(path).manifest
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
+def test_a_missing_record_is_told(kind):
+    path, _ = write_case(kind, 5)
+    _put(path, _key(3), None)
+    with pytest.raises(DataError, match=rf"D105.*{kind}\.lmdb: 4 records, its manifest says 5"):
+        LMDBStore(path).read(torch.arange(5))
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
+@pytest.mark.parametrize("value", [b"", b"abc", b"x" * 64, struct.pack("<2I", 48, 4) + b"y" * 52])
+def test_a_record_whose_header_does_not_fit_is_named(kind, value):
+    path, _ = write_case(kind, 5)
+    _put(path, _key(3), value)
+    with pytest.raises(DataError, match=rf"D105.*{kind}\.lmdb: record 3.*header"):
+        LMDBStore(path).read(torch.arange(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_every_number_type_comes_back_as_it_was(dtype, shape):
+    values = (np.random.default_rng(0).random((5, *shape)) * 100).astype(dtype)
+    path = write_store("x.lmdb", {"x": values}, {"x": Field(dtype, shape)})
+    found = LMDBStore(path).read(torch.tensor([4, 0, 4]))["x"]
+    assert np.array_equal(found.numpy(), values[[4, 0, 4]])
+    assert found.numpy().dtype == values.dtype
+
+
+def test_a_store_larger_than_its_first_map_is_written(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_MAP_BYTES", 1 << 16)
+    records = make_records(3000)
+    store = LMDBStore(write_store("x.lmdb", records))
+    assert plain(store.read(torch.tensor([2999, 0]))) == rows(records, [2999, 0])
+    store.close()
+
+
+def test_records_come_in_the_order_of_their_numbers():
+    path = write_store("x.lmdb", make_records(300))
+    with (
+        lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
+        environment.begin() as transaction,
+    ):
+        keys = list(transaction.cursor().iternext(values=False))
+    assert keys == [_key(index) for index in range(300)] + [b"manifest"]
+
+
+def test_two_stores_of_one_file_do_not_disturb_each_other():
+    path, records = write_case("lmdb", 5)
+    first, second = LMDBStore(path), LMDBStore(path)
+    first.read(torch.tensor([1]))
+    second.read(torch.tensor([1]))
+    first.close()
+    assert plain(second.read(torch.tensor([3]))) == rows(records, [3])
+    second.close()
+
+
+def test_a_store_packed_anew_is_seen_by_a_new_store_while_an_old_one_is_open():
+    path = write_store("x.lmdb", make_records(5))
+    old = LMDBStore(path)
+    old.read(torch.tensor([1]))
+    write_store(path, make_records(9))
+    new = LMDBStore(path)
+    assert new.manifest.num_records == 9
+    old.close()
+    new.close()
+
+
+def test_writing_takes_no_lock_file():
+    writer = LMDBWriter("x.lmdb", fields=FIELDS, num_records=1)
+    assert len(os.listdir()) == 1
+    writer.abort()
+    assert os.listdir() == []
+
+
+def test_a_manifest_that_is_written_is_the_one_that_was_given():
+    path = write_store("x.lmdb", make_records(3))
+    with (
+        lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
+        environment.begin() as found,
+    ):
+        assert found.get(b"manifest").decode() == to_json(LMDBStore(path).manifest)

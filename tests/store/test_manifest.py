@@ -1,0 +1,204 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from framework.contracts.records import ChannelStatistics, Field, Manifest, Shard
+from framework.errors import DataError
+from framework.store.manifest import SCHEMA, from_json, to_json
+from tests.conftest import edited_manifest
+from tests.store.fuzz import flips
+
+WHOLE = Manifest(
+    5,
+    {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())},
+    ["Katze", "犬"],
+    [2, 3],
+    "folder x",
+    {"size": [4, 4], "encode": "keep"},
+    "ab" * 32,
+    [Shard("000000.h5", 5, 999, "cd" * 32, "ef" * 32)],
+    {"image": ChannelStatistics((0.25, 0.5, 0.75), (0.125, 0.0, 1.0))},
+)
+
+
+def _changed(**changes):
+    return edited_manifest(to_json(WHOLE), **changes)
+
+
+def test_a_manifest_comes_back_from_its_text():
+    assert from_json("x.h5", to_json(WHOLE)) == WHOLE
+
+
+def test_a_manifest_comes_back_from_bytes():
+    assert from_json("x.lmdb", to_json(WHOLE).encode()) == WHOLE
+
+
+def test_what_may_be_left_out_may_be_missing():
+    found = from_json(
+        "x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}')
+    )
+    assert (found.classes, found.class_counts, found.options, found.digest, found.schema) == (
+        (),
+        (),
+        {},
+        "",
+        2,
+    )
+
+
+def test_a_store_of_schema_2_is_still_read_and_its_kinds_are_derived():
+    old = json.loads(to_json(WHOLE))
+    for field in old["fields"].values():
+        del field["kind"]
+    found = from_json("x.h5", edited_manifest(json.dumps({**old, "schema": 2})))
+    assert {name: field.kind for name, field in found.fields.items()} == {
+        "image": "image",
+        "label": "raw",
+    }
+    assert found == replace(WHOLE, schema=2)
+
+
+@pytest.mark.parametrize("kind", ["boxes", 3, ["labels"], {}])
+def test_a_kind_that_cannot_be_is_damage(kind):
+    field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": kind}
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(fields={"x": field}, statistics={}))
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "int64"}, {"shape": [3, 4, 4]}, {"shape": []}])
+def test_a_label_map_is_of_bytes_and_has_one_channel(changes):
+    field = {"dtype": "uint8", "shape": [1, 4, 4], "encoding": "raw", "kind": "labels"}
+    assert from_json("x.h5", _changed(fields={"x": field}, statistics={})).label_maps == ("x",)
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(fields={"x": {**field, **changes}}))
+
+
+def test_a_store_of_schema_2_is_still_read_and_has_no_statistics():
+    found = from_json(
+        "x.h5", edited_manifest('{"num_records": 1, "fields": {}, "shards": [], "schema": 2}')
+    )
+    assert (found.schema, found.statistics) == (2, {})
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        {"depth": {"mean": [0.5], "std": [0.5]}},
+        {"image": {"mean": [0.5]}},
+        {"image": {"mean": [0.5], "std": [0.5, 0.5]}},
+        {"image": {"mean": [0.5], "std": [-0.5]}},
+        {"image": {"mean": ["0.5"], "std": [0.5]}},
+        {"image": {"mean": [float("nan")], "std": [0.5]}},
+        {"image": [0.5]},
+        [0.5],
+    ],
+)
+def test_statistics_that_cannot_be_are_damage(statistics):
+    with pytest.raises(DataError, match=r"D104.*damaged"):
+        from_json("x.h5", _changed(statistics=statistics))
+
+
+def test_an_older_schema_is_to_be_packed_again():
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*schema 1.*pack it again"):
+        from_json("x.h5", _changed(schema=1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "3",
+        "{}",
+        '{"num_records": 3}',
+        '{"fields": {}}',
+        '{"fields": {"x": {}}, "num_records": 1}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_damaged_manifest_is_named(text):
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", text)
+
+
+@pytest.mark.parametrize("schema", [None, "two", [1]])
+def test_a_schema_that_is_no_number_is_damage(schema):
+    with pytest.raises(DataError, match=r"D104.*x\.h5"):
+        from_json("x.h5", _changed(schema=schema))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"dtype": "nonsense", "shape": [], "encoding": "raw"},
+        {"dtype": "object", "shape": [], "encoding": "raw"},
+        {"dtype": "U8", "shape": [], "encoding": "raw"},
+        {"dtype": "uint8", "shape": [-1], "encoding": "raw"},
+        {"dtype": "uint8", "shape": [1.5], "encoding": "raw"},
+        {"dtype": "uint8", "shape": "12", "encoding": "raw"},
+        {"dtype": "uint8", "shape": None, "encoding": "raw"},
+        {"dtype": "uint8", "shape": [], "encoding": "rav"},
+        "uint8",
+    ],
+)
+def test_a_field_that_cannot_be_is_damage(field):
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(fields={"x": field}, statistics={}))
+
+
+SHARD = {"name": "0.h5", "num_records": 5, "size_bytes": 9, "sha256": "", "digest": ""}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_records": -1}, {"num_records": "5"}, {"num_records": 1.5}, {"first": 0}]
+)
+def test_a_shard_that_cannot_be_is_damage(changes):
+    with pytest.raises(DataError, match=r"D104.*x.*damaged"):
+        from_json("x", _changed(shards=[{**SHARD, **changes}]))
+
+
+@pytest.mark.parametrize("num_records", [-1, "5", 1.5, None, [5], True])
+def test_a_number_of_records_that_cannot_be_is_damage(num_records):
+    with pytest.raises(DataError, match=r"D104.*x\.h5.*damaged"):
+        from_json("x.h5", _changed(num_records=num_records))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"num_records": ' + "9" * 5000 + "}", '{"num_records": 1e999, "fields": {}}'],
+)
+def test_text_that_is_made_to_hurt_is_damage(text):
+    with pytest.raises(DataError, match=r"D104.*x\.h5"):
+        from_json("x.h5", text)
+
+
+def test_no_flipped_bit_of_the_text_is_believed():
+    refused = 0
+    for data in flips(to_json(WHOLE).encode(), 2000):
+        try:
+            assert from_json("x.h5", data) == WHOLE  # a digit of \\u72ac in upper case
+        except DataError as error:
+            refused += str(error).startswith("error[D104]: x.h5")
+    assert refused > 1900
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\nb", "Ä", "👩\u200d🚀", "\u202etxt"])
+def test_any_name_survives(name):
+    whole = replace(WHOLE, classes=[name], source=name)
+    assert from_json("x.h5", to_json(whole)) == whole
+    assert from_json("x.lmdb", to_json(whole).encode(errors="surrogateescape")) == whole
+
+
+def test_a_newer_schema_is_named():
+    with pytest.raises(
+        DataError, match=rf"D104.*x\.h5.*schema {SCHEMA + 1}, this version reads {SCHEMA}.*update"
+    ):
+        from_json("x.h5", _changed(schema=SCHEMA + 1))
+
+
+def test_a_newer_schema_is_named_even_where_it_has_keys_we_do_not_know():
+    with pytest.raises(DataError, match=rf"D104.*schema {SCHEMA + 1}"):
+        from_json("x.h5", _changed(schema=SCHEMA + 1, shards=["a", "b"]))

@@ -1,0 +1,40 @@
+import os
+
+import pytest
+
+from framework.errors import DataError
+from framework.store.hdf5_store import HDF5Store
+from framework.store.lmdb_store import LMDBStore
+from framework.store.open_store import open_store
+from tests.contract.cases import write_case
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.hdf5", "x.lmdb", "x", "x.data"])
+def test_an_hdf5_store_is_known_by_its_content(name):
+    os.rename(write_case("hdf5", 3)[0], name)
+    store = open_store(name)
+    assert isinstance(store, HDF5Store)
+    assert store.manifest.num_records == 3
+
+
+@pytest.mark.parametrize("name", ["x.lmdb", "x.mdb", "x", "x.data", "x.h5"])
+def test_an_lmdb_store_is_known_by_its_content(name):
+    os.rename(write_case("lmdb", 3)[0], name)
+    store = open_store(name)
+    assert isinstance(store, LMDBStore)
+    assert store.manifest.num_records == 3
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["gone.h5", "gone.lmdb", "gone"])
+def test_a_missing_store_is_named_when_it_is_asked(name):
+    store = open_store(name)
+    with pytest.raises(DataError, match=rf"D101.*{name}"):
+        _ = store.manifest
+
+
+@pytest.mark.parametrize("name", ["empty.h5", "empty.lmdb"])
+def test_an_empty_file_is_named_when_it_is_asked(name):
+    open(name, "wb").close()
+    with pytest.raises(DataError, match=rf"D102.*{name}"):
+        _ = open_store(name).manifest

@@ -1,0 +1,184 @@
+import hashlib
+import os
+import pickle
+import shutil
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.contracts.records import Manifest, Shard
+from framework.data.hdf5 import hdf5_source
+from framework.errors import DataError
+from framework.store.checksum import content_crcs, digest
+from framework.store.manifest import to_json
+from framework.store.open_store import open_file, open_store
+from framework.store.shards import ShardedStore
+from tests.conftest import FIELDS, make_context, make_records, write_store
+from tests.contract.cases import micros, plain, rows
+
+
+def write_directory(path, cuts, suffix="h5", count=20):
+    """A store of ``count`` records in files cut at ``cuts``."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path)
+    records, edges, shards = make_records(count), [0, *cuts, count], []
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        part = {name: values[start:stop] for name, values in records.items()}
+        file = write_store(f"{path}/{number:06d}.{suffix}", part)
+        data = Path(file).read_bytes()
+        own = open_file(file)
+        shards.append(
+            Shard(
+                os.path.basename(file),
+                stop - start,
+                len(data),
+                hashlib.sha256(data).hexdigest(),
+                own.manifest.digest,
+            )
+        )
+        own.close()
+    manifest = Manifest(
+        count, FIELDS, ["a", "b", "c"], digest=digest(content_crcs(records, FIELDS)), shards=shards
+    )
+    Path(path, "manifest.json").write_text(to_json(manifest))
+    return path
+
+
+def _change(path, **changes):
+    """Another manifest."""
+    old = ShardedStore(path, open_file).manifest
+    Path(path, "manifest.json").write_text(to_json(replace(old, **changes)))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(0, 20), max_size=5),
+    st.sampled_from(["h5", "lmdb"]),
+    st.lists(st.integers(0, 19), max_size=30),
+)
+def test_any_cut_reads_as_one_file_does(cuts, suffix, indices):
+    store = open_store(write_directory("x", sorted(cuts), suffix))
+    found = store.read(torch.tensor(indices, dtype=torch.int64))
+    assert plain(found) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices, dtype=torch.int64), found) == []
+    store.close()
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_records_keep_their_keys_and_are_named_by_their_file(suffix):
+    store = open_store(write_directory("x", [7, 7, 12], suffix))
+    assert [store.key(index) for index in (0, 6, 7, 12, 19)] == [
+        "record-0",
+        "record-6",
+        "record-0",
+        "record-0",
+        "record-7",
+    ]
+    assert store.name(8) == f"x/000002.{suffix}: record 1 (record-1)"
+    store.close()
+
+
+def test_a_damaged_record_is_told_by_its_number_in_the_whole():
+    path = Path(write_directory("x", [7]), "000001.h5")
+    payload = make_records(20)["image"][11].tobytes()
+    path.write_bytes(path.read_bytes().replace(payload, payload[:-1] + b"\x00"))
+    store = open_store("x")
+    indices = torch.tensor([3, 11, 12])
+    assert store.damaged(indices, store.read(indices)) == [11]
+
+
+def test_all_that_is_wrong_with_the_files_is_told_at_once():
+    write_directory("x", [5, 10, 15])
+    os.remove("x/000000.h5")
+    os.truncate("x/000001.h5", 100)
+    Path("x/other.h5").write_bytes(b"")
+    with pytest.raises(
+        DataError,
+        match=r"D118.*x: 000000\.h5 is missing, 000001\.h5 has 100 bytes, not \d+, other\.h5 does not belong",
+    ):
+        _ = open_store("x").manifest
+
+
+def test_of_many_missing_files_ten_are_named():
+    write_directory("x", list(range(1, 15)))
+    for file in Path("x").glob("*.h5"):
+        file.unlink()
+    with pytest.raises(DataError, match=r"000009\.h5 is missing and 5 more"):
+        _ = open_store("x").manifest
+
+
+def test_files_that_were_swapped_are_told_when_they_are_read():
+    write_directory("x", [10])
+    for old, new in (("0", "a"), ("1", "0"), ("a", "1")):
+        os.rename(f"x/00000{old}.h5", f"x/00000{new}.h5")
+    with pytest.raises(DataError, match=r"D118.*x/00000[01]\.h5: is another store's file"):
+        open_store("x").read(torch.tensor([0, 15]))
+
+
+def test_a_count_that_does_not_add_up_is_told():
+    _change(write_directory("x", [10]), num_records=21)
+    with pytest.raises(DataError, match=r"D118.*hold other than 21 records"):
+        _ = open_store("x").manifest
+
+
+@pytest.mark.parametrize("name", ["../y.h5", "/etc/passwd", "a/b.h5", "..", ".", ""])
+def test_a_file_outside_the_directory_is_refused(name):
+    write_directory("x", [])
+    shutil.copy("x/000000.h5", "y.h5")
+    shard = asdict(ShardedStore("x", open_file).manifest.shards[0])
+    _change("x", shards=[Shard(**{**shard, "name": name})])
+    with pytest.raises(DataError, match=r"D104.*x.*outside the directory"):
+        open_store("x").read(torch.tensor([0]))
+
+
+def test_a_directory_that_is_no_store_is_refused():
+    os.mkdir("x")
+    with pytest.raises(DataError, match=r"D103.*x: a directory without manifest\.json"):
+        open_store("x").manifest  # noqa: B018
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_it_pickles(opened):
+    store = open_store(write_directory("x", [7]))
+    if opened:
+        store.read(torch.tensor([0]))
+    copy = pickle.loads(pickle.dumps(store))
+    assert plain(copy.read(torch.tensor([19, 0]))) == rows(make_records(20), [19, 0])
+
+
+def test_a_record_beyond_the_last_is_an_error():
+    store = open_store(write_directory("x", [7]))
+    for index in (-1, 20):
+        with pytest.raises(IndexError):
+            store.read(torch.tensor([index]))
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "000001.h5"])
+def test_a_file_replaced_between_epochs_is_told(file):
+    source = hdf5_source(write_directory("x", [7]), context=make_context())
+    micros(source)
+    data = Path("x", file).read_bytes()
+    Path("y").write_bytes(data)
+    os.replace("y", f"x/{file}")
+    with pytest.raises(DataError, match=rf"D117.*x/{file}"):
+        micros(source, 1)
+    source.close()
+
+
+@pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])
+def test_a_source_over_a_directory_is_that_over_a_file(num, kind):
+    one = hdf5_source(write_store("x.h5", make_records(20)), context=make_context())
+    many = hdf5_source(
+        write_directory("x", [3, 11]), context=make_context(num_workers=num, worker_kind=kind)
+    )
+    assert [micros(many, epoch) for epoch in range(2)] == [micros(one, epoch) for epoch in range(2)]
+    assert many.manifest.digest == one.manifest.digest
+    assert np.array_equal(many.sample(5)["label"], one.sample(5)["label"])
+    one.close()
+    many.close()

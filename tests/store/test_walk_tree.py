@@ -1,0 +1,172 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from framework.errors import DataError
+from framework.input.folder import FolderInput
+from framework.input.pairs import PairsInput
+from framework.store.folder_store import FolderStore, list_images
+from framework.store.walk_tree import walk
+from tests.contract.cases import jpeg
+from tests.faults.forked import paceline
+
+
+def touch(*names):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(jpeg(0, 8, 8))
+
+
+def link(target, name):
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(os.path.abspath(target), name)
+
+
+@pytest.fixture
+def linked():
+    """Two classes of links: to a folder, and to files."""
+    touch("photos/cats/1.jpg", "photos/cats/deep/2.jpg", "photos/dogs/3.jpg", "secret/4.jpg")
+    link("photos/cats", "in/cat")
+    link("photos/dogs/3.jpg", "in/dog/3.jpg")
+    link("secret/4.jpg", "in/dog/4.jpg")
+
+
+def test_links_are_skipped_and_counted():
+    touch("in/a/1.jpg", "b/2.jpg")
+    link("b", "in/b")
+    walked = walk("in")
+    assert (walked.names, walked.folders, walked.links) == (["a/1.jpg"], ["a"], 1)
+    assert (
+        walked.link_note("x")
+        == "in: 1 symbolic link was skipped; x=ROOT follows those that stay under the folder ROOT"
+    )
+
+
+@pytest.mark.usefixtures("linked")
+def test_links_that_stay_under_the_root_are_followed():
+    walked = walk("in", (".jpg",), "photos")
+    assert walked.names == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
+    assert (walked.folders, walked.links) == (["cat", "dog"], 1)
+    assert (
+        walked.link_note("x")
+        == "in: 1 symbolic link was skipped: no new file or folder under x = photos"
+    )
+
+
+@pytest.mark.usefixtures("linked")
+def test_a_folder_beside_the_root_with_its_name_is_not_under_it():
+    Path("photo").mkdir()
+    assert walk("in", (".jpg",), "photo").names == []
+
+
+def test_circles_end_and_every_folder_is_walked_once():
+    touch("in/a/1.jpg", "in/b/2.jpg")
+    link("in/b", "in/a/to_b")
+    link("in/a", "in/b/to_a")
+    link("in", "in/a/up")
+    os.symlink("self", "in/self")
+    os.symlink("nowhere", "in/dangling")
+    walked = walk("in", (".jpg",), ".")
+    assert walked.names == ["a/1.jpg", "b/2.jpg"]
+    assert walked.links == 5
+
+
+def test_a_link_above_the_folder_does_not_walk_it_again():
+    touch("top/in/a/1.jpg", "top/other/2.jpg")
+    link("top", "top/in/up")
+    assert walk("top/in", (".jpg",), "top").names == ["a/1.jpg", "up/other/2.jpg"]
+
+
+def test_many_links_to_each_other_are_no_more_than_their_folders():
+    touch(*(f"in/{number}/{number}.jpg" for number in range(12)))
+    for number in range(12):
+        for other in range(12):
+            link(f"in/{other}", f"in/{number}/to{other}")
+    assert len(walk("in", (".jpg",), "in").names) == 12
+
+
+def test_a_link_to_a_pipe_is_not_followed():
+    touch("in/a/1.jpg")
+    os.mkfifo("in/pipe.jpg")
+    link("in/pipe.jpg", "in/a/2.jpg")
+    walked = walk("in", (".jpg",), "in")
+    assert (walked.names, walked.links, walked.specials) == (["a/1.jpg"], 1, 1)
+
+
+def test_a_root_that_is_not_there_is_named():
+    touch("in/a/1.jpg")
+    with pytest.raises(DataError, match=r"D101.*follow_links = gone: no such folder"):
+        walk("in", follow_links="gone")
+
+
+@pytest.mark.usefixtures("linked")
+@pytest.mark.parametrize(
+    ("read", "key"),
+    [
+        (lambda: list_images("in"), "data"),
+        (lambda: FolderInput("in", None, None).manifest, "input"),
+        (lambda: FolderInput("in", None, "(.)").manifest, "input"),
+        (lambda: PairsInput({"x": "in"}, "fail").manifest, "input"),
+    ],
+)
+def test_where_there_are_only_links_the_error_says_how_to_follow_them(read, key):
+    with pytest.raises(
+        DataError,
+        match=rf"D191.*in: .*and 3 symbolic links were skipped; .* under: {key}\.follow_links=ROOT",
+    ):
+        read()
+
+
+@pytest.mark.usefixtures("linked")
+def test_where_no_link_stays_under_the_root_another_is_asked_for():
+    Path("empty").mkdir()
+    with pytest.raises(DataError, match=r"D191.*instead of data\.follow_links=empty"):
+        list_images("in", "empty")
+
+
+@pytest.mark.usefixtures("linked")
+def test_every_reader_of_folders_follows_links_alike():
+    assert list_images("in", "photos") == (
+        ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"],
+        [0, 0, 1],
+        ["cat", "dog"],
+    )
+    assert FolderInput("in", None, None, "photos").read(0, 3).keys == [
+        "cat/1.jpg",
+        "cat/deep/2.jpg",
+        "dog/3.jpg",
+    ]
+    assert PairsInput({"x": "in/cat", "y": "photos/cats"}, "fail", "photos").read(0, 2).keys == [
+        "1",
+        "deep/2",
+    ]
+    assert FolderStore("in", "photos").read_bytes(0) == jpeg(0, 8, 8)
+
+
+@pytest.mark.usefixtures("linked")
+def test_what_the_error_advises_packs_the_links_and_what_is_skipped_is_said():
+    words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
+    done = paceline(*words)
+    assert (done.code, "error[D191]" in done.err) == (3, True), done.err
+    done = paceline(*words, "input.follow_links=photos")
+    assert done.code == 0, done.err
+    assert "note: in: 1 symbolic link was skipped" in done.err
+    assert "packed 3 records" in done.err
+
+
+@pytest.mark.usefixtures("linked")
+def test_a_run_on_a_folder_says_how_many_links_were_skipped():
+    words = (
+        "train",
+        "data=folder",
+        "data.train=in",
+        "data.val=null",
+        "data.follow_links=photos",
+        "max_steps=1",
+        "sink=jsonl",
+    )
+    model = ("model.in_channels=3", "augment.mean=[0.5,0.5,0.5]", "augment.std=[0.5,0.5,0.5]")
+    done = paceline(*words, *model)
+    assert done.code == 0, done.err
+    assert "note: in: 1 symbolic link was skipped" in done.out + done.err

@@ -1,0 +1,251 @@
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from framework.errors import ResourceError
+from framework.system.durable import (
+    move,
+    open_durable,
+    publish,
+    remove_leftovers,
+    temporary_name,
+    uninterrupted,
+    write_json,
+    write_text,
+)
+
+
+@contextmanager
+def _small_disk(size_bytes):
+    """Files of this process cannot grow beyond ``size_bytes``, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _fail_inside(path, error):
+    with publish(path) as temporary:
+        temporary.write_text("half")
+        raise error
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The order of fsync and replace, by the names they act on."""
+    found = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def sync(descriptor):
+        found.append(
+            ("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.split(".tmp.")[0])
+        )
+        real_sync(descriptor)
+
+    def replace(source, target):
+        found.append(("replace", Path(target).name))
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", replace)
+    return found
+
+
+def test_what_was_written_is_there_under_its_name():
+    write_text(Path("a.txt"), "grün")
+    assert Path("a.txt").read_bytes() == "grün".encode()
+    assert os.listdir() == ["a.txt"]
+
+
+def test_json_is_indented_and_keeps_its_letters():
+    write_json(Path("a.json"), {"name": "ü", "list": [1]})
+    assert (
+        Path("a.json").read_text(encoding="utf-8")
+        == '{\n  "name": "ü",\n  "list": [\n    1\n  ]\n}\n'
+    )
+
+
+def test_missing_folders_are_made():
+    write_text(Path("one/two/a.txt"), "x")
+    assert Path("one/two/a.txt").read_text() == "x"
+
+
+def test_file_then_name_then_folder_reach_the_disk_in_this_order(calls):
+    Path("folder").mkdir()
+    write_text(Path("folder/a.txt"), "x")
+    assert calls == [("fsync", "a.txt"), ("replace", "a.txt"), ("fsync", "folder")]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else():
+    Path("a.txt").write_text("old")
+    with pytest.raises(KeyError):
+        _fail_inside(Path("a.txt"), KeyError("x"))
+    assert Path("a.txt").read_text() == "old"
+    assert os.listdir() == ["a.txt"]
+
+
+def test_an_interrupt_leaves_the_old_file_and_nothing_else():
+    Path("a.txt").write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        _fail_inside(Path("a.txt"), KeyboardInterrupt())
+    assert Path("a.txt").read_text() == "old"
+    assert os.listdir() == ["a.txt"]
+
+
+def test_the_old_file_stays_until_the_block_ends():
+    Path("a.txt").write_text("old")
+    with publish(Path("a.txt")) as temporary:
+        temporary.write_text("new")
+        assert Path("a.txt").read_text() == "old"
+    assert Path("a.txt").read_text() == "new"
+
+
+def test_a_full_disk_is_a_resource_error_and_leaves_the_old_file():
+    Path("a.txt").write_text("old")
+    with _small_disk(1000), pytest.raises(ResourceError, match=r"R101.*a\.txt"):
+        write_text(Path("a.txt"), "x" * 10_000)
+    assert Path("a.txt").read_text() == "old"
+    assert os.listdir() == ["a.txt"]
+
+
+def test_a_folder_that_is_a_file_is_a_resource_error():
+    Path("folder").write_text("in the way")
+    with pytest.raises(ResourceError, match=r"R101.*folder"):
+        write_text(Path("folder/a.txt"), "x")
+
+
+def test_a_name_taken_by_a_folder_is_a_resource_error():
+    Path("a.txt").mkdir()
+    with pytest.raises(ResourceError, match=r"R101.*a\.txt"):
+        write_text(Path("a.txt"), "x")
+    assert os.listdir() == ["a.txt"]
+
+
+def test_an_error_that_is_not_the_disks_passes_unchanged():
+    with pytest.raises(OSError, match="a library's words"):
+        _fail_inside(Path("a.txt"), OSError("a library's words"))
+
+
+def test_what_was_never_written_is_not_published():
+    with pytest.raises(FileNotFoundError), publish(Path("a.txt")):
+        pass
+    assert os.listdir() == []
+
+
+def test_temporary_names_lie_beside_the_file_and_differ():
+    names = {temporary_name(Path("folder/a.txt")) for _ in range(50)}
+    assert len(names) == 50
+    assert {name.parent for name in names} == {Path("folder")}
+    assert all(
+        name.name.startswith("a.txt.tmp.") and f".{os.getpid()}." in name.name for name in names
+    )
+
+
+def test_two_writers_of_one_file_do_not_meet():
+    with open_durable(Path("a.txt")) as first, open_durable(Path("a.txt")) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert Path("a.txt").read_bytes() == b"first"
+
+
+# -------------------------------------------------------------------------------------------------------------- move, leftovers
+
+
+def make(path, kind, text):
+    """A file, or a folder with one."""
+    if kind == "file":
+        Path(path).write_text(text)
+    else:
+        Path(path).mkdir()
+        (Path(path) / "inside").write_text(text)
+
+
+def text_of(path):
+    return Path(path).read_text() if Path(path).is_file() else (Path(path) / "inside").read_text()
+
+
+@pytest.mark.parametrize("old", ["file", "folder", None])
+@pytest.mark.parametrize("new", ["file", "folder"])
+def test_a_file_or_folder_takes_the_name_of_either(new, old):
+    make("new", new, "new")
+    if old:
+        make("target", old, "old")
+    move(Path("new"), Path("target"))
+    assert text_of("target") == "new"
+    assert os.listdir() == ["target"]
+
+
+def test_a_name_that_was_given_reaches_the_disk(calls):
+    Path("from").mkdir()
+    Path("to").mkdir()
+    make("from/a", "file", "new")
+    move(Path("from/a"), Path("to/b"))
+    assert calls == [("replace", "b"), ("fsync", "from"), ("fsync", "to")]
+
+
+def dead_pid():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not():
+    host, dead = socket.gethostname(), dead_pid()
+    names = {
+        f"a.tmp.{host}.{dead}.12ab": True,
+        f"b.tmp.{host}.{dead}.12ab": False,
+        "a": False,
+        "a.tmp.x": False,
+    }
+    names |= {f"a.tmp.{host}.{os.getpid()}.12ab": False, f"a.tmp.elsewhere.{dead}.12ab": False}
+    names[f"a.tmp.{host}.{dead}.12ab.tmp.{host}.{dead}.34cd"] = (
+        True  # a temporary name's own temporary
+    )
+    for name in names:
+        make(name, "folder", "x")
+    removed = remove_leftovers(Path("a"))
+    assert set(removed) == {name for name, gone in names.items() if gone}
+    left = set(os.listdir())
+    assert left == names.keys() - set(removed)
+    for name in left:
+        (Path(name) / "inside").unlink()
+        Path(name).rmdir()
+
+
+def test_everything_the_dead_left_in_a_folder_is_removed():
+    Path("folder").mkdir()
+    make(f"folder/b.h5.tmp.{socket.gethostname()}.{dead_pid()}.12ab", "file", "x")
+    make("folder/b.h5", "file", "x")
+    assert len(remove_leftovers(Path("folder"))) == 1
+    assert os.listdir("folder") == ["b.h5"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_an_interrupt_waits_until_the_block_ends(number):
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():  # noqa: PT012
+        signal.raise_signal(number)
+        done.append("all of it")
+    assert done == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_link_planted_at_the_temporary_name_is_not_followed(monkeypatch, tmp_path):
+    (tmp_path / "target").write_text("untouched")
+    (tmp_path / "planted").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(
+        "framework.system.durable.temporary_name", lambda path: tmp_path / "planted"
+    )
+    with pytest.raises(ResourceError, match="R101"), open_durable(tmp_path / "file") as file:
+        file.write(b"x")
+    assert (tmp_path / "target").read_text() == "untouched"
+    assert not (tmp_path / "file").exists()

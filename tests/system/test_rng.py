@@ -1,0 +1,67 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from framework.system.rng import (
+    generator_state,
+    kept_generators,
+    seed_generators,
+    set_generator_state,
+)
+
+CPU = torch.device("cpu")
+
+
+def drawn():
+    """Something of every generator, twice from those that keep half of what they made."""
+    normal = [random.gauss(0, 1), np.random.randn(), np.random.randn()]  # noqa: NPY002
+    return [random.random(), *normal, *torch.randn(3).tolist(), *np.random.rand(3).tolist()]  # noqa: NPY002
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_what_is_drawn_after_is_drawn_again(before):
+    for _ in range(before):
+        random.gauss(0, 1)
+        np.random.randn()  # noqa: NPY002
+    state = generator_state(CPU)
+    expected = [drawn() for _ in range(3)]
+    set_generator_state(state, CPU)
+    assert [drawn() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("seed", [0, 1 << 40])
+def test_a_seed_is_a_beginning_for_all(seed):
+    found = []
+    for one in (seed, seed, seed + 1):
+        seed_generators(one)
+        found.append(drawn())
+    assert found[0] == found[1]
+    assert all(first != second for first, second in zip(found[0], found[2], strict=True))
+
+
+def test_a_state_is_bytes_and_asking_draws_nothing():
+    state = generator_state(CPU)
+    assert (state.dtype, state.dim()) == (torch.uint8, 1)
+    assert torch.equal(generator_state(CPU), state)
+
+
+def test_what_is_drawn_inside_moves_nothing():
+    seed_generators(3)
+    expected = drawn()
+    seed_generators(3)
+    with kept_generators(CPU):
+        drawn()
+    assert drawn() == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_a_gpu_s_generator_is_part_of_it():
+    device = torch.device("cuda", 0)
+    state = generator_state(device)
+    expected = torch.rand(5, device=device)
+    set_generator_state(state, device)
+    assert torch.equal(torch.rand(5, device=device), expected)
+    set_generator_state(generator_state(CPU), device)  # of a run without one

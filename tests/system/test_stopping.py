@@ -1,0 +1,242 @@
+"""A signal ends a command that has nothing to save, whatever code runs at that moment."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = str(Path(__file__).parents[2])
+HEAD = """
+import ast, ctypes, gc, os, signal, subprocess, sys, threading, time, weakref
+import framework.main as console
+
+def strike(*_):
+    signal.raise_signal(signal.SIGTERM)
+    return 0
+"""
+# each runs where the command would; the last line must not be reached
+MOMENTS = {
+    "the garbage collector's callback, in ast.parse": """
+        gc.callbacks.append(strike)
+        gc.set_threshold(1)
+        ast.parse("x = [1, 2]\\n" * 2000)
+    """,
+    "the garbage collector's callback, in compile": """
+        gc.callbacks.append(strike)
+        gc.set_threshold(1)
+        exec(compile(ast.parse("x = [[1], [2]]\\n" * 200), "<text>", "exec"), {})
+    """,
+    "__del__": """
+        class Doomed:
+            __del__ = strike
+        Doomed()
+    """,
+    "a weak reference's callback": """
+        class Doomed:
+            pass
+        doomed = Doomed()
+        reference = weakref.ref(doomed, strike)
+        del doomed
+    """,
+    "a callback of ctypes": """
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(strike)(1)
+    """,
+    "a library that catches everything": """
+        try:
+            strike()
+        except BaseException:
+            pass
+    """,
+    "an import that a C extension makes": """
+        class Finder:
+            @staticmethod
+            def find_spec(name, *_):
+                if name == "numpy._core._multiarray_umath":
+                    strike()
+        import numpy
+        del sys.modules["numpy._core._multiarray_umath"]  # cv2 imports it in C++
+        sys.meta_path.insert(0, Finder)
+        import cv2
+    """,
+    "a library's own failure": """
+        try:
+            strike()
+        except BaseException as error:
+            raise SystemError("AST constructor recursion depth mismatch") from error
+    """,
+}
+
+
+def run(body: str, head: str = HEAD) -> subprocess.CompletedProcess[str]:
+    """Run ``body`` as what ``paceline`` does."""
+    program = head + "def work(_):\n" + textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    program += "\n    print('still there')\n    return 0\n\nconsole._dispatch = work\nsys.exit(console.run([]))\n"
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_ends_the_command_in(moment: str):
+    done = run(MOMENTS[moment])
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "stopped by SIGTERM\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [("SIGINT", 130, "interrupted"), ("SIGUSR1", 143, "stopped by SIGUSR1")],
+)
+def test_the_exit_code_and_the_line_name_the_signal(name: str, code: int, words: str):
+    done = run(f"signal.raise_signal(signal.{name})")
+    assert (done.returncode, done.stderr) == (code, f"{words}\n")
+
+
+def test_what_is_half_done_is_undone_the_newest_first_and_what_is_done_is_kept():
+    done = run("""
+        from framework.system.durable import publish, write_text
+        from framework.system.lock import locked
+        from framework.system.stopping import reason, undone
+        from pathlib import Path
+        write_text(Path("kept.txt"), "all of it")
+        with undone(lambda _: os.rmdir("folder")), undone(lambda stop: os.unlink("folder/file")):
+            os.mkdir("folder")
+            Path("folder/file").touch()
+            with locked(Path("x.lock"), lambda _: None), publish(Path("x.txt")) as temporary:
+                temporary.touch()
+                with reason("stopped{by}: half of it"):
+                    strike()
+    """)
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM: half of it\n")
+    assert os.listdir() == ["kept.txt"]
+
+
+def test_what_was_printed_is_not_lost():
+    assert run("print('before')\nstrike()").stdout == "before\n"
+
+
+def test_a_command_that_is_printing_can_print_what_stands():
+    done = run("""
+        from rich.console import Console
+        from framework.system.stopping import printed, undone
+
+        class Striking:
+            def __rich_console__(self, console, options):
+                strike()
+                yield "never"
+
+        with undone(printed(lambda: Console().print("what stands"))):
+            print("before")
+            Console().print(Striking())
+    """)
+    assert (done.returncode, done.stdout) == (143, "before\nwhat stands\n")
+
+
+def test_the_processes_that_it_started_end_and_those_that_they_started():
+    done = run("""
+        command = "import subprocess; subprocess.Popen(['sleep', '600']); print('up', flush=True); input()"
+        child = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        (grandchild,) = open(f"/proc/{child.pid}/task/{child.pid}/children").read().split()
+        print(child.pid, grandchild, flush=True)
+        strike()
+    """)
+    assert done.returncode == 143
+    pids = done.stdout.split()
+    assert len(pids) == 2
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process still runs; one that has ended may wait for its parent to ask."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_child_without_handlers_of_its_own_ends_and_cleans_up_nothing():
+    done = run("""
+        from framework.system.stopping import undone
+        with undone(lambda _: print("undone", flush=True)):
+            child = os.fork()
+            if not child:
+                strike()
+                time.sleep(60)
+            status = os.waitpid(child, 0)[1]
+            print(os.waitstatus_to_exitcode(status))
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-15\nstill there\n", "")
+
+
+def test_a_second_signal_does_not_interrupt_the_cleaning():
+    done = run("""
+        from framework.system.stopping import undone
+        with undone(lambda _: print("undone", flush=True)), undone(strike):
+            strike()
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "undone\n", "stopped by SIGTERM\n")
+
+
+def test_a_second_signal_ends_a_cleaning_that_hangs():
+    done = run("""
+        import framework.system.stopping as stopping
+        stopping.SAME_S = -1.0
+        with stopping.undone(lambda _: time.sleep(600)), stopping.undone(strike):
+            strike()
+    """)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_an_action_that_fails_stops_no_other():
+    done = run("""
+        from framework.system.stopping import undone
+        with undone(lambda _: print("undone", flush=True)), undone(lambda _: 1 / 0):
+            strike()
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "undone\n", "stopped by SIGTERM\n")
+
+
+def test_a_child_is_born_deaf_and_hears_when_it_says_so():
+    done = run("""
+        from framework.system.stopping import deaf_children
+        child = "from framework.system.stopping import set_all; import signal; set_all(signal.SIG_DFL); print('not reached')"
+        with deaf_children():
+            process = subprocess.Popen([sys.executable, "-c", child])
+            process.send_signal(signal.SIGINT)
+        print(process.wait(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """)
+    assert (done.stdout, done.stderr) == ("-2 set()\nstill there\n", "")
+
+
+def test_the_console_script_hears_signals_before_anything_large_is_imported():
+    program = "import sys, framework.__main__ as m; m.install(); print('torch' in sys.modules, 'hydra' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == "False False\n"
+
+
+def test_a_signal_on_the_way_out_changes_nothing():
+    program = (
+        HEAD
+        + "import atexit\natexit.register(strike)\nconsole._dispatch = lambda _: 3\nconsole.main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert (done.returncode, done.stderr) == (3, "")

@@ -1,0 +1,259 @@
+"""Captured steps. Here a stand-in does captured work again, call for call; on CUDA the graph itself."""
+
+import pytest
+import torch
+from torch import nn
+
+from framework.measure.clock import make_clock
+from framework.objective.classify import Classify
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.train.cuda_graph import WARM_UPS, CudaRecorder
+from tests.fakes import FakeLoader, make_data, make_trainer
+
+CUDA = torch.device("cuda")
+
+
+class Again:
+    """What was captured is done again: what a graph does, but for the kernels' addresses."""
+
+    def __init__(self):
+        self.asides = self.captures = self.replays = 0
+
+    def aside(self, work):
+        self.asides += 1
+        return work()
+
+    def capture(self, work):
+        self.captures += 1
+
+        def replay():
+            self.replays += 1
+            work()
+
+        return replay
+
+
+class Refuses(Again):
+    def capture(self, work):
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+
+class Seen:
+    """A sink that keeps what training reports."""
+
+    def __init__(self):
+        self.losses, self.rates = [], []
+
+    def write(self, report):
+        self.losses.append(report.means["loss"])
+        self.rates.append(report.learning_rate)
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Halving:
+    """A schedule whose rates are the same in float32."""
+
+    def __call__(self, step, total):
+        return 0.5 ** (step // 4)
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
+    )
+
+
+def trained(recorder, kind="sgd", data=None, said=None, **parts):
+    """The losses and rates of three epochs of four whole batches and a short one, and the model's state."""
+    model, seen = small_model(), Seen()
+    optimizer = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.9, fused=True),
+        "adam": lambda: torch.optim.AdamW(model.parameters(), lr=0.125, fused=True),
+    }[kind]()
+    words = {
+        "epochs": 3,
+        "report_every": 1,
+        "schedule": Halving(),
+        "optimizer": optimizer,
+        "model": model,
+        "clip_norm": 1.0,
+    }
+    data = make_data(18, torch.float32) if data is None else data
+    trainer = make_trainer(
+        data,
+        4,
+        **words,
+        sinks=[seen],
+        recorder=recorder,
+        say=([] if said is None else said).append,
+        ema=0.9,
+        **parts,
+    )
+    torch.manual_seed(1)
+    trainer.fit()
+    return (
+        seen.losses,
+        seen.rates,
+        [*model.state_dict().values(), *trainer.stepper.weights().values()],
+    )
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_captured_steps_learn_what_others_learn(kind):
+    recorder = Again()
+    losses, rates, state = trained(None, kind)
+    found_losses, found_rates, found_state = trained(recorder, kind)
+    assert (found_losses, found_rates) == (losses, rates)
+    assert len(set(rates)) == 4
+    assert all(torch.equal(one, other) for one, other in zip(found_state, state, strict=True))
+    assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
+    assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
+
+
+class Named(FakeLoader):
+    """Whose batches have names, too."""
+
+    def epoch(self, epoch, start=0):
+        for micro in super().epoch(epoch, start):
+            yield micro._replace(batch={**micro.batch, "name": ["a name"] * len(micro.batch["y"])})
+
+
+def test_steps_of_batches_with_strings_are_not_captured_and_this_is_said_once():
+    said, recorder, data = [], Again(), make_data(18, torch.float32)
+    assert trained(recorder, said=said, train=Named(data, 4))[0] == trained(None)[0]
+    assert recorder.captures == 0
+    assert len(said) == 1
+    assert "values that are no tensors" in said[0]
+
+
+def test_a_step_that_cannot_be_captured_is_run_as_it_is_and_said_once():
+    said = []
+    assert trained(Refuses(), said=said)[0] == trained(None)[0]
+    assert said == [
+        "note: cuda_graph=true: the step cannot be captured (operation not permitted when stream is capturing); it runs kernel by kernel"
+    ]
+
+
+def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
+    recorder = Again()
+    trained(
+        recorder, order={"shuffle": False}, data=make_data(6, torch.float32)
+    )  # 4 and 2, in turn
+    assert recorder.captures == 0
+    trained(recorder, data=make_data(16, torch.float32))
+    assert recorder.captures == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_graph_learns_what_kernels_learn(kind):
+    def run(recorder):
+        data = {name: one.to(CUDA) for name, one in make_data(18, torch.float32).items()}
+        model = small_model().to(CUDA)
+        fused = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[kind](
+            model.parameters(), lr=0.125, fused=True
+        )
+        seen = Seen()
+        words = {
+            "epochs": 20,
+            "report_every": 1,
+            "schedule": Halving(),
+            "optimizer": fused,
+            "model": model,
+            "sinks": [seen],
+        }
+        words |= {
+            "train": FakeLoader(data, 4, device=CUDA),
+            "objective": Classify("x", "y", 0.0),
+            "recorder": recorder,
+        }
+        words |= {
+            "parallel": NoParallel(device=CUDA),
+            "precision": FP32(tf32=False, device=CUDA),
+            "clock": make_clock(CUDA),
+        }
+        trainer = make_trainer(**words)
+        torch.manual_seed(1)
+        trainer.fit()
+        return seen.losses
+
+    assert run(CudaRecorder(CUDA)) == run(None)
+
+
+class Reading(nn.Module):
+    """Looks at what it computes, which no capture allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.drop = nn.Linear(4, 3), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.head(self.drop(x)) if bool((x < 1e9).all()) else self.head(x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_a_capture_that_fails_leaves_the_device_as_it_was():
+    def run(recorder):
+        torch.manual_seed(0)
+        model, seen, said = Reading().to(CUDA), Seen(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        train = FakeLoader(make_data(16, torch.float32), 4, device=CUDA)
+        words = {
+            "epochs": 5,
+            "report_every": 1,
+            "schedule": Halving(),
+            "optimizer": optimizer,
+            "model": model,
+            "sinks": [seen],
+        }
+        words |= {
+            "parallel": NoParallel(device=CUDA),
+            "precision": FP32(tf32=False, device=CUDA),
+            "clock": make_clock(CUDA),
+        }
+        torch.manual_seed(1)
+        make_trainer(**words, train=train, recorder=recorder, say=said.append).fit()
+        return seen.losses, said
+
+    losses, said = run(CudaRecorder(torch.device("cuda", 0)))
+    assert len(said) == 1
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert losses == run(None)[0]
+
+
+def test_a_state_of_captured_steps_is_gone_on_with_by_others():
+    data = make_data(16, torch.float32)
+
+    def make(recorder, epochs):
+        model = small_model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.125, fused=True)
+        return make_trainer(
+            data,
+            4,
+            model=model,
+            optimizer=optimizer,
+            epochs=epochs,
+            recorder=recorder,
+            order={"seed": 3},
+        )
+
+    whole, half = make(None, 4), make(Again(), 2)
+    torch.manual_seed(1)
+    whole.fit()
+    torch.manual_seed(1)
+    half.fit()
+    state = half.state_dict()
+    again = make(None, 4)
+    again.load_state_dict(state)
+    again.fit()
+    for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)

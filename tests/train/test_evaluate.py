@@ -1,0 +1,65 @@
+import random
+
+import torch
+from torch import nn
+
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.train.evaluate import evaluate
+from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue
+
+
+def evaluated(model, count=5):
+    data = {"value": torch.arange(1.0, count + 1)}
+    clock = FakeClock()
+    found = evaluate(
+        model,
+        FakeLoader(data, 2),
+        MeanValue(),
+        FP32(False, device=CPU),
+        clock,
+        NoParallel(device=CPU),
+    )
+    return found, clock
+
+
+def test_means_are_over_all_records_the_short_batch_included():
+    assert evaluated(nn.Linear(1, 1))[0] == ({"loss": 3.0, "total": 3.0}, 5.0)
+
+
+def test_nothing_is_learned_and_no_graph_is_kept():
+    model = nn.Linear(1, 1)
+    evaluated(model)
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_its_time_is_measured_apart_batch_by_batch():
+    clock = evaluated(nn.Linear(1, 1))[1]
+    assert (clock.marks, clock.skips) == (["forward", "report"] * 3, 1)
+
+
+class Drawing(nn.Module):
+    """Draws in evaluation too."""
+
+    def forward(self, value):
+        return value * torch.rand(()) * random.random()
+
+
+def test_what_is_drawn_in_it_does_not_move_the_generators():
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(3).tolist(), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    data = {"value": torch.arange(1.0, 6.0)}
+    objective = lambda model, batch: MeanValue()(model, {"value": model(batch["value"])})  # noqa: E731
+    evaluate(
+        Drawing(),
+        FakeLoader(data, 2),
+        objective,
+        FP32(False, device=CPU),
+        FakeClock(),
+        NoParallel(device=CPU),
+    )
+    assert (torch.rand(3).tolist(), random.random()) == expected

@@ -1,0 +1,169 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.train.metrics import Tally, check_outcome
+
+
+def outcome(values, counts=True):
+    """What an objective finds in records with these losses, each of which is also counted."""
+    loss = torch.tensor(values, dtype=torch.float64, requires_grad=True).mean()
+    return Outcome(loss, {"hits": torch.tensor(len(values))}, len(values)), counts
+
+
+def means(outcomes, total):
+    return tallied(outcomes).means(total)
+
+
+def tallied(outcomes):
+    tally = Tally()
+    for number, (found, counts) in enumerate(outcomes):
+        tally.add(found, counts, number, None)
+    return tally
+
+
+def one_rank(sums):
+    return sums
+
+
+def test_uneven_batches_weigh_what_they_hold():
+    found, count = means([outcome([1.0, 1.0, 1.0]), outcome([5.0])], one_rank)
+    assert (found, count) == ({"loss": 2.0, "hits": 1.0}, 4.0)
+
+
+@given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_the_mean_over_batches_is_the_mean_over_records(batches):
+    found, count = means(
+        [outcome([float(value) for value in batch]) for batch in batches], one_rank
+    )
+    records = [value for batch in batches for value in batch]
+    assert count == len(records)
+    assert found["loss"] == pytest.approx(sum(records) / len(records), abs=1e-9)
+
+
+def test_a_filler_is_as_nothing():
+    found, count = means([outcome([1.0, 3.0]), outcome([1e30], counts=False)], one_rank)
+    assert (found, count) == ({"loss": 2.0, "hits": 1.0}, 2.0)
+
+
+def test_what_is_kept_holds_no_graph():
+    found, counts = outcome([1.0])
+    tallied([(found, counts)])
+    assert not found.loss.requires_grad
+
+
+# ---------------------------------------------------------------------------------------------------- saved and gone on with
+
+VALUES = [[0.1, 0.7], [0.3], [1e-9, 0.2, 12.0], [0.5]]
+
+
+def gone_on(first, second, rank=0, world_size=1, ranks=1):
+    """A tally of ``second`` after one of ``first``, saved on each of so many ranks."""
+    tally = Tally()
+    tally.load_state_dict(
+        tallied(first).state_dict(lambda values: [values] * ranks), rank, world_size
+    )
+    for number, (found, counts) in enumerate(second):
+        tally.add(found, counts, number, None)
+    return tally
+
+
+@pytest.mark.parametrize("cut", range(len(VALUES) + 1))
+def test_a_mean_is_the_same_to_the_bit_when_it_was_saved_in_between(cut):
+    whole = means([outcome(values) for values in VALUES], one_rank)
+    found = gone_on(
+        [outcome(values) for values in VALUES[:cut]], [outcome(values) for values in VALUES[cut:]]
+    )
+    assert found.means(one_rank) == whole
+
+
+def test_only_this_run_s_records_count_for_its_pace():
+    assert gone_on([outcome([1.0, 2.0])], [outcome([3.0])]).carried == 2
+
+
+@pytest.mark.parametrize(("ranks", "world_size"), [(1, 2), (3, 2), (2, 1), (4, 4)])
+def test_another_number_of_ranks_takes_every_record_on_once(ranks, world_size):
+    counts = [
+        gone_on([outcome([1.0, 2.0])], [], rank, world_size, ranks).columns().counts.sum()
+        for rank in range(world_size)
+    ]
+    assert sum(map(float, counts)) == 2 * ranks
+
+
+def test_what_was_cleared_is_gone():
+    tally = gone_on([outcome([1.0])], [outcome([2.0])])
+    tally.clear()
+    assert (tally.columns().counts.tolist(), tally.carried) == ([], 0)
+
+
+# ------------------------------------------------------------------------------------------------------- numbers gone wrong
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_the_first_loss_that_is_none_is_found_with_its_step_and_records(bad):
+    tally = Tally()
+    for step, value in ((7, 1.0), (8, bad), (9, bad)):
+        tally.add(outcome([value])[0], True, step, torch.arange(10, 17))
+    assert tally.first_bad().where == "step 8, records 10, 11, 12, 13, 14, ... (7)"
+
+
+def test_what_is_no_number_can_be_left_out():
+    tally = tallied([outcome([1.0, 3.0]), outcome([float("nan")]), outcome([float("inf")])])
+    tally.drop_bad()
+    assert tally.means(one_rank) == ({"loss": 2.0, "hits": 1.0}, 2.0)
+    assert tally.first_bad() is None
+
+
+def test_if_everything_was_left_out_nothing_is_counted():
+    tally = tallied([outcome([float("nan")])])
+    tally.drop_bad()
+    assert tally.means(one_rank) == ({"loss": 0.0, "hits": 0.0}, 0.0)
+
+
+def test_sums_are_added_over_ranks_before_they_are_divided():
+    def total(sums):
+        return sums + torch.tensor(
+            [2.0, 30.0, 6.0], dtype=torch.float64
+        )  # another rank's hits, losses and count
+
+    asked = []
+    found, count = means([outcome([1.0, 1.0])], lambda sums: asked.append(sums) or total(sums))
+    assert asked[0].tolist() == [2.0, 2.0, 2.0]
+    assert (found["loss"], found["hits"], count) == (4.0 / 8, 32.0 / 8, 8.0)
+
+
+def test_what_is_asked_of_the_ranks_is_float64_on_the_host():
+    asked = []
+    means([outcome([1.0])], lambda sums: asked.append(sums) or sums)
+    assert (asked[0].dtype, asked[0].device.type) == (torch.float64, "cpu")
+
+
+def test_a_million_small_losses_keep_their_digits():
+    outcomes = [(Outcome(torch.tensor(0.1), {}, 1), True)] * 100_000
+    found, _ = means(outcomes, one_rank)
+    assert found["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-12)
+
+
+def test_half_precision_counts_are_exact():
+    outcomes = [
+        (Outcome(torch.tensor(1.0), {"total": torch.tensor(2000.0, dtype=torch.bfloat16)}, 1), True)
+    ] * 3
+    assert means(outcomes, one_rank)[0]["total"] == 2000.0
+
+
+def test_a_pass_with_other_sums_than_the_one_before_is_refused():
+    tally, (first, _) = Tally(), outcome([1.0])
+    tally.add(first, True, 1, None)
+    with pytest.raises(ConfigError, match=r"C220.*has hits, late, and had hits one pass before"):
+        tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(3), "1", None])
+def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
+    (found, _) = outcome([1.0, 2.0])
+    found.sums["x"] = value
+    with pytest.raises(ConfigError, match=r"C220.*Outcome\.sums\['x'\]"):
+        check_outcome(found)

@@ -1,0 +1,124 @@
+import pytest
+import torch
+from torch import nn
+
+from framework.errors import NumericError
+from framework.precision.fp32 import FP32
+from framework.schedule.cosine import Cosine
+from framework.train.ema import Average
+from framework.train.metrics import Progress, TrainPlan
+from framework.train.step import Stepper
+from tests.fakes import CPU, SkippingPrecision
+
+
+def make(precision=None, average=None, lr=0.1, first=nn.Linear, **plan):
+    torch.manual_seed(0)
+    model = nn.Sequential(first(2, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 10 * lr}], lr=lr
+    )
+    average = None if average is None else Average(model, average)
+    return Stepper(
+        TrainPlan(1, **plan),
+        model,
+        optimizer,
+        Cosine(0.0, 0.0),
+        precision or FP32(False, device=CPU),
+        average,
+    )
+
+
+def learn(stepper, progress, value=1.0, count=3):
+    stepper.model(torch.full((count, 2), value) * torch.rand(count, 2)).sum().backward()
+    stepper.step(progress, 10)
+    progress.step += 1
+
+
+def test_every_group_follows_the_schedule_from_its_own_rate():
+    stepper, progress = make(), Progress()
+    rates = []
+    for _ in range(3):
+        learn(stepper, progress)
+        rates.append([group["lr"] for group in stepper.optimizer.param_groups])
+    assert rates[0] == [0.1, 1.0]
+    assert all(second == pytest.approx(10 * first) for first, second in rates)
+    assert rates[2][0] < rates[1][0] < rates[0][0]
+    assert stepper.rate == rates[2][0]
+
+
+def test_gradients_are_gone_after_the_step():
+    stepper = make()
+    learn(stepper, Progress())
+    assert all(parameter.grad is None for parameter in stepper.model.parameters())
+
+
+def test_a_step_that_was_left_out_is_counted_and_takes_no_place_in_the_schedule():
+    stepper, progress = make(SkippingPrecision(0, 1)), Progress()
+    for _ in range(3):
+        learn(stepper, progress)
+    assert (progress.scheduled, progress.missed, stepper.rate) == (1, 0, 0.1)
+
+
+def test_too_many_in_a_row_are_an_error():
+    stepper, progress = make(SkippingPrecision(1, 2, 3), max_missed=2), Progress()
+    for _ in range(3):
+        learn(stepper, progress)
+    with pytest.raises(NumericError, match="N102"):
+        learn(stepper, progress)
+
+
+def test_what_is_evaluated_and_kept_is_the_average_where_there_is_one():
+    plain, stepper = make(), make(average=0.5)
+    for one in (plain, stepper):
+        learn(one, Progress())
+    assert plain.weights().keys() == stepper.weights().keys()
+    assert torch.equal(plain.weights()["0.weight"], plain.model[0].weight)
+    assert not torch.equal(stepper.weights()["1.bias"], stepper.model[1].bias)
+    kept = stepper.weights()["1.bias"].clone()
+    with stepper.averaged(), plain.averaged():
+        assert torch.equal(stepper.model[1].bias, kept)
+
+
+def test_a_state_comes_back():
+    first, second, progress = make(average=0.5), make(average=0.5), Progress()
+    learn(first, progress)
+    second.load_state_dict(first.state_dict())
+    found, expected = second.state_dict(), first.state_dict()
+    assert all(
+        torch.equal(found[part][name], value)
+        for part in ("model", "average")
+        for name, value in expected[part].items()
+    )
+
+
+def test_bad_gradients_leave_weights_average_and_statistics_as_they_were():
+    stepper, progress = make(average=0.5, skip_bad=True), Progress()
+    learn(stepper, progress)
+    before = [
+        value.clone()
+        for part in (stepper.model.state_dict(), stepper.weights())
+        for value in part.values()
+    ]
+    learn(stepper, progress, value=float("nan"))
+    after = [
+        value for part in (stepper.model.state_dict(), stepper.weights()) for value in part.values()
+    ]
+    assert all(map(torch.equal, after, before))
+    assert (progress.scheduled, progress.missed) == (1, 1)
+
+
+class Remembering(nn.Linear):
+    """Keeps its last input, whose length changes, and how often it was called, from the first call on."""
+
+    def forward(self, value):
+        self.register_buffer("newest", value.detach())
+        self.register_buffer("calls", getattr(self, "calls", torch.zeros(())) + 1)
+        return super().forward(value)
+
+
+def test_buffers_may_come_late_and_change_their_shape():
+    stepper, progress = make(skip_bad=True, first=Remembering), Progress()
+    for count, value in ((4, 1.0), (2, 1.0), (2, float("nan"))):
+        learn(stepper, progress, value=value, count=count)
+    first = stepper.model[0]
+    assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)

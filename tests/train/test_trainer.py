@@ -1,0 +1,889 @@
+"""The Trainer, with fake parts around real torch models."""
+
+import math
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import framework.train.trainer
+from framework.contracts.data import MicroBatch
+from framework.errors import NumericError
+from framework.measure.clock import HostClock, NoClock, make_clock
+from framework.objective.classify import Classify
+from framework.parallel.none import NoParallel
+from framework.precision.amp import AMP
+from framework.schedule.cosine import Cosine
+from framework.schedule.one_cycle import OneCycle
+from tests.fakes import (
+    CPU,
+    FakeCheckpoints,
+    FakeClock,
+    FakeLoader,
+    FakeSink,
+    MeanValue,
+    Reads,
+    SkippingPrecision,
+    make_data,
+    make_model,
+    make_trainer,
+    span,
+    stop_after,
+)
+
+
+def weights(trainer):
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def same(left, right):
+    """Whether two nested states are equal bit by bit."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+# ------------------------------------------------------------------------------------------------------------ accumulation
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 5, 16])
+def test_accumulated_passes_learn_what_one_big_batch_learns(accumulate):
+    whole = make_trainer(make_data(16), 16, epochs=3)
+    cut = make_trainer(make_data(16), 16, epochs=3, order={"accumulate": accumulate})
+    whole.fit()
+    cut.fit()
+    assert cut.train.yielded == accumulate * 3
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 4, 8])
+def test_a_short_last_window_weighs_what_it_holds(accumulate):
+    whole = make_trainer(make_data(19), 8, epochs=2)  # 8, 8, 3
+    cut = make_trainer(make_data(19), 8, epochs=2, order={"accumulate": accumulate})
+    whole.fit()
+    cut.fit()
+    assert cut.progress.step == 6
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+def test_accumulated_passes_report_the_same_loss_and_metrics():
+    sinks = FakeSink(), FakeSink()
+    make_trainer(make_data(19), 8, sinks=sinks[:1], report_every=1).fit()
+    make_trainer(make_data(19), 8, sinks=sinks[1:], report_every=1, order={"accumulate": 3}).fit()
+    for one, cut in zip(sinks[0].reports, sinks[1].reports, strict=True):
+        assert cut.means == pytest.approx(one.means, rel=1e-12)
+
+
+def test_clipping_is_of_the_whole_batch_not_of_each_pass():
+    whole = make_trainer(make_data(16), 16, clip_norm=0.01)
+    cut = make_trainer(make_data(16), 16, clip_norm=0.01, order={"accumulate": 4})
+    whole.fit()
+    cut.fit()
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
+
+
+def test_a_clipped_step_is_as_long_as_the_norm_allows():
+    trainer = make_trainer(make_data(8), 8, lr=1.0, momentum=0.0, clip_norm=0.01)
+    before = weights(trainer)
+    trainer.fit()
+    moved = torch.stack(
+        [(new - old).norm() for new, old in zip(weights(trainer), before, strict=True)]
+    ).norm()
+    assert float(moved) == pytest.approx(0.01, rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- skipped steps
+
+
+def test_a_skipped_step_moves_nothing():
+    trainer = make_trainer(precision=SkippingPrecision(0), ema=0.5, max_steps=1, lr=1.0)
+    before = weights(trainer)
+    trainer.fit()
+    assert same(weights(trainer), before)
+    assert same(list(trainer.stepper.average.state_dict().values()), before)
+    assert (trainer.progress.step, trainer.progress.scheduled) == (1, 0)
+
+
+def test_the_average_moves_with_every_step_that_is_taken():
+    trainer = make_trainer(precision=SkippingPrecision(0), ema=0.5, max_steps=2, lr=1.0)
+    before = weights(trainer)
+    trainer.fit()
+    expected = [(old + new) / 2 for old, new in zip(before, weights(trainer), strict=True)]
+    torch.testing.assert_close(
+        list(trainer.stepper.average.state_dict().values()), expected, rtol=1e-12, atol=1e-14
+    )
+
+
+def test_a_skipped_step_takes_no_place_in_the_schedule():
+    sink, schedule = FakeSink(), Cosine(warmup_steps=3, final=0.0)
+    trainer = make_trainer(
+        precision=SkippingPrecision(1, 2), sinks=[sink], schedule=schedule, report_every=1, lr=1.0
+    )
+    trainer.fit()
+    factors = [schedule(step, trainer.total_steps) for step in (0, 1, 1, 1, 2)]
+    assert [report.learning_rate for report in sink.of("train")] == factors
+
+
+def overflowing(trainer, at_step):
+    """Make the loss of one step so large that its scaled gradients are infinite in 16 bits."""
+    inner, calls = trainer.objective, iter(range(1 << 30))
+
+    def objective(model, batch):
+        outcome = inner(model, batch)
+        return type(outcome)(
+            outcome.loss * (1e38 if next(calls) == at_step else 1.0), outcome.sums, outcome.count
+        )
+
+    trainer.passes.objective = objective
+    return trainer
+
+
+def test_an_overflow_of_real_half_precision_moves_nothing_and_training_goes_on():
+    amp = AMP("fp16", device=CPU)
+    data, model = make_data(12, torch.float32), make_model(torch.float32)
+    trainer = overflowing(
+        make_trainer(data, 4, model=model, precision=amp, ema=0.5, schedule=OneCycle(0.3, 0.1)),
+        at_step=0,
+    )
+    before = weights(trainer)
+    steps = []
+    trainer.stop = lambda: (
+        steps.append((trainer.progress.scheduled, same(weights(trainer), before))) or False
+    )
+    trainer.fit()
+    assert steps == [(0, True), (1, False), (2, False)]
+
+
+def test_an_overflow_leaves_the_average_and_the_rate_where_they_were():
+    amp, schedule = AMP("fp16", device=CPU), OneCycle(0.5, 0.1)
+    trainer = make_trainer(
+        make_data(12, torch.float32),
+        4,
+        model=make_model(torch.float32),
+        precision=amp,
+        ema=0.5,
+        schedule=schedule,
+    )
+    overflowing(trainer, at_step=0).plan = framework.train.trainer.Plan(epochs=1, max_steps=1)
+    before = weights(trainer)
+    trainer.fit()
+    assert same(list(trainer.stepper.average.state_dict().values()), before)
+    assert trainer.progress.scheduled == 0
+    assert amp.state_dict()["scale"] == 2.0**15
+
+
+# -------------------------------------------------------------------------------------------------------------- rhythm
+
+
+def test_reports_come_every_so_many_steps_and_at_the_end_of_an_epoch():
+    sink = FakeSink()
+    make_trainer(make_data(20), 4, sinks=[sink], epochs=2, report_every=2).fit()
+    assert [(report.step, report.epoch) for report in sink.reports] == [
+        (2, 1),
+        (4, 1),
+        (5, 1),
+        (6, 2),
+        (8, 2),
+        (10, 2),
+    ]
+
+
+def test_validation_comes_at_the_end_of_every_epoch():
+    sink = FakeSink()
+    make_trainer(make_data(20), 4, sinks=[sink], epochs=2, val=FakeLoader(make_data(6), 4)).fit()
+    assert [report.step for report in sink.of("val")] == [5, 10]
+
+
+def test_validation_comes_every_so_many_steps_and_at_the_end():
+    sink = FakeSink()
+    make_trainer(
+        make_data(20), 4, sinks=[sink], epochs=2, validate_every=4, val=FakeLoader(make_data(6), 4)
+    ).fit()
+    assert [report.step for report in sink.of("val")] == [4, 8, 10]
+
+
+@pytest.mark.parametrize("validate_every", [1, 2, 3, 5])
+def test_validation_between_two_reports_mixes_with_nothing(validate_every):
+    train = {"value": torch.full((20,), 1024.0)}
+    val = {"value": torch.full((6,), 2.0)}
+    sink = FakeSink()
+    loader, options = (
+        FakeLoader(val, 4),
+        {"report_every": 4, "validate_every": validate_every, "sinks": [sink]},
+    )
+    make_trainer(train, 4, objective=MeanValue(), val=loader, **options).fit()
+    assert {report.means["loss"] for report in sink.of("val")} == {2.0}
+    assert {report.means["loss"] for report in sink.of("train")} == {1024.0}
+
+
+@pytest.mark.parametrize("max_steps", [1, 4, 5, 6, 7])
+def test_max_steps_stops_exactly(max_steps):
+    sink = FakeSink()
+    trainer = make_trainer(make_data(20), 4, sinks=[sink], epochs=2, max_steps=max_steps)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.total_steps) == (max_steps, max_steps)
+    assert sink.of("train")[-1].step == max_steps
+    assert not trainer.stopped
+
+
+def test_a_run_shorter_than_max_steps_ends_with_its_epochs():
+    trainer = make_trainer(make_data(20), 4, epochs=2, max_steps=99)
+    trainer.fit()
+    assert (trainer.progress.step, trainer.total_steps, trainer.progress.epoch) == (10, 10, 2)
+
+
+def test_epochs_yields_the_newest_validation_after_each_epoch():
+    trainer = make_trainer(make_data(20), 4, epochs=3, val=FakeLoader(make_data(6), 4))
+    steps = []
+    for found in trainer.epochs():
+        steps.append(trainer.progress.step)
+        assert found == trainer.val_means
+    assert steps == [5, 10, 15]
+
+
+def test_who_stops_iterating_epochs_stops_the_run():
+    trainer = make_trainer(make_data(20), 4, epochs=3)
+    next(trainer.epochs())
+    assert trainer.progress.step == 5
+
+
+def test_every_epoch_of_the_loader_is_closed_also_when_it_is_left_early():
+    trainer = make_trainer(make_data(20), 4, epochs=3, max_steps=7)
+    trainer.fit()
+    assert trainer.train.started == [(0, 0), (1, 0)]
+    assert trainer.train.closed == 2
+
+
+def test_an_error_in_a_step_closes_the_loader_and_comes_out():
+    trainer = make_trainer()
+    trainer.stop = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit()
+    assert trainer.train.closed == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- stopping
+
+
+def test_a_stop_saves_and_stops():
+    checkpoints, sink = FakeCheckpoints(), FakeSink()
+    trainer = make_trainer(
+        make_data(20), 4, epochs=2, checkpoints=checkpoints, sinks=[sink], stop=stop_after(3)
+    )
+    trainer.fit()
+    assert (trainer.stopped, trainer.progress.step, trainer.progress.epoch_step) == (True, 3, 3)
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [3]
+    assert (
+        sink.reports == []
+    )  # they come at their steps only, so that a resumed run's are those of an undisturbed one
+    assert (sink.flushed, checkpoints.finals) == ([0], [True])
+    assert trainer.num_records == 12
+
+
+def test_a_stop_at_the_very_last_step_is_a_run_that_is_finished():
+    trainer = make_trainer(make_data(8), 4, val=FakeLoader(make_data(6), 4), stop=stop_after(2))
+    trainer.fit()
+    assert trainer.val_means
+    assert not trainer.stopped
+
+
+def test_a_stop_at_the_end_of_an_epoch_costs_no_validation():
+    checkpoints, sink = FakeCheckpoints(), FakeSink()
+    parts = {"epochs": 2, "checkpoints": checkpoints, "sinks": [sink]}
+    make_trainer(
+        make_data(8), 4, val=FakeLoader(make_data(6), 4), stop=stop_after(2), **parts
+    ).fit()
+    resumed = make_trainer(make_data(8), 4, val=FakeLoader(make_data(6), 4), **parts)
+    resumed.load_state_dict(checkpoints.saved[-1][0])
+    resumed.fit()
+    assert [report.step for report in sink.of("val")] == [2, 4]
+
+
+# ---------------------------------------------------------------------------------------------------------------- saving
+
+
+def test_the_best_is_saved_as_best_and_remembered_with_its_step():
+    data, model = {"value": torch.tensor([3.0, 1.0, 2.0])}, nn.Linear(1, 1)
+    checkpoints = FakeCheckpoints()
+    val = FakeLoader({"value": torch.tensor([5.0])}, 1)
+    every = {"report_every": 1, "validate_every": 1}
+    trainer = make_trainer(
+        data, 1, model=model, objective=MeanValue(), val=val, checkpoints=checkpoints, **every
+    )
+    values = iter([5.0, 4.0, 6.0])
+    trainer.stop = lambda: val.data["value"].fill_(next(values)) is None
+    trainer.fit()
+    assert [best for _, _, best in checkpoints.saved] == [True, True, False]
+    assert (trainer.best["loss"], trainer.best["step"]) == (4.0, 2)
+
+
+def test_between_two_validations_the_state_is_saved_without_weights_to_use():
+    checkpoints = FakeCheckpoints()
+    make_trainer(make_data(20), 4, checkpoints=checkpoints, save_every=2).fit()
+    assert [
+        (state["progress"]["step"], kept is not None) for state, kept, _ in checkpoints.saved
+    ] == [
+        (2, False),
+        (4, False),
+        (5, True),
+    ]
+
+
+def test_the_state_is_saved_when_it_is_time():
+    checkpoints = FakeCheckpoints(late=[False, True, False, False, False])
+    make_trainer(make_data(20), 4, checkpoints=checkpoints).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == [2, 5]
+    assert checkpoints.finals == [False, True]
+
+
+def test_a_state_saved_in_between_changes_no_report():
+    sinks = FakeSink(), FakeSink()
+    make_trainer(make_data(40), 4, report_every=3, sinks=sinks[:1]).fit()
+    make_trainer(
+        make_data(40),
+        4,
+        report_every=3,
+        sinks=sinks[1:],
+        checkpoints=FakeCheckpoints(),
+        save_every=1,
+    ).fit()
+    assert [report.means for report in sinks[1].reports] == [
+        report.means for report in sinks[0].reports
+    ]
+
+
+def test_without_validation_the_state_is_saved_at_the_end_of_every_epoch():
+    checkpoints = FakeCheckpoints()
+    make_trainer(make_data(8), 4, epochs=2, checkpoints=checkpoints).fit()
+    assert [(state["progress"]["step"], best) for state, _, best in checkpoints.saved] == [
+        (2, False),
+        (4, False),
+    ]
+
+
+def test_what_is_kept_is_the_average_where_there_is_one():
+    checkpoints = FakeCheckpoints()
+    trainer = make_trainer(make_data(8), 4, ema=0.5, checkpoints=checkpoints)
+    trainer.fit()
+    state, kept, _ = checkpoints.saved[-1]
+    assert same(kept, trainer.stepper.average.state_dict())
+    assert same(state["model"], dict(trainer.model.state_dict()))
+
+
+def test_only_rank_0_saves():
+    checkpoints, second = FakeCheckpoints(), NoParallel(device=CPU)
+    second.rank = 1
+    make_trainer(make_data(8), 4, parallel=second, checkpoints=checkpoints).fit()
+    assert checkpoints.saved == []
+
+
+# --------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_raises_numeric_error(value):
+    data = {"value": torch.tensor([1.0, 1.0, value, 1.0])}
+    trainer = make_trainer(data, 1, objective=MeanValue(), report_every=2)
+    with pytest.raises(NumericError, match=r"^error\[N101\]: step 3: the loss is (nan|inf)"):
+        trainer.fit()
+
+
+def test_the_reported_loss_is_the_mean_over_records_exactly():
+    values = (
+        torch.arange(26, dtype=torch.float64) ** 2 * 12
+    )  # so that means of 1, 2, 3 and 4 records are exact
+    sink = FakeSink()
+    trainer = make_trainer(
+        {"value": values},
+        10,
+        objective=MeanValue(),
+        sinks=[sink],
+        report_every=99,
+        order={"accumulate": 3},
+    )
+    trainer.fit()
+    (report,) = sink.reports
+    assert report.means["loss"] == float(values.sum()) / 26
+    assert report.means["total"] == float(values.sum()) / 26
+
+
+def test_the_validation_loss_is_the_mean_over_records_exactly():
+    values = torch.arange(11, dtype=torch.float64) ** 2 * 12
+    sink = FakeSink()
+    val = FakeLoader({"value": values}, 4)
+    make_trainer({"value": values}, 4, objective=MeanValue(), val=val, sinks=[sink]).fit()
+    assert sink.of("val")[0].means["loss"] == float(values.sum()) / 11
+
+
+def test_a_filler_counts_nothing():
+    data = {
+        "value": torch.tensor([8.0, 8.0, 8.0])
+    }  # two ranks: the second's only record of the last step is a filler
+    sink = FakeSink()
+    order = {"rank": 1, "world_size": 2}
+    trainer = make_trainer(
+        data, 2, objective=MeanValue(), sinks=[sink], report_every=99, order=order
+    )
+    trainer.fit()
+    assert (trainer.train.yielded, trainer.num_records) == (2, 1)
+    assert sink.reports[0].means == {"loss": 8.0, "total": 8.0}
+
+
+def test_spans_are_seconds_per_step_however_many_passes_a_step_has():
+    sink, clock = FakeSink(), FakeClock()
+    train = FakeLoader(make_data(20), 4, clock, accumulate=2)
+    trainer = make_trainer(train=train, clock=clock, sinks=[sink], report_every=2)
+    trainer.fit()
+    first, *rest = [report.spans for report in sink.reports]
+    known = {
+        "wait": span(2.0, 2.0),
+        "forward": span(2.0, 2.0),
+        "backward": span(2.0, 2.0),
+        "optimizer": span(1.0, 1.0),
+    }
+    assert first == {**known, "report": span(1.0)}
+    assert rest[0] == {**known, "report": span(1.0, 1.0)}
+    assert trainer.spans_s == {
+        "wait": 10.0,
+        "forward": 10.0,
+        "backward": 10.0,
+        "optimizer": 5.0,
+        "report": 5.0,
+    }
+    assert trainer.spans["report"].num_steps == 5
+
+
+def test_the_spans_of_a_window_fit_into_the_time_its_records_took():
+    sink, clock = FakeSink(), HostClock()
+    train = FakeLoader(make_data(40), 4, clock)
+    trainer = make_trainer(train=train, clock=clock, sinks=[sink], report_every=5)
+    trainer.fit()
+    for report in sink.reports:
+        window_s = 5 * 4 / report.records_per_s
+        in_steps_s = sum(span.total_s for name, span in report.spans.items() if name != "report")
+        assert in_steps_s <= window_s * (1 + 1e-9)
+    assert trainer.train_s == pytest.approx(
+        sum(5 * 4 / report.records_per_s for report in sink.reports)
+    )
+
+
+def test_a_report_says_how_far_it_is_to_the_end_of_the_epoch_and_of_the_run():
+    sink = FakeSink()
+    make_trainer(make_data(18), 4, sinks=[sink], epochs=2, report_every=2).fit()
+    assert [report.epoch_left for report in sink.reports] == [10, 2, 0, 14, 6, 0]
+    assert all(report.left_s > 0 for report in sink.reports[:-1])
+    assert sink.reports[-1].left_s == 0
+
+
+def test_the_time_left_is_told_at_the_pace_of_this_run_so_far(monkeypatch):
+    now, sink = [0.0], FakeSink()
+    monkeypatch.setattr(framework.train.trainer.time, "perf_counter", lambda: now[0])
+    trainer = make_trainer(make_data(16), 4, epochs=5, report_every=1, sinks=[sink])
+    trainer.load_state_dict(
+        {
+            **trainer.state_dict(),
+            "progress": {"step": 4, "epoch": 1, "epoch_step": 0, "scheduled": 4},
+        }
+    )
+    trainer.stop = lambda: now.__setitem__(0, now[0] + 3.0) or False  # three seconds a step
+    trainer.fit()
+    assert [(report.step, report.left_s) for report in sink.reports][:2] == [(5, 45.0), (6, 42.0)]
+
+
+def test_validation_has_spans_of_its_own():
+    sink, clock = FakeSink(), FakeClock()
+    make_trainer(
+        make_data(8), 4, sinks=[sink], val=FakeLoader(make_data(12), 4, clock), val_clock=clock
+    ).fit()
+    (report,) = sink.of("val")
+    assert report.spans == {name: span(1.0, 1.0, 1.0) for name in ("wait", "forward", "report")}
+
+
+@pytest.mark.parametrize("clock", [HostClock, NoClock])
+def test_a_clock_changes_nothing_that_is_learned(clock):
+    sinks = FakeSink(), FakeSink()
+    plain, timed = (
+        make_trainer(sinks=sinks[:1], report_every=1),
+        make_trainer(clock=clock(), sinks=sinks[1:], report_every=1),
+    )
+    plain.fit()
+    timed.fit()
+    assert [report.means for report in sinks[0].reports] == [
+        report.means for report in sinks[1].reports
+    ]
+    assert same(weights(plain), weights(timed))
+
+
+def test_with_the_clock_off_a_run_still_knows_its_speed():
+    sink = FakeSink()
+    trainer = make_trainer(make_data(18), 4, clock=NoClock(), sinks=[sink])
+    trainer.fit()
+    assert (trainer.spans, sink.reports[0].spans, trainer.num_records) == ({}, {}, 18)
+    assert trainer.train_s > 0
+
+
+def test_validation_is_in_evaluation_mode_and_training_goes_on_in_training_mode():
+    modes, model = [], make_model()
+    classify = Classify("x", "y", 0.0)
+    trainer = make_trainer(
+        make_data(8), 4, model=model, val=FakeLoader(make_data(4), 4), validate_every=1
+    )
+    trainer.objective = trainer.passes.objective = lambda model, batch: (
+        modes.append((model.training, torch.is_grad_enabled())) or classify(model, batch)
+    )
+    trainer.objective.better = classify.better
+    trainer.fit()
+    assert modes == [(True, True), (False, False), (True, True), (False, False)]
+
+
+def test_validation_uses_the_average_where_there_is_one():
+    seen = []
+    trainer = make_trainer(make_data(4), 4, ema=0.9, val=FakeLoader(make_data(4), 4))
+    classify = Classify("x", "y", 0.0)
+    trainer.objective = trainer.passes.objective = lambda model, batch: (
+        seen.append(weights(trainer)) or classify(model, batch)
+    )
+    trainer.fit()
+    assert same(seen[1], list(trainer.stepper.average.state_dict().values()))
+    assert not same(seen[1], weights(trainer))
+
+
+# ---------------------------------------------------------------------------------------------------------------- resume
+
+
+def long_run(state=None, **parts):
+    """Everything that has a state: dropout, momentum, an average, a schedule; five steps an epoch, the last one short."""
+    options = {
+        "epochs": 3,
+        "ema": 0.9,
+        "schedule": OneCycle(0.3, 0.1),
+        "report_every": 3,
+        "checkpoints": FakeCheckpoints(),
+    }
+    order = {"shuffle": True, "accumulate": 2}
+    val = FakeLoader(make_data(6), 4)
+    trainer = make_trainer(
+        make_data(18), 4, model=make_model(dropout=0.3), val=val, order=order, **options, **parts
+    )
+    if state is not None:
+        trainer.load_state_dict(state)
+    trainer.fit()
+    return trainer
+
+
+def last_state(trainer):
+    return trainer.checkpoints.saved[-1][0]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7, 13])
+def test_a_run_stopped_within_an_epoch_and_resumed_ends_in_the_same_bits(steps):
+    sinks = FakeSink(), FakeSink()
+    whole = long_run(sinks=sinks[:1])
+    first = long_run(sinks=sinks[1:], stop=stop_after(steps))
+    second = long_run(last_state(first), sinks=sinks[1:])
+    assert same(last_state(second), last_state(whole))
+    assert [report.means for report in sinks[1].reports] == [
+        report.means for report in sinks[0].reports
+    ]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_run_resumed_from_the_end_of_an_epoch_ends_in_the_same_bits(epoch):
+    whole = long_run()
+    second = long_run(whole.checkpoints.saved[epoch][0])
+    assert second.train.started[0] == (epoch + 1, 0)
+    assert same(last_state(second), last_state(whole))
+
+
+def test_a_run_resumed_twice_ends_in_the_same_bits():
+    first = long_run(stop=stop_after(3))
+    second = long_run(last_state(first), stop=stop_after(4))
+    third = long_run(last_state(second))
+    assert (first.progress.step, second.progress.step) == (3, 7)
+    assert same(last_state(third), last_state(long_run()))
+
+
+def test_a_finished_run_that_is_resumed_takes_no_step():
+    whole = long_run()
+    again = long_run(last_state(whole))
+    assert (again.train.started, again.progress) == ([], whole.progress)
+    assert same(weights(again), weights(whole))
+
+
+def test_a_resumed_run_reports_seconds_per_step_of_its_own_steps():
+    first, sink = long_run(stop=stop_after(3)), FakeSink()
+    long_run(last_state(first), sinks=[sink])
+    assert sink.reports[0].step == 5
+    assert sink.reports[0].spans["optimizer"].mean_s == 1.0
+
+
+def test_an_average_switched_on_when_resuming_starts_from_the_saved_weights():
+    first = make_trainer(make_data(8), 4)
+    first.fit()
+    second = make_trainer(make_data(8), 4, ema=0.9)
+    second.load_state_dict(first.state_dict())
+    assert same(list(second.stepper.average.state_dict().values()), weights(first))
+
+
+def test_a_rate_that_was_allowed_to_change_is_the_new_one():
+    first = make_trainer(make_data(8), 4, momentum=0.9)
+    first.fit()
+    second = make_trainer(make_data(8), 4, momentum=0.5, epochs=2)
+    second.load_state_dict(first.state_dict())
+    assert second.stepper.optimizer.param_groups[0]["momentum"] == 0.5
+
+
+# ----------------------------------------------------------------------------------------------------- numbers gone wrong
+
+
+class Spoiled:
+    """Classify, whose loss is ``value`` at the steps in ``steps`` (counted from 1)."""
+
+    def __init__(self, *steps, value=float("nan")):
+        self.steps, self.value, self.calls, self.inner = steps, value, 0, Classify("x", "y", 0.0)
+        self.better = self.inner.better
+
+    def __call__(self, model, batch):
+        self.calls += model.training
+        found = self.inner(model, batch)
+        if model.training and self.calls in self.steps:
+            found.loss = found.loss * self.value
+        return found
+
+
+def spoiled(*steps, model=None, **parts):
+    return make_trainer(
+        make_data(40), 4, model=model, objective=Spoiled(*steps), report_every=5, **parts
+    )
+
+
+def test_a_loss_that_is_none_ends_the_run_with_its_step_and_rate():
+    with pytest.raises(
+        NumericError, match=r"N101\]: step 3: the loss is nan at learning rate 0\.1;"
+    ):
+        spoiled(3).fit()
+
+
+def test_the_records_of_the_bad_step_are_named():
+    data = {**make_data(8), "index": torch.arange(8)}
+    with pytest.raises(NumericError, match=r"step 2, records 4, 5, 6, 7: the loss is nan"):
+        make_trainer(data, 4, objective=Spoiled(2), report_every=5).fit()
+
+
+@pytest.mark.parametrize("bad", [4, 5])
+def test_what_is_poisoned_is_never_saved(bad):
+    checkpoints = FakeCheckpoints()
+    with pytest.raises(NumericError):
+        spoiled(bad, checkpoints=checkpoints, save_every=1).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == list(range(1, bad))
+
+
+def test_a_bad_step_that_is_left_out_changes_nothing():
+    whole, sink = spoiled(4, skip_bad=True, sinks=[FakeSink()]), FakeSink()
+    whole.fit()
+    assert (whole.progress.step, whole.progress.scheduled, whole.progress.missed) == (10, 9, 0)
+    some = spoiled(4, skip_bad=True, max_steps=4, sinks=[sink])
+    some.fit()
+    assert same(weights(some), weights(_three_steps()))
+    assert sink.reports[0].skipped == 1
+    assert math.isfinite(sink.reports[0].means["loss"])
+
+
+def test_a_bad_step_that_was_left_out_does_not_come_back_with_a_state():
+    straight, checkpoints = FakeSink(), FakeCheckpoints()
+    spoiled(4, skip_bad=True, sinks=[straight], checkpoints=checkpoints, save_every=1).fit()
+    state = next(state for state, _, _ in checkpoints.saved if state["progress"]["step"] == 4)
+    sink = FakeSink()
+    resumed = spoiled(skip_bad=True, sinks=[sink])
+    resumed.load_state_dict(state)
+    resumed.fit()
+    assert [report.means for report in sink.reports] == [
+        report.means for report in straight.reports
+    ]
+
+
+class DrawingSink(FakeSink):
+    """Chooses by chance what to show."""
+
+    def write(self, report):
+        torch.randperm(8)
+        random.random()
+        super().write(report)
+
+
+def test_what_a_sink_draws_changes_nothing():
+    states = []
+    for sink in (FakeSink(), DrawingSink()):
+        torch.manual_seed(3)
+        random.seed(3)
+        trainer = make_trainer(make_data(40), 4, max_steps=3, sinks=[sink], report_every=1)
+        trainer.fit()
+        assert len(sink.reports) >= 3
+        states.append(trainer.state_dict()["generators"])
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+def _three_steps():
+    trainer = make_trainer(make_data(40), 4, max_steps=3)
+    trainer.fit()
+    return trainer
+
+
+def test_statistics_that_a_bad_batch_has_changed_are_put_back():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    data = make_data(12)
+    data["x"][8:] = float("nan")
+    trainer = make_trainer(data, 4, model=model, skip_bad=True)
+    trainer.fit()
+    assert trainer.progress.scheduled == 2
+    assert all(bool(torch.isfinite(buffer).all()) for buffer in model.buffers())
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run():
+    with pytest.raises(
+        NumericError, match=r"N102\]: step 5: the gradients of 3 steps in a row were not finite"
+    ):
+        spoiled(1, 3, 4, 5, skip_bad=True, max_missed=2).fit()
+
+
+# ------------------------------------------------------------------------------------------------------- synchronizations
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip_norm": 0.1, "ema": 0.9},
+        {"order": {"accumulate": 3}},
+        {"clock": HostClock(), "val_clock": HostClock()},
+    ],
+)
+def test_between_two_reports_no_number_is_read(options):
+    counts, reads = [], Reads()
+    trainer = make_trainer(make_data(40), 4, report_every=100, **options)
+    trainer.stop = lambda: counts.append(reads.count) or False
+    with reads:
+        trainer.fit()
+        torch.ones(()).item()
+    assert counts == [0] * 10
+    assert reads.count > 0
+
+
+class Seen(Exception):
+    """A number was read."""
+
+
+@pytest.mark.parametrize(
+    "name", ["item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__"]
+)
+def test_numbers_are_read_in_reports_only(name, monkeypatch):
+    def read(tensor, *_):
+        raise Seen
+
+    monkeypatch.setattr(torch.Tensor, name, read)
+    trainer = make_trainer(make_data(40), 4, report_every=9, clip_norm=0.1, ema=0.9)
+    trainer._report = lambda: None
+    trainer.fit()
+    with pytest.raises(Seen):
+        getattr(torch.ones(()), name)()
+
+
+def test_a_device_whose_numbers_cannot_be_read_is_trained_on_until_the_first_report():
+    meta = torch.device("meta")
+    model, data = make_model().to(meta), make_data(40)
+    trainer = make_trainer(
+        data,
+        model=model,
+        train=FakeLoader(data, 4, device=meta),
+        report_every=7,
+        clip_norm=0.1,
+        ema=0.9,
+    )
+    with pytest.raises(NotImplementedError, match="meta"):
+        trainer.fit()
+    assert trainer.progress.step == 7
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_between_two_reports_cuda_is_never_synchronized():
+    cuda = torch.device("cuda")
+    data = {name: values.to(cuda) for name, values in make_data(8).items()}
+    trainer = make_trainer(
+        data, 8, model=make_model().to(cuda), epochs=9, report_every=100, clip_norm=0.1, ema=0.9
+    )
+    trainer.train.epoch = lambda epoch, start=0: (
+        part for part in [MicroBatch(data, 1.0, last=True)]
+    )
+    trainer.clock = make_clock(cuda)
+    trainer.passes.mark = trainer.clock.mark
+    trainer._report = trainer.clock.spans
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        trainer.fit()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.progress.step == 9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_cuda_is_synchronized_in_reports_only_and_as_often_as_they_come():
+    def synchronizations(report_every):
+        cuda = torch.device("cuda")
+        clock = make_clock(cuda)
+        train = FakeLoader(
+            {name: values.to(cuda) for name, values in make_data(48).items()}, 4, clock, device=cuda
+        )
+        train.epoch = lambda epoch, start=0: (
+            MicroBatch(batch, 1.0, last=True) for batch in [train.data] * 12
+        )
+        trainer = make_trainer(
+            train=train, model=make_model().to(cuda), clock=clock, report_every=report_every
+        )
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+                trainer.fit()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return len(caught)
+
+    synchronizations(12)  # the first run loads libraries
+    once = synchronizations(12)
+    assert [synchronizations(6), synchronizations(4)] == [2 * once, 3 * once]
+
+
+# ----------------------------------------------------------------------------------------------------------------- size
+
+
+def test_the_trainer_is_a_page_to_read():
+    assert (
+        len(Path(framework.train.trainer.__file__).read_text(encoding="utf-8").splitlines()) < 250
+    )
+
+
+def test_the_trainer_knows_no_more_than_its_contracts():
+    text = Path(framework.train.trainer.__file__).read_text(encoding="utf-8")
+    words = (
+        ".to(",
+        ".module",
+        "GradScaler",
+        "dtype",
+        "cuda",
+        "os.environ",
+        "cfg",
+        "tensorboard",
+        "accuracy",
+        ".item(",
+        "synchronize",
+    )
+    assert [word for word in words if word in text] == []
