@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
@@ -16,28 +16,10 @@ from framework import __version__
 from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
 from framework.measure.host import num_cores
-from framework.pack.engine.disk_space import check_space, needed_bytes, with_shortage
-from framework.pack.engine.jobs import (
-    DiskFull,
-    Increment,
-    PackPlan,
-    PackWork,
-    disk_error,
-    make_plan,
-    stamp_of,
-    stamps,
-)
+from framework.pack.engine import disk_space, jobs, publish
+from framework.pack.engine.jobs import DiskFull, Increment, PackPlan, PackWork
 from framework.pack.engine.journal import JobResult, Journal
 from framework.pack.engine.packing import OnProgress, Packed, Packing, PackProgress
-from framework.pack.engine.publish import (
-    check_place,
-    is_put,
-    list_bad,
-    put_folder,
-    put_joined,
-    size_of,
-    whole,
-)
 from framework.pack.engine.supervise import JobSupervisor
 from framework.system.durable import remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
@@ -73,7 +55,7 @@ def pack(
     """
     start = time.perf_counter()
     try:
-        check_place(Path(packing.path))
+        publish.check_place(Path(packing.path))
     except OSError as error:
         what, fix = f"cannot be used: {error.strerror}", "choose another output.path"
         raise ResourceError(101, packing.path, what, fix) from error
@@ -87,11 +69,11 @@ def pack(
         try:
             packed = run.pack(num_workers, start_method)
         except ResourceError as error:
-            full = disk_error(error, str(run.path))
+            full = jobs.disk_error(error, str(run.path))
             if not isinstance(full, DiskFull):
                 raise
             run.tidy()  # before free space is measured
-            raise with_shortage(full, run.path, run.needed()) from error
+            raise disk_space.with_shortage(full, run.path, run.needed()) from error
         finally:
             run.tidy()
     return replace(packed, seconds=time.perf_counter() - start)
@@ -120,13 +102,8 @@ class _Run:
         self.manifest = _manifest(packing)
         if packing.make_part is not None:  # what the writer refuses is said before all the work
             packing.make_writer(packing.path, fields=self.manifest.fields, num_records=0).abort()
-        if packing.part is None:
+        with self._exclusive("begin.lock"):
             self.plan = self._begin()
-        else:
-            with _locked(
-                packing.path, "begin.lock", patience_s=math.inf
-            ):  # parts may start together
-                self.plan = self._begin()
         self.work = PackWork(
             packing.source,
             packing.prepare,
@@ -138,6 +115,12 @@ class _Run:
         )
         self.resumed = 0
         self.now = PackProgress("packing", 0, self.plan.num_items, 0, 0, 0)
+
+    def _exclusive(self, ending: str) -> AbstractContextManager[None]:
+        """Lock a step that parts must not do at the same time."""
+        if self.packing.part is None:
+            return nullcontext()
+        return _locked(self.packing.path, ending, patience_s=math.inf)
 
     def _begin(self) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
@@ -153,9 +136,8 @@ class _Run:
         if begun is not None and packing.part is not None:
             raise self.journal.foreign()
         self.journal.remove()
-        plan = make_plan(packing.source, packing.prepare)
-        needed = needed_bytes(plan, self.manifest, plan.num_jobs, packing.one_file, packing.suffix)
-        check_space(self.path, needed)
+        plan = jobs.make_plan(packing.source, packing.prepare)
+        disk_space.check_space(self.path, self._needed(plan, plan.num_jobs))
         self.journal.begin({"facts": facts, "plan": asdict(plan)})
         return plan
 
@@ -170,13 +152,13 @@ class _Run:
         """Do the missing jobs of our share, and make the store once all jobs are done."""
         packing = self.packing
         noted = _all_of([self.journal.noted(number) for number in range(self.plan.num_jobs)])
-        if not packing.one_file and noted and is_put(self.journal, noted, self.path):
+        if not packing.one_file and noted and publish.is_put(self.journal, noted, self.path):
             return self._close(noted)
         share = packing.share(self.plan.num_jobs)
         finished = [job for number in share if (job := self._finished(number)) is not None]
         missing = sorted(set(share) - {job.number for job in finished})
         self._resume(share, finished)
-        check_space(self.path, self.needed(len(missing)))
+        disk_space.check_space(self.path, self._needed(self.plan, len(missing)))
         if num_workers is None:
             num_workers = num_cores() if len(missing) > 1 else 0
         num_workers = min(num_workers, max(1, len(missing)))
@@ -185,9 +167,7 @@ class _Run:
         ) as supervisor:
             for _ in supervisor.do(missing):
                 pass
-            if packing.part is None:
-                return self._finish(supervisor)
-            with _locked(packing.path, "finish.lock", patience_s=math.inf):
+            with self._exclusive("finish.lock"):
                 return self._finish(supervisor)
 
     def _finished(self, number: int) -> JobResult | None:
@@ -198,7 +178,7 @@ class _Run:
         result = self.journal.done(number)
         if result is None or (result.bad and not self.work.skip):
             return None
-        stamp = stamp_of(stamps(self.work.source, *self.plan.span(number)))
+        stamp = jobs.stamp_of(jobs.stamps(self.work.source, *self.plan.span(number)))
         return result if result.stamp == stamp else None
 
     def _num_items(self, numbers: Sequence[int]) -> int:
@@ -226,23 +206,25 @@ class _Run:
         )
         self.on_progress(self.now)
 
-    def needed(self, num_missing: int | None = None) -> int:
+    def needed(self) -> int:
         """Return the bytes that the missing jobs of our share, and joining, take."""
-        packing = self.packing
-        if num_missing is None:
-            share = packing.share(self.plan.num_jobs)
-            num_missing = sum(self.journal.done(number) is None for number in share)
-        return needed_bytes(self.plan, self.manifest, num_missing, packing.one_file, packing.suffix)
+        share = self.packing.share(self.plan.num_jobs)
+        num_missing = sum(self.journal.done(number) is None for number in share)
+        return self._needed(self.plan, num_missing)
+
+    def _needed(self, plan: PackPlan, num_jobs: int) -> int:
+        one_file, suffix = self.packing.one_file, self.packing.suffix
+        return disk_space.needed_bytes(plan, self.manifest, num_jobs, one_file, suffix)
 
     def _finish(self, supervisor: JobSupervisor) -> Packed:
         """Make the store if all jobs are done, by whatever process."""
         if self.journal.begun() is None:  # another part made the store while we waited
             return Packed(None, self.now.items)
-        jobs = [self.journal.done(number) for number in range(self.plan.num_jobs)]
-        results = _all_of(jobs)
+        done = [self.journal.done(number) for number in range(self.plan.num_jobs)]
+        results = _all_of(done)
         if results is None:
-            return Packed(None, self.now.items, waiting=jobs.count(None), resumed=self.resumed)
-        manifest = whole(self.manifest, results)
+            return Packed(None, self.now.items, waiting=done.count(None), resumed=self.resumed)
+        manifest = publish.whole(self.manifest, results)
         if not manifest.num_records:
             raise self._nothing(results)
         if self.packing.one_file:
@@ -250,22 +232,22 @@ class _Run:
             if is_joined:
                 self.now = PackProgress("joining", 0, manifest.num_records, 0, 0, 0)
                 supervisor.join(manifest, results)
-            put_joined(self.journal, results, self.path, is_joined)
+            publish.put_joined(self.journal, results, self.path, is_joined)
         else:
-            put_folder(manifest, results, self.journal, self.path)
+            publish.put_folder(manifest, results, self.journal, self.path)
         return self._close(results)
 
     def _close(self, results: Sequence[JobResult]) -> Packed:
         """List bad items and remove the journal, since the store is at its place."""
         bad = [item for job in results for item in job.bad]
-        list_bad(self.path, bad)
+        publish.list_bad(self.path, bad)
         self.journal.remove()
-        manifest, size = whole(self.manifest, results), size_of(self.path)
+        manifest, size = publish.whole(self.manifest, results), publish.size_of(self.path)
         return Packed(manifest, self.plan.num_items, size, self.resumed, bad=bad)
 
     def _nothing(self, results: Sequence[JobResult]) -> DataError:
         bad = [item for job in results for item in job.bad]
-        listing = list_bad(self.path, bad)
+        listing = publish.list_bad(self.path, bad)
         self.journal.remove()
         what = "its items hold no record"
         if bad:
