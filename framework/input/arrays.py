@@ -36,14 +36,8 @@ UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.e
 class ArraysInput:
     """Fields from arrays, whose first dimension is the records. Keys are the records' numbers.
 
-    A .npy file is one field with the file's name.
-
-    Args:
-        path: The file.
-        classes: Names of the classes that an integer field ``label`` numbers; None: the numbers.
-        fields: The array of each field; None: all arrays, and an HDF5 dataset is named by the last
-            part of its path.
-
+    A .npy file is one field with the file's name. Without ``fields`` an HDF5 dataset is named by
+    the last part of its path. ``conf/input/arrays.yaml`` describes the options.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -22,28 +23,22 @@ class _Labeled(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class FolderInput:
     """Fields ``image`` (a file's bytes) and ``label``, ordered by class and name.
 
-    Args:
-        path: The folder.
-        classes: All classes in the order of their numbers, so that a validation folder that lacks
-            one has the training folder's numbers; None: the subfolders, with images or without.
-        label_pattern: A regular expression whose one group is the class in a file's relative path,
-            wherever the file lies; None: the class is the first subfolder.
-        follow_links: As in ``framework.store.walk_tree.walk``.
-
+    A file's class is its first subfolder, with images or without, or what ``label_pattern`` finds
+    in its relative path. With ``classes`` a validation folder that lacks a class still has the
+    training folder's numbers. ``conf/input/folder.yaml`` describes the options.
     """
 
-    def __init__(
-        self,
-        path: str,
-        classes: Sequence[str] | None,
-        label_pattern: str | None,
-        follow_links: str | None = None,
-    ) -> None:
-        self.path, self.classes, self.follow_links = path, classes, follow_links
-        self.pattern = None if label_pattern is None else class_pattern(label_pattern)
+    path: str
+    classes: Sequence[str] | None
+    label_pattern: str | None
+    follow_links: str | None = None
+
+    def __post_init__(self) -> None:
+        self.pattern = class_pattern(self.label_pattern)
 
     @cached_property
     def walked(self) -> Walked:

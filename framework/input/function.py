@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -18,38 +19,30 @@ MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
 
 
 @final
+@dataclass(eq=False)
 class FunctionInput:
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
     A value is an image file's ``bytes``, an array or a number. The first record decides the fields.
     The function must be pure: the same item gives the same records in any process. An item's first
-    record has the item as key, the next ones ``item#1``, ``item#2``.
-
-    Args:
-        function: The function's name, for messages.
-        call: The function.
-        path: A file, a folder or a pattern; each file's path is an item.
-        items: Instead of ``path`` a list of anything, or a number n for 0..n-1.
-        classes: Names of the classes that ``label`` numbers.
-
+    record has the item as key, the next ones ``item#1``, ``item#2``. ``function`` is its name, for
+    messages. ``conf/input/function.yaml`` describes the options.
     """
 
-    def __init__(
-        self,
-        function: str,
-        call: MakeRecords,
-        path: str | None,
-        items: Sequence[Any] | int | None,
-        classes: Sequence[str] | None,
-    ) -> None:
-        if (path is None) == (items is None):
-            where, fix = "input.path, input.items", "name files, or list items"
-            raise ConfigError(163, where, "give one of the two", fix)
-        self.function, self.call, self.path, self.given = function, call, path, items
-        self.classes = check_classes((), classes, function) if classes else []
+    function: str
+    call: MakeRecords
+    path: str | None
+    items: Sequence[Any] | int | None
+    classes: Sequence[str] | None
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.items is None):
+            fix = "name files, or list items"
+            raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
+        self.classes = check_classes((), self.classes, self.function)
 
     @cached_property
-    def items(self) -> list[tuple[str, Any]]:
+    def keyed_items(self) -> list[tuple[str, Any]]:
         """The key of each item, and the function's argument. DataError D101, D110."""
         if self.path is not None and os.path.isdir(self.path):
             names = find_files(self.path).names
@@ -57,7 +50,7 @@ class FunctionInput:
         elif self.path is not None:
             items = [(path, path) for path in named_files(self.path)]
         else:
-            given = range(self.given) if isinstance(self.given, int) else self.given or ()
+            given = range(self.items) if isinstance(self.items, int) else self.items or ()
             items = [(str(item), item) for item in given]
         if not items:
             raise DataError(110, self.path or "input.items", "no item", "give at least one")
@@ -65,15 +58,16 @@ class FunctionInput:
 
     @cached_property
     def manifest(self) -> Manifest:
-        fields = first_fields(len(self.items), self._rows, self.name)
+        count = len(self.keyed_items)
+        fields = first_fields(count, self._rows, self.name)
         source = f"function {self.function} {self.path or ''}".strip()
-        return Manifest(len(self.items), fields, self.classes, source=source)
+        return Manifest(count, fields, self.classes or [], source=source)
 
     def read(self, start: int, stop: int) -> Chunk:
         rows: list[Row] = []
         keys: list[str] = []
         for index in range(start, stop):
-            key = self.items[index][0]
+            key = self.keyed_items[index][0]
             for number, row in enumerate(self._rows(index)):
                 rows.append(row)
                 keys.append(f"{key}#{number}" if number else key)
@@ -88,7 +82,7 @@ class FunctionInput:
 
         """
         try:
-            made = self.call(self.items[index][1])
+            made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
             return [{str(field): _value(value) for field, value in row.items()} for row in rows]
         except DataError:
@@ -103,7 +97,7 @@ class FunctionInput:
             raise DataError(168, name, what, fix) from error
 
     def name(self, index: int) -> str:
-        return str(self.items[index][1])
+        return str(self.keyed_items[index][1])
 
 
 def _value(value: Any) -> Any:

@@ -8,6 +8,7 @@ import gzip
 import math
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -45,11 +46,12 @@ def read_idx(path: str) -> np.ndarray:
 
 
 @final
+@dataclass(eq=False)
 class IdxInput:
     """Fields ``image`` uint8 [1, H, W] and ``label``. Keys are the records' numbers."""
 
-    def __init__(self, images: str, labels: str) -> None:
-        self.images, self.labels = images, labels
+    images: str
+    labels: str
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IdxInput, (self.images, self.labels)  # another process reads the files itself

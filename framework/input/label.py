@@ -10,8 +10,10 @@ INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
 MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 
 
-def class_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression whose one group is a class. ConfigError C160."""
+def class_pattern(pattern: str | None) -> re.Pattern[str] | None:
+    """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
+    if pattern is None:
+        return None
     where = f"input.label_pattern = {pattern}"
     try:
         compiled = re.compile(pattern)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -41,55 +42,41 @@ class _Table(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class ListInput:
     """A record per row, in the table's order. Its key is its first path; in .scp its key.
 
-    A path may be in several rows; a key of .scp may not.
-
-    Args:
-        path: The table.
-        header: Whether the first line names the columns; .scp never has one.
-        columns: ``kind`` or ``kind:column`` for each field. Kinds are ``path`` (an image or .npy
-            file), ``class`` (a name or an integer; only for the field ``label``), ``int`` and
-            ``float``. The column is a name of the header, or a number from 0; by default it is the
-            field's name, or its place in ``columns``.
-        root: The folder of the paths; None: the table's.
-        allow_outside: Whether paths may leave the root.
-        classes: All classes in the order of their numbers; None: those of the table.
-        label_pattern: A regular expression whose one group is the class, in the class column.
-
+    A path may be in several rows; a key of .scp may not. The column of a field is a name of the
+    header or a number from 0; by default it is the field's name, or its place in ``columns``. A
+    ``path`` is an image or a .npy file. A ``class``, only for the field ``label``, is a name or an
+    integer. ``conf/input/list.yaml`` describes the options.
     """
 
-    def __init__(
-        self,
-        path: str,
-        header: bool,
-        columns: Mapping[str, str] | None,
-        root: str | None,
-        allow_outside: bool,
-        classes: Sequence[str] | None,
-        label_pattern: str | None,
-    ) -> None:
-        self.path, self.is_scp = path, path.lower().endswith(".scp")
-        self.header = header and not self.is_scp
+    path: str
+    header: bool
+    columns: Mapping[str, str] | None
+    root: str | None
+    allow_outside: bool
+    classes: Sequence[str] | None
+    label_pattern: str | None
+
+    def __post_init__(self) -> None:
+        self.is_scp = self.path.lower().endswith(".scp")
         usual = {"image": "path"} if self.is_scp else {"image": "path", "label": "class"}
-        first = 1 if self.is_scp else 0
-        self.columns = _parsed_columns(columns or usual, self.header, first)
-        self.root, self.allow_outside = root or os.path.dirname(path) or ".", allow_outside
-        self.classes = classes
-        self.pattern = ANYTHING if label_pattern is None else class_pattern(label_pattern)
+        has_names = self.header and not self.is_scp
+        self.parsed = _parsed_columns(self.columns or usual, has_names, first=int(self.is_scp))
+        self.folder = self.root or os.path.dirname(self.path) or "."
+        self.pattern = class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
     def items(self) -> _Table:
         """The rows, and the columns of the fields. DataError D110, D164."""
         lines = _read_scp(self.path) if self.is_scp else _read_table(self.path)
         names: list[str] = []
-        if self.header:
+        if self.header and not self.is_scp:
             head = next(lines, None)
             names = [] if head is None else head.cells
-        places = {
-            field: self._place(names, column.column) for field, column in self.columns.items()
-        }
+        places = {field: self._place(names, column.column) for field, column in self.parsed.items()}
         rows = list(lines)
         if not rows:
             raise DataError(110, self.path, "no row", "give a table with a row per record")
@@ -113,14 +100,14 @@ class ListInput:
 
     @cached_property
     def real_root(self) -> str:
-        return os.path.realpath(self.root)
+        return os.path.realpath(self.folder)
 
     @cached_property
     def numbers(self) -> dict[str, np.ndarray]:
         """The columns that are not paths: int64 or float32; a class is its number."""
         rows, places = self.items
         columns: dict[str, np.ndarray] = {}
-        for field, (kind, _) in self.columns.items():
+        for field, (kind, _) in self.parsed.items():
             if kind == "class":
                 columns[field] = np.array(self._labels[0], np.int64)
             elif kind != "path":
@@ -148,7 +135,7 @@ class ListInput:
         for index in range(count):
             self._paths(index)  # checks the paths of all rows
         fields = first_fields(count, lambda index: [self._row(index)], self.name)
-        kind = self.columns["label"].kind if "label" in self.columns else ""
+        kind = self.parsed["label"].kind if "label" in self.parsed else ""
         classes: list[str] = []
         if kind == "class":
             classes = self._labels[1]
@@ -167,7 +154,7 @@ class ListInput:
             for path in paths.values():
                 self._check_inside(os.path.realpath(path), self.real_root, index)
         row: Row = {}
-        for field in self.columns:
+        for field in self.parsed:
             if field in paths:
                 row[field] = value_of(read_file(paths[field]), paths[field], self.name(index))
             else:
@@ -178,11 +165,11 @@ class ListInput:
         """Return the file of each field of a row. DataError D165 if one is not under the root."""
         cells, places = self.items.rows[index].cells, self.items.places
         paths: dict[str, str] = {}
-        for field, (kind, _) in self.columns.items():
+        for field, (kind, _) in self.parsed.items():
             if kind == "path":
-                path = paths[field] = os.path.join(self.root, cells[places[field]])
+                path = paths[field] = os.path.join(self.folder, cells[places[field]])
                 if not self.allow_outside:
-                    self._check_inside(os.path.abspath(path), os.path.abspath(self.root), index)
+                    self._check_inside(os.path.abspath(path), os.path.abspath(self.folder), index)
         return paths
 
     def _check_inside(self, path: str, root: str, index: int) -> None:
@@ -193,7 +180,7 @@ class ListInput:
 
     def _key(self, index: int) -> str:
         rows, places = self.items
-        first = next(field for field, (kind, _) in self.columns.items() if kind == "path")
+        first = next(field for field, (kind, _) in self.parsed.items() if kind == "path")
         return rows[index].cells[0 if self.is_scp else places[first]]
 
     def _line(self, row: Line) -> str:

@@ -32,14 +32,8 @@ class LMDBInput:
     """A record for each number, or name, that the keys of all fields share.
 
     A value is an image file, a .npy file or a number as text. The field ``label`` may be any text:
-    integers are labels as they are, other texts are names of classes.
-
-    Args:
-        path: The file, or a folder with a ``data.mdb``.
-        fields: The pattern of the keys of each field, such as ``image-%09d``, as in ``Pattern``.
-        count: The number of records that there must be; None: any number.
-        classes: All classes in the order of their numbers; None: those of the labels.
-
+    integers are labels as they are, other texts are names of classes. ``fields`` are texts of
+    ``Pattern``. ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(

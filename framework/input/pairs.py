@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -29,29 +30,25 @@ class _Pairs(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class PairsInput:
     """One field per tree: image files as they are, .npy files as arrays.
 
-    Keys are the matched names, in byte order.
-
-    Args:
-        fields: A folder for each field, whose files are matched by their relative path without
-            suffix; or a pattern with ``*``, ``?`` and ``**`` (any depth), whose files are matched
-            by the parts that these stand for.
-        unmatched: ``fail`` if not every field has a name, or ``skip`` the name.
-        follow_links: As in ``framework.store.walk_tree.walk``.
-
+    A tree is a folder, whose files are matched by their relative path without suffix; or a pattern
+    with ``*``, ``?`` and ``**`` (any depth), whose files are matched by the parts that these stand
+    for. Keys are the matched names, in byte order. ``conf/input/pairs.yaml`` describes the options.
     """
 
-    def __init__(
-        self, fields: Mapping[str, str], unmatched: str, follow_links: str | None = None
-    ) -> None:
+    fields: Mapping[str, str]
+    unmatched: str
+    follow_links: str | None = None
+
+    def __post_init__(self) -> None:
         fix = "give input.fields={blurry: DIR, sharp: DIR}"
-        self.fields = checked_mapping("input.fields", fields, "names no tree", fix)
-        if unmatched not in ("fail", "skip"):
-            where = f"input.unmatched = {unmatched}"
+        self.fields = checked_mapping("input.fields", self.fields, "names no tree", fix)
+        if self.unmatched not in ("fail", "skip"):
+            where = f"input.unmatched = {self.unmatched}"
             raise ConfigError(162, where, "not a choice", "choose fail or skip")
-        self.unmatched, self.follow_links = unmatched, follow_links
 
     @cached_property
     def trees(self) -> dict[str, _Tree]:

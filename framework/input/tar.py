@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -58,31 +59,25 @@ class _Listed(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class TarInput:
     """Records in the byte order of the shards' names, and in a shard in the order of its members.
 
-    A record's key is its members' common name. Links and devices are left out.
-
-    Args:
-        path: A .tar file, a folder of them, or a pattern.
-        fields: The suffix of the member for each field: an image's, ``npy`` (an array), ``cls`` or
-            ``txt`` (for ``label`` a class's number or name, else a number). None: ``image`` from an
-            image of any kind and ``label`` from ``cls``; any other member is an error.
-        classes: Names of the classes in the order of their numbers.
-        label_pattern: A regular expression whose one group is the class, in the key.
-
+    A record's key is its members' common name. Links and devices are left out. A member is an
+    image, ``npy`` (an array), ``cls`` or ``txt`` (for ``label`` a class's number or name, else a
+    number). Without ``fields``, other members than an image and ``cls`` are an error.
+    ``conf/input/tar.yaml`` describes the options.
     """
 
-    def __init__(
-        self,
-        path: str,
-        fields: Mapping[str, str] | None,
-        classes: Sequence[str] | None,
-        label_pattern: str | None,
-    ) -> None:
-        self.path, self.classes = path, classes
-        self.fields = None if fields is None else _checked_fields(fields)
-        self.pattern = None if label_pattern is None else class_pattern(label_pattern)
+    path: str
+    fields: Mapping[str, str] | None
+    classes: Sequence[str] | None
+    label_pattern: str | None
+
+    def __post_init__(self) -> None:
+        if self.fields is not None:
+            self.fields = _checked_fields(self.fields)
+        self.pattern = class_pattern(self.label_pattern)
         if self.pattern is not None and "label" in (self.fields or {}):
             what = "input.fields has a label already"
             raise ConfigError(162, "input.label_pattern", what, "give one of the two")

@@ -7,6 +7,7 @@ is compared. The ``tfrecord`` package (MIT), which reads and writes such files, 
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -61,27 +62,24 @@ def masked(crc: int) -> int:
 
 
 @final
+@dataclass(eq=False)
 class TFRecordInput:
     """Records in the byte order of the files' names.
 
     A record's key is its file's name and its number in it. An Example that does not match its
-    checksum is an error.
-
-    Args:
-        path: A file, a folder of files, or a pattern.
-        features: The feature of each field. Bytes are an image file. Numbers are int64 or float32;
-            a single number is a scalar.
-        classes: Names of the classes in the order of their numbers, which also number the names in
-            a bytes feature ``label``. None: no names, since that takes a second read of all files.
-
+    checksum is an error. Bytes are an image file, or for ``label`` one of ``classes``. Numbers are
+    int64 or float32; a single number is a scalar. Classes are never collected, since that takes a
+    second read of all files. ``conf/input/tfrecord.yaml`` describes the options.
     """
 
-    def __init__(
-        self, path: str, features: Mapping[str, str], classes: Sequence[str] | None
-    ) -> None:
+    path: str
+    features: Mapping[str, str]
+    classes: Sequence[str] | None
+
+    def __post_init__(self) -> None:
         fix = "give input.features={image: image/encoded, label: image/class/label}"
-        self.features = checked_mapping("input.features", features, "not field: feature", fix)
-        self.path, self.classes = path, check_classes((), classes, path) if classes else []
+        self.features = checked_mapping("input.features", self.features, "not field: feature", fix)
+        self.classes = check_classes((), self.classes, self.path)
 
     @cached_property
     def files(self) -> list[str]:
@@ -105,7 +103,7 @@ class TFRecordInput:
     def manifest(self) -> Manifest:
         count = len(self.frames)
         fields = first_fields(count, lambda index: [self._row(index)], self.name)
-        return Manifest(count, fields, self.classes, source=f"tfrecord {self.path}")
+        return Manifest(count, fields, self.classes or [], source=f"tfrecord {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self._row(index) for index in range(start, stop)]
@@ -161,10 +159,11 @@ class TFRecordInput:
 
     def _class_number(self, data: bytes, where: str) -> np.ndarray:
         name = data.decode("utf-8", "surrogateescape")
-        if name not in self.classes:
+        classes = self.classes or []
+        if name not in classes:
             fix = "name all classes there, or take a feature of numbers"
             raise DataError(161, where, f"{name!r} is not in input.classes", fix)
-        return np.array(self.classes.index(name), np.int64)
+        return np.array(classes.index(name), np.int64)
 
     def _place(self, index: int) -> tuple[str, int]:
         """Return a record's file, and its number in it."""
