@@ -35,11 +35,11 @@ class Parallel(Protocol):
         """The user's model inside: its ``state_dict`` has the plain names."""
         ...
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The same with plain tensors, whatever is cut into parts; asked on all ranks at once."""
         ...
 
-    def parted(
+    def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         """A whole state of a Stepper (``model``, ``average``, ``optimizer``) cut into this rank's parts; asked on all ranks at once."""
