@@ -172,7 +172,7 @@ def test_workers_do_not_change_a_map(make, transform):
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),
     CropFlip(["image", "mask"], 3, 0.5, None, None),
-    FlipTransform("image", 0.5, 0.5),
+    Flip("image", 0.5, 0.5),
     CutMix("image", "mask", None, 1.0, 1.0),
     CutMix("image", "label", 3, 1.0, 1.0),
     Compose({"flip": Flip("image", 0.5, 0.5), "crop": CropFlip("image", 2, 0.5, None, None)}),
