@@ -1,8 +1,8 @@
 """A batch of records, and the operations on a whole batch.
 
-A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other value,
-such as a list of B strings. Other values are not moved, pinned, counted or captured: they reach the
-augmentation and the objective unchanged.
+A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
+value, such as a list of B strings. Other values are not moved, pinned, counted or captured: they
+reach the augmentation and the objective unchanged.
 """
 
 import os
@@ -56,7 +56,9 @@ def _form(value: Any) -> str:
 
 
 def move(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch on ``device``. A pinned batch is copied asynchronously on the current stream.
+    """Return the batch on ``device``.
+
+    A pinned batch is copied asynchronously on the current stream.
 
     Tensors that are already on ``device`` are not copied.
     """

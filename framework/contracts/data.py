@@ -18,8 +18,9 @@ RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 class KnowsLabels(Protocol):
     """A capability of an Augment or a Transform: it treats label maps differently from pictures.
 
-    A change that moves pixels moves those of label maps by the same random numbers, writes ``IGNORE``
-    for pixels from outside the picture, and never blends them. A change of colors skips label maps.
+    A change that moves pixels moves those of label maps by the same random numbers, writes
+    ``IGNORE`` for pixels from outside the picture, and never blends them. A change of colors skips
+    label maps.
     """
 
     def with_labels(self, labels: Sequence[str]) -> Any:
@@ -37,12 +38,18 @@ class Transform(Protocol):
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every result in pixels. None: each result has the size of its window."""
+        """(height, width) of every result in pixels.
+
+        None: each result has the size of its window.
+        """
         ...
 
     @property
     def antialias(self) -> bool:
-        """Whether shrinking averages pixels. False interpolates between neighbors, which is faster."""
+        """Whether shrinking averages pixels.
+
+        False interpolates between neighbors, which is faster.
+        """
         ...
 
     @property
@@ -54,9 +61,9 @@ class Transform(Protocol):
     def function(self) -> RecordFunction | None:
         """A picklable function that changes a record's images after they are cut, or None.
 
-        It maps (uint8 [H, W, C] NumPy arrays by field, seed) to the same fields. It gets all fields in
-        one call, so that a pair gets the same change. The seed is an int64 >= 0 that depends on the
-        run's seed, the epoch and the record; it is None outside training.
+        It maps (uint8 [H, W, C] NumPy arrays by field, seed) to the same fields. It gets all fields
+        in one call, so that a pair gets the same change. The seed is an int64 >= 0 that depends on
+        the run's seed, the epoch and the record; it is None outside training.
         """
         ...
 
@@ -88,7 +95,9 @@ class Augment(Protocol):
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        """Return a new batch, and leave the given one unchanged. Every device gives the same numbers.
+        """Return a new batch, and leave the given one unchanged.
+
+        Every device gives the same numbers.
 
         Args:
             batch: A batch on the device.
@@ -143,10 +152,10 @@ class SourceContext:
 
 
 class Source(Protocol):
-    """Records as host batches (device batches from DALI on a GPU), in the order of ``order.shares``.
+    """Records as host batches, in the order of ``order.shares``. DALI on a GPU gives device batches.
 
-    A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers in
-    the store. Image fields are uint8 [B, C, H, W].
+    A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
+    in the store. Image fields are uint8 [B, C, H, W].
     """
 
     @property
@@ -158,7 +167,8 @@ class Source(Protocol):
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         """Yield the steps of an epoch from ``start`` on.
 
-        Closing the iterator early leaves no thread or file behind. Worker processes stay until ``close``.
+        Closing the iterator early leaves no thread or file behind. Worker processes stay until
+        ``close``.
         """
         ...
 
@@ -167,7 +177,7 @@ class Source(Protocol):
         ...
 
     def stages(self) -> dict[str, float]:
-        """Return the thread-seconds that each stage has taken since the last call, over all workers.
+        """Return the thread-seconds of each stage since the last call, over all workers.
 
         Any thread may call this. The stages are:
 
@@ -177,9 +187,9 @@ class Source(Protocol):
           (raw pixels are mapped, so this is also where their memory is touched first);
         - ``collate``: join slices, and stack.
 
-        A thread's second counts whether the thread computed or waited for a disk, a core or Python's
-        lock. Time counts when its batch is delivered, and never for ``sample``. A stage that did not
-        happen is missing; a source that cannot measure returns {}.
+        A thread's second counts whether the thread computed or waited for a disk, a core or
+        Python's lock. Time counts when its batch is delivered, and never for ``sample``. A stage
+        that did not happen is missing; a source that cannot measure returns {}.
         """
         ...
 

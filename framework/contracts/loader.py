@@ -18,7 +18,10 @@ class Clock(Protocol):
     """
 
     def mark(self, name: str) -> None:
-        """Count the time since the last mark as ``name``; ``report`` ends a step. Never synchronize."""
+        """Count the time since the last mark as ``name``, without synchronizing.
+
+        The name ``report`` ends a step.
+        """
         ...
 
     def skip(self) -> None:
@@ -28,9 +31,9 @@ class Clock(Protocol):
     def spans(self) -> dict[str, Span]:
         """Return the spans, by name, of the steps since the last call of ``spans`` or ``lap``.
 
-        A step in progress counts as far as it is known. The clock of a device may deliver the newest
-        steps one call later. It distinguishes ``idle`` (the device waits) from ``wait`` (the host waits).
-        {} if the clock is off.
+        A step in progress counts as far as it is known. The clock of a device may deliver the
+        newest steps one call later. It distinguishes ``idle`` (the device waits) from ``wait`` (the
+        host waits). {} if the clock is off.
         """
         ...
 
@@ -41,7 +44,10 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class LoaderContext:
-    """What a Loader is given at runtime. ``augment(batch, epoch)`` finishes a batch on the device."""
+    """What a Loader is given at runtime.
+
+    ``augment(batch, epoch)`` finishes a batch on the device.
+    """
 
     source: Source
     device: torch.device
@@ -54,8 +60,8 @@ class LoaderStats(NamedTuple):
 
     Attributes:
         stages_s: Thread-seconds per stage, as in ``Source.stages``.
-        ready: Average number of host batches that were ready when the next one was requested. None if
-            none was requested, or if there is no queue.
+        ready: Average number of host batches that were ready when the next one was requested. None
+            if none was requested, or if there is no queue.
         depth: The most batches that the queue holds; 0 without a queue.
 
     """
@@ -78,7 +84,10 @@ class Loader(Protocol):
 
     @property
     def identity(self) -> dict[str, int]:
-        """What decides the records of each step. A run resumed inside an epoch must have the same."""
+        """What decides the records of each step.
+
+        A run resumed inside an epoch must have the same.
+        """
         ...
 
     @property
@@ -94,7 +103,10 @@ class Loader(Protocol):
         ...
 
     def stats(self) -> LoaderStats:
-        """Return how preparing batches went since the last call, in the thread that takes the batches."""
+        """Return how preparing batches went since the last call.
+
+        Call this in the thread that takes the batches.
+        """
         ...
 
     def close(self) -> None: ...

@@ -40,7 +40,8 @@ class Parallel(Protocol):
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return ``state`` with every sharded tensor gathered into a plain one.
 
-        All ranks must call this at the same time. A state is a nested dict of tensors and plain values.
+        All ranks must call this at the same time. A state is a nested dict of tensors and plain
+        values.
         """
         ...
 
@@ -71,13 +72,17 @@ class Parallel(Protocol):
         ...
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """Return the ``values`` of all ranks in rank order. Each is a host tensor [n]; n may differ."""
+        """Return the ``values`` of all ranks in rank order.
+
+        Each is a host tensor [n]; n may differ.
+        """
         ...
 
     def agree(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has set it, at the same call on every rank.
 
-        Call this once per step, with the same number of flags. The answer may come some calls later.
+        Call this once per step, with the same number of flags. The answer may come some calls
+        later.
         """
         ...
 
@@ -94,10 +99,12 @@ class Precision(Protocol):
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
-        """Unscale the gradients, clip them, and step, in this order. Return whether the weights moved.
+        """Unscale the gradients, clip them, and step, in this order.
 
-        The weights do not move if a scaled gradient overflowed or, with ``skip_bad``, if a gradient is
-        not finite.
+        Return whether the weights moved.
+
+        The weights do not move if a scaled gradient overflowed or, with ``skip_bad``, if a gradient
+        is not finite.
         """
         ...
 

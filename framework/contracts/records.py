@@ -21,9 +21,9 @@ class Field:
         dtype: NumPy name, such as ``uint8``.
         shape: Of one record. An encoded image has (channels, None, None).
         encoding: ``raw`` (an array) or ``image`` (the bytes of an image file, decoded to uint8).
-        kind: What the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels`` (a
-            label map: one class number per pixel, never blended; uint8 with one channel) or ``raw``
-            (anything else). Derived from the other attributes if it is empty.
+        kind: What the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels``
+            (a label map: one class number per pixel, never blended; uint8 with one channel) or
+            ``raw`` (anything else). Derived from the other attributes if it is empty.
 
     """
 
@@ -73,7 +73,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """Mean and standard deviation per channel: of pixels scaled to [0, 1], or of floats unscaled."""
+    """Mean and standard deviation per channel: of pixels scaled to [0, 1], or of floats as is."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -124,8 +124,8 @@ Records = dict[str, Any]
 class RecordStore(Protocol):
     """Records on disk, read by batch.
 
-    A store opens its files lazily in each process, so it can be pickled at any time and is safe under
-    fork, forkserver and spawn. The same path may be opened twice.
+    A store opens its files lazily in each process, so it can be pickled at any time and is safe
+    under fork, forkserver and spawn. The same path may be opened twice.
     """
 
     @property
@@ -143,17 +143,18 @@ class RecordStore(Protocol):
 
         Args:
             indices: int64 [B], on the host; repeats are allowed.
-            views: Raw fields that may come as a list of B read-only NumPy arrays in the store's memory.
+            views: Raw fields that may come as a list of B read-only NumPy arrays in the store's
+                memory.
 
         """
         ...
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        """Return the ``indices`` of ``records`` that differ from their stored CRC32, if they have one."""
+        """Return the ``indices`` whose ``records`` differ from their stored CRC32, if any."""
         ...
 
     def key(self, index: int) -> str:
-        """Return the name under which a record was packed, such as its file's; "" if it has none."""
+        """Return the name under which a record was packed, such as its file's, or ""."""
         ...
 
     def name(self, index: int) -> str:

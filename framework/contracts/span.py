@@ -1,7 +1,8 @@
 """How long one part of a step takes over many steps: total, mean and quantiles.
 
-The newest steps are kept exactly. Older ones are counted in buckets from one nanosecond on, each 1 %
-wider than the one before, so a quantile is off by at most half a bucket and a month takes kilobytes.
+The newest steps are kept exactly. Older ones are counted in buckets from one nanosecond on, each
+one percent wider than the one before. A quantile is off by at most half a bucket, and a month of
+steps takes kilobytes.
 """
 
 from collections import Counter

@@ -17,8 +17,8 @@ class Outcome:
 
     Attributes:
         loss: 0-d tensor: the mean over the records.
-        sums: Metrics by name, as tensors whose elements add up over the records: 0-d, or [count] with
-            one value per record, which saves a sum in every step.
+        sums: Metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
+            with one value per record, which saves a sum in every step.
         count: Number of records.
 
     """
@@ -135,7 +135,8 @@ class Checkpoints(Protocol):
         Args:
             step: Optimizer steps so far.
             state: The state of the run.
-            weights: A plain ``state_dict``, published as the last weights; None to keep the old ones.
+            weights: A plain ``state_dict``, published as the last weights; None to keep the old
+                ones.
             best: Whether to publish ``weights`` as the best, too.
             final: Whether this is the last save of the run.
 
