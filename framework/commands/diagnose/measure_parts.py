@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,8 @@ from framework.data.reader import BatchReader, Request
 from framework.data.source import StoreSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
-from framework.measure.host import num_cores
+from framework.measure.host import available_memory_bytes, cpu_info, num_cores
+from framework.measure.statistics import median
 from framework.order import spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
@@ -288,28 +289,14 @@ def machine_of(device: torch.device, load: float) -> Machine:
     if device.type == "cuda":
         return Machine(
             num_cores(),
-            free_memory_bytes(),
+            available_memory_bytes(),
             torch.cuda.get_device_name(device),
             torch.cuda.is_bf16_supported(),
             load,
         )
-    flags = (
-        Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    )
-    return Machine(
-        num_cores(), free_memory_bytes(), None, "amx_bf16" in flags or "avx512_bf16" in flags, load
-    )
-
-
-def free_memory_bytes() -> int:
-    """Memory that is free, or can be freed."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(
-                int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable")
-            )
-    except (OSError, StopIteration):
-        return 0
+    flags = cpu_info("flags")
+    has_bfloat16 = "amx_bf16" in flags or "avx512_bf16" in flags
+    return Machine(num_cores(), available_memory_bytes(), None, has_bfloat16, load)
 
 
 def settings_of(probe: Probe) -> Settings:
