@@ -104,7 +104,7 @@ def fact_lines(facts: DiagnosisFacts) -> list[str]:
     lines = [f"machine: {machine.num_cores} cores, {free_gb:.1f} GB of memory free, {gpu}"]
     if machine.busy:
         lines.append(
-            f"note: other programs used {machine.load:.1f} cores in the minute before, so these "
+            f"note: other programs wanted {machine.load:.1f} cores in the minute before, so these "
             "figures are rough"
         )
     if storage is None:
@@ -176,7 +176,7 @@ def show_applied(applied: Applied | None) -> None:
     console = Console(highlight=False)
     console.print()
     if applied is None:
-        _say(console, "applied: nothing, since no override can follow the advice")
+        _say(console, "applied: nothing, since no advice has an override to apply")
         return
     if applied.note:
         _say(console, applied.note)
