@@ -86,10 +86,10 @@ def all_rows() -> dict[str, list[Row]]:
             callers = [other for other, _ in every_call if is_call_of(other, scope.functions)]
             for caller in callers or [None]:
                 known = scope._replace(caller=caller)
-                number, where, *advice = call.args
-                columns = [texts(part, scope, call.lineno) for part in (number, where)]
-                columns += [texts(part, known, call.lineno) for part in advice]
-                result[letter] |= {Row(int(n), *words) for n, *words in product(*columns)}
+                columns = [texts(part, known, call.lineno) for part in call.args]
+                columns[1] = texts(call.args[1], scope, call.lineno)
+                rows = [row for row in product(*columns) if row[0].isdecimal()]
+                result[letter] |= {Row(int(number), *words) for number, *words in rows}
     return {letter: sorted(rows) for letter, rows in result.items()}
 
 
