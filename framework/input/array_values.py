@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from framework.contracts.records import Chunk, Field, Records
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.image.decode import BadImage, num_channels
 
 Row = dict[str, Any]  # one record: a field is ``bytes`` (an image file) or a NumPy array
@@ -25,16 +25,11 @@ BROKEN = (ValueError, EOFError, OSError, TypeError, MemoryError, *LITERAL_ERRORS
 TRIES = 100  # bad items before the error of the first one is raised
 
 
-def checked_mapping(key: str, value: Any, what: str, fix: str) -> dict[str, str]:
-    """Return the option ``key``, which maps fields to texts.
-
-    Raises:
-        ConfigError: C162 if it is not a mapping, or is empty.
-
-    """
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigError(162, f"{key} = {value}", what, fix)
-    return {str(field): str(text) for field, text in value.items()}
+def text_mapping(option: Any) -> dict[str, str]:
+    """Return an option that maps fields to texts; {} if it is not a mapping."""
+    if not isinstance(option, Mapping):
+        return {}
+    return {str(field): str(text) for field, text in option.items()}
 
 
 class ArrayHeader(NamedTuple):
@@ -168,8 +163,10 @@ def chunk_of(
     """
     for number, row in enumerate(rows):
         if row.keys() != fields.keys():
-            what = f"has the fields {', '.join(sorted(row))}, "
-            what += f"the first record {', '.join(sorted(fields))}"
+            what = (
+                f"has the fields {', '.join(sorted(row))}, "
+                f"the first record {', '.join(sorted(fields))}"
+            )
             raise DataError(167, name(number), what, "give every record the same fields")
     records: Records = {}
     for field_name, field in fields.items():

@@ -16,14 +16,14 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.classes import listed
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
 from framework.input.array_values import (
     array_of_npy,
     check_num_bytes,
-    checked_mapping,
     native,
     not_arrays,
     read_npy_header,
+    text_mapping,
 )
 from framework.input.label import numbered_classes
 from framework.store.hdf5_store import SIGNATURE, foreign_datasets
@@ -43,10 +43,11 @@ class ArraysInput:
     def __init__(
         self, path: str, classes: Sequence[str] | None, fields: Mapping[str, str] | None = None
     ) -> None:
-        self.path, self.classes, self.fields = path, classes, None
-        if fields is not None:
+        self.path, self.classes = path, classes
+        self.fields = None if fields is None else text_mapping(fields)
+        if self.fields == {}:
             fix = "give input.fields={image: x, label: y}"
-            self.fields = checked_mapping("input.fields", fields, "names no array", fix)
+            raise ConfigError(162, f"input.fields = {fields}", "names no array", fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process maps the file itself

@@ -88,7 +88,8 @@ class FunctionInput:
         except DataError:
             raise
         except (Exception, SystemExit) as error:
-            name, fix = self.name(index), "mend the function, or remove the item"
+            name = self.name(index)
+            fix = "mend the function, or remove the item"
             package = f"{self.function.partition('.')[0]}."
             fault = user_error(error, (package,), name, fix, UserRecordError)
             if fault is not None:

@@ -75,10 +75,12 @@ def label_column(
         return number_classes(texts, classes, path)
     for row, text in enumerate(integers):
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
-            what = f"the label {text[:40]} numbers no class: "
-            what += f"it must be from 0 to {MOST_CLASSES - 1}"
-            fix = "correct it, or keep it as a plain number: "
-            fix += "input.columns={image: path, label: int}"
+            what = (
+                f"the label {text[:40]} numbers no class: it must be from 0 to {MOST_CLASSES - 1}"
+            )
+            fix = (
+                "correct it, or keep it as a plain number: input.columns={image: path, label: int}"
+            )
             raise DataError(162, place(row), what, fix)
     labels = [int(text) for text in integers]
     return labels, numbered_classes(max(labels), classes, path)

@@ -14,7 +14,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, checked_mapping, chunk_of, first_fields, value_of
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
 from framework.input.file_items import read_file
 from framework.input.label import class_in, class_pattern, label_column, numbered_classes
 
@@ -92,8 +92,8 @@ class ListInput:
         if isinstance(column, int):
             return column
         if names.count(column) != 1:
-            what = f"the first line has the column {column!r} {names.count(column)} times: "
-            what += ", ".join(names)
+            count, present = names.count(column), ", ".join(names)
+            what = f"the first line has the column {column!r} {count} times: {present}"
             fix = "correct input.columns, or set input.header=false and number them"
             raise DataError(164, self.path, what, fix)
         return names.index(column)
@@ -174,7 +174,7 @@ class ListInput:
 
     def _check_inside(self, path: str, root: str, index: int) -> None:
         if "\0" in path or os.path.commonpath([path, root]) != root:
-            where = self._line(self.items.rows[index])
+            where = f"{self.path}: line {self.items.rows[index].number}"
             fix = "set input.root, or input.allow_outside=true if you trust it"
             raise DataError(165, where, f"{path!r} is not under {root}", fix)
 
@@ -192,8 +192,10 @@ class ListInput:
 
 def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
     """Return the column of each field. ConfigError C162 if it is not ``kind`` or ``kind:column``."""
-    fix = "give input.columns={image: path, label: class}"
-    words = checked_mapping("input.columns", columns, "not field: kind", fix)
+    words = text_mapping(columns)
+    if not words:
+        fix = "give input.columns={image: path, label: class}"
+        raise ConfigError(162, f"input.columns = {columns}", "not field: kind", fix)
     parsed: dict[str, Column] = {}
     for number, (field, word) in enumerate(words.items()):
         where = f"input.columns.{field} = {word}"

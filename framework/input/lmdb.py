@@ -12,9 +12,9 @@ from framework.errors import ConfigError, DataError
 from framework.input.array_values import (
     Row,
     array_of_npy,
-    checked_mapping,
     chunk_of,
     first_fields,
+    text_mapping,
 )
 from framework.input.label import label_column
 from framework.store.foreign import LABEL, NPY, WHOLE, ForeignLMDB, Pattern, number_of, text_of
@@ -43,15 +43,18 @@ class LMDBInput:
         count: int | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
-        texts = checked_mapping("input.fields", fields, "names no keys", fix)
+        where = f"input.fields = {fields}"
+        texts = text_mapping(fields)
+        if not texts:
+            fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
+            raise ConfigError(162, where, "names no keys", fix)
         self.path, self.count, self.classes = path, count, classes
         self.patterns = {field: Pattern(text) for field, text in texts.items()}
         for pattern in self.patterns.values():
             if pattern.expression.groups != 1:
                 what = f"{pattern.text!r} must have one %d, %09d or %s"
                 fix = "mark what the keys of a record share"
-                raise ConfigError(162, f"input.fields = {fields}", what, fix)
+                raise ConfigError(162, where, what, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process lists the keys itself

@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, checked_mapping, chunk_of, first_fields, value_of
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
 from framework.input.file_items import found_in, read_file
 from framework.store.folder_store import SUFFIXES
 from framework.store.walk_tree import Walked, walk
@@ -44,8 +44,11 @@ class PairsInput:
     follow_links: str | None = None
 
     def __post_init__(self) -> None:
-        fix = "give input.fields={blurry: DIR, sharp: DIR}"
-        self.fields = checked_mapping("input.fields", self.fields, "names no tree", fix)
+        fields = text_mapping(self.fields)
+        if not fields:
+            fix = "give input.fields={blurry: DIR, sharp: DIR}"
+            raise ConfigError(162, f"input.fields = {self.fields}", "names no tree", fix)
+        self.fields = fields
         if self.unmatched not in ("fail", "skip"):
             where = f"input.unmatched = {self.unmatched}"
             raise ConfigError(162, where, "not a choice", "choose fail or skip")

@@ -15,7 +15,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, checked_mapping, chunk_of, first_fields, value_of
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
 from framework.input.file_items import named_files
 from framework.input.label import (
     check_classes,
@@ -192,14 +192,18 @@ def _is_text(suffix: str) -> bool:
 
 def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """Return the suffix of each field, without a dot, in lower case. ConfigError C162."""
-    fix = "give input.fields={image: jpg, label: cls}"
-    given = checked_mapping("input.fields", fields, "not field: suffix", fix)
+    given = text_mapping(fields)
+    if not given:
+        fix = "give input.fields={image: jpg, label: cls}"
+        raise ConfigError(162, f"input.fields = {fields}", "not field: suffix", fix)
     suffixes = {field: suffix.lower().lstrip(".") for field, suffix in given.items()}
     for field, suffix in suffixes.items():
         if suffix.rpartition(".")[2] not in (*IMAGES, *TEXTS, "npy"):
             where = f"input.fields.{field} = {suffix}"
-            fix = f"choose {', '.join(('npy', *TEXTS, *IMAGES))}, "
-            fix += "or read it in a function of your own (input=function)"
+            fix = (
+                f"choose {', '.join(('npy', *TEXTS, *IMAGES))}, "
+                "or read it in a function of your own (input=function)"
+            )
             raise ConfigError(162, where, "not a member that can be read", fix)
     return suffixes
 
@@ -277,5 +281,6 @@ def _number(data: bytes, where: str) -> np.ndarray:
             return np.array(int(text), np.int64)
         return np.array(float(text), np.float32)
     except ValueError as error:
-        what, fix = f"{data[:40]!r} is not a number", "mend it, or leave the field out"
+        what = f"{data[:40]!r} is not a number"
+        fix = "mend it, or leave the field out"
         raise DataError(162, where, what, fix) from error

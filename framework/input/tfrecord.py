@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
-from framework.errors import DataError, ResourceError
-from framework.input.array_values import Row, checked_mapping, chunk_of, first_fields
+from framework.errors import ConfigError, DataError, ResourceError
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping
 from framework.input.file_items import named_files
 from framework.input.label import check_classes
 
@@ -77,8 +77,12 @@ class TFRecordInput:
     classes: Sequence[str] | None
 
     def __post_init__(self) -> None:
-        fix = "give input.features={image: image/encoded, label: image/class/label}"
-        self.features = checked_mapping("input.features", self.features, "not field: feature", fix)
+        features = text_mapping(self.features)
+        if not features:
+            where = f"input.features = {self.features}"
+            fix = "give input.features={image: image/encoded, label: image/class/label}"
+            raise ConfigError(162, where, "not field: feature", fix)
+        self.features = features
         self.classes = check_classes((), self.classes, self.path)
 
     @cached_property

@@ -100,8 +100,10 @@ class Preparation:
     def _check_together(self) -> None:
         def exclude(first: str, second: str, fix: str) -> None:
             if getattr(self, first) is not None and getattr(self, second) is not None:
-                where = f"pack.{first} = {getattr(self, first)}, "
-                where += f"pack.{second} = {getattr(self, second)}"
+                where = (
+                    f"pack.{first} = {getattr(self, first)}, "
+                    f"pack.{second} = {getattr(self, second)}"
+                )
                 raise ConfigError(141, where, "one excludes the other", fix)
 
         exclude("resize", "max_side", "leave one out")
@@ -109,16 +111,15 @@ class Preparation:
         exclude("max_side", "size", "leave one out")
         if self.encode == "keep":
             for name in ("resize", "max_side", "size", "bit_depth"):
-                fix = "kept bytes do not change: set pack.encode=jpeg, png or raw"
-                exclude(name, "encode", fix)
+                exclude(
+                    name, "encode", "kept bytes do not change: set pack.encode=jpeg, png or raw"
+                )
         if self.bit_depth == 16 and self.encode != "raw":
             exclude("bit_depth", "encode", "16 bits are stored as arrays only: set pack.encode=raw")
         if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):
-            fix = "only 8-bit arrays can be interleaved: set pack.encode=raw, or leave it out"
-            exclude("layout", "encode", fix)
+            exclude("layout", "encode", "only 8-bit arrays interleave: set pack.encode=raw")
         if self.quality != QUALITY and self.encode != "jpeg":
-            fix = "only JPEGs have a quality: set pack.encode=jpeg, or leave it out"
-            exclude("quality", "encode", fix)
+            exclude("quality", "encode", "only JPEGs have a quality: set pack.encode=jpeg")
 
     @property
     def options(self) -> dict[str, Any]:

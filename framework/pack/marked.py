@@ -203,12 +203,12 @@ class MarkedInput:
         unknown = [str(int(number)) for number in present if number not in possible]
         if unknown:
             more = ", ..." if len(unknown) > 10 else ""
-            what = f"holds {', '.join(unknown[:10])}{more}, which input.values does not map"
-            fix = "add it to input.values"
+            listed = ", ".join(unknown[:10]) + more
             if self.values is None:
-                what = f"holds {', '.join(unknown[:10])}{more}, not within 0..255"
-                fix = "map its values with input.values"
-            raise DataError(170, where, what, fix)
+                what = f"holds {listed}, not within 0..255"
+                raise DataError(170, where, what, "map its values with input.values")
+            what = f"holds {listed}, which input.values does not map"
+            raise DataError(170, where, what, "add it to input.values")
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)
@@ -261,13 +261,16 @@ def _checked_values(values: Mapping[Any, Any]) -> dict[int, int]:
 
 
 def _not_values(values: Any) -> ConfigError:
-    fix = "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
-    fix += "new values 0 to 255, or ignore, which is 255"
+    fix = (
+        "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
+        "new values 0 to 255, or ignore, which is 255"
+    )
     return ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
 
 
 def _check_field(name: str, fields: Mapping[str, Field]) -> None:
-    where, field = f"input.labels = {name}", fields.get(name)
+    where = f"input.labels = {name}"
+    field = fields.get(name)
     if field is None:
         fix = f"its fields are {', '.join(fields)}"
         raise ConfigError(179, where, "is not a field of the input", fix)

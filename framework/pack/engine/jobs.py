@@ -164,8 +164,8 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
         report(Increment(start - stop, -result.num_records, -result.num_bytes))
     bad: list[BadItem] = []
     for item in changed:
-        name, what = work.source.name(item), "changes while it is packed"
-        error = DataError(153, name, what, "wait until it is whole")
+        name = work.source.name(item)
+        error = DataError(153, name, "changes while it is packed", "wait until it is whole")
         bad.append(_bad_item(work, item, error))
     result = _write(work, Job(job.number, (*job.excluded, *bad)), before, report)
     work.journal.note(result)
@@ -342,8 +342,10 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
             continue
         array: np.ndarray = chunk.records[name]
         if array.shape[1:] != tuple(field.shape) or array.dtype != np.dtype(field.dtype):
-            what = f"{name} is {array.dtype} {array.shape[1:]}, "
-            what += f"the first record's {field.dtype} {tuple(field.shape)}"
+            what = (
+                f"{name} is {array.dtype} {array.shape[1:]}, "
+                f"the first record's {field.dtype} {tuple(field.shape)}"
+            )
             fix = "give records of one shape; pack.size=[height,width] scales images to one"
             raise DataError(151, chunk.keys[0], what, fix)
     return chunk

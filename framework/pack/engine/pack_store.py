@@ -57,7 +57,8 @@ def pack(
     try:
         publish.check_place(Path(packing.path))
     except OSError as error:
-        what, fix = f"cannot be used: {error.strerror}", "choose another output.path"
+        what = f"cannot be used: {error.strerror}"
+        fix = "choose another output.path"
         raise ResourceError(101, packing.path, what, fix) from error
     with ExitStack() as locks:
         # Parts share the output, and each holds a lock on its own part.

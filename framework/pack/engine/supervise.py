@@ -129,8 +129,10 @@ class JobSupervisor:
         """Do the task again, unless that was done often enough."""
         self._deaths[name] += 1
         if self._deaths[name] > RETRIES + 2:
-            what = f"the processes that do it are killed ({_cause(code)}), "
-            what += "and no item alone is the cause"
+            what = (
+                f"the processes that do it are killed ({_cause(code)}), "
+                "and no item alone is the cause"
+            )
             fix = "look at memory and the system's log; use fewer workers"
             raise ResourceError(153, f"job {name}", what, fix)
         self._pool.tasks.appendleft(task)
