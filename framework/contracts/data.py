@@ -130,6 +130,11 @@ class Source(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step with its batches cannot be captured as a CUDA graph; None if it can."""
+        ...
+
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         """Steps ``start``.. of an epoch. Closing the iterator early leaves no thread or file behind; processes stay until ``close``."""
         ...

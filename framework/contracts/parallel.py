@@ -27,6 +27,11 @@ class Parallel(Protocol):
         """Where the model is made, and tried on a few records, before it is wrapped."""
         ...
 
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step cannot be captured as a CUDA graph; None if it can."""
+        ...
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model, replicated or cut into parts; it is on ``home``."""
         ...

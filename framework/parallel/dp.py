@@ -42,6 +42,7 @@ class DataParallel(Whole):
 
     rank = 0
     world_size = 1
+    graph_refusal = "a step of several replicas is not captured"
 
     def __init__(self, *, device: torch.device) -> None:
         self.device = device

@@ -31,6 +31,8 @@ class RankGroup:
     ConfigError C109 where nobody has started ranks, DistributedError P101 where they cannot meet.
     """
 
+    graph_refusal = "a step of several replicas is not captured"
+
     def __init__(
         self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device
     ) -> None:

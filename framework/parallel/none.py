@@ -17,6 +17,7 @@ class NoParallel(Whole):
 
     rank = 0
     world_size = 1
+    graph_refusal = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, *, device: torch.device) -> None:
