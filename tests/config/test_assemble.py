@@ -50,8 +50,12 @@ def test_an_exact_augmentation_is_compiled_on_a_gpu_if_that_was_asked_for(words,
 
 def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
     closed = []
-    monkeypatch.setattr(StoreSource, "close", closed.append)
-    monkeypatch.setattr(SyntheticSource, "close", closed.append)
+
+    def close(source):
+        closed.append(source)
+
+    monkeypatch.setattr(StoreSource, "close", close)
+    monkeypatch.setattr(SyntheticSource, "close", close)
     config = composed([*SYNTHETIC, "prepare=null", "last=drop", "batch_size=1000000"], NOBODY)[0]
     with pytest.raises(ConfigError, match="C134"):
         assemble(config, ())
