@@ -20,7 +20,7 @@ from framework.contracts.parallel import Precision
 from framework.contracts.training import Objective, RunContext, Sink
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
-from framework.parallel.warm_up_ddp import settle
+from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
@@ -52,7 +52,7 @@ def training_parts(
     # virtual ranks compute without DDP, which is what needs the warm-up
     if parallel.world_size > 1 and assembly.train_source.order.virtual_ranks is None:
         batch = _augmented(assembly, _share_of_rank(assembly))
-        settle(model, objective, precision, batch, assembly.device)
+        warm_up_ddp(model, objective, precision, batch, assembly.device)
     decay = config["ema_decay"]
     return Parts(
         plan=_plan(config),

@@ -256,7 +256,7 @@ class Trainer:
         if not all_finite(self.stepper.model, self.stepper.infinite):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
-        kept = parts.parallel.whole(self.stepper.weights()) if weights else None
+        kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         if parts.parallel.rank == 0:
             for sink in self._sinks:
                 sink.flush()
@@ -269,7 +269,7 @@ class Trainer:
             self._tally.drop_bad()
         parallel = self.parts.parallel
         return {
-            **parallel.whole(self.stepper.state_dict()),
+            **parallel.gather_state(self.stepper.state_dict()),
             "progress": asdict(self.progress),
             "order": self.parts.train.identity,
             "best": self.best,
@@ -281,7 +281,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``. With more ranks than saved it, several start from the same generators."""
         parallel, stepper = self.parts.parallel, self.stepper
-        stepper.load_state_dict(parallel.parted(state, stepper.model, stepper.optimizer))
+        stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         self.progress = Progress(**state["progress"])
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
