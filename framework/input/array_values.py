@@ -102,7 +102,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
-    """Return the array of a file whose ``name`` ends in .npy; other files are images as they are."""
+    """Return the array of a .npy file, or the bytes of any other file."""
     return array_of_npy(data, where) if name.lower().endswith(".npy") else data
 
 

@@ -191,7 +191,7 @@ class ListInput:
 
 
 def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
-    """Return the column of each field. ConfigError C162 if it is not ``kind`` or ``kind:column``."""
+    """Return the column of each field. ConfigError C162 unless it is ``kind[:column]``."""
     words = text_mapping(columns)
     if not words:
         fix = "give input.columns={image: path, label: class}"
