@@ -10,6 +10,9 @@ from math import comb
 from statistics import median
 from typing import NamedTuple
 
+from framework.errors import ResourceError
+from framework.system.extras import needed
+
 LEVEL = 0.01  # how often chance alone may pass the test
 
 
@@ -42,7 +45,10 @@ def claim(samples: Sequence[Sequence[float]], level: float = LEVEL) -> Claim:
         return Claim(
             highest, False, f"not tested: that takes {repeats_needed(level)} processes of each"
         )
-    p = max(u_test(samples[highest], other) for other in others)
+    try:
+        p = max(u_test(samples[highest], other) for other in others)
+    except ResourceError as error:  # without SciPy the caller still has its table
+        return Claim(highest, False, f"not tested: {error}")
     if p > level:
         return Claim(
             highest, False, f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
@@ -62,6 +68,7 @@ def repeats_needed(level: float) -> int:
 
 def u_test(old: Sequence[float], new: Sequence[float]) -> float:
     """How often chance alone would make the ranks of two samples differ at least as much, either way."""
+    needed("scipy.stats", "stats")
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # slow to import, and seldom needed
 
     ties = len({*old, *new}) < len(old) + len(
