@@ -28,7 +28,7 @@ class DigitsInput:
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(images, labels, their numbers in scikit-learn's order)."""
-        needed("sklearn.datasets", "digits")
+        needed("sklearn", "digits")
         from sklearn.datasets import load_digits  # noqa: PLC0415  # a second to import, wanted only here
 
         data: Any = load_digits()

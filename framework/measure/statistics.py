@@ -68,7 +68,7 @@ def repeats_needed(level: float) -> int:
 
 def u_test(old: Sequence[float], new: Sequence[float]) -> float:
     """How often chance alone would make the ranks of two samples differ at least as much, either way."""
-    needed("scipy.stats", "stats")
+    needed("scipy", "stats")
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # slow to import, and seldom needed
 
     ties = len({*old, *new}) < len(old) + len(
