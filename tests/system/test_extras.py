@@ -71,6 +71,12 @@ def test_a_comparison_names_the_extra(monkeypatch):
         u_test([1.0], [2.0])
 
 
+def test_a_search_names_the_extra_before_it_measures():
+    done = paceline("tune", "data=synthetic", "budget=600", without="scipy")
+    assert done.code == 5
+    assert names_extra(done, "stats")
+
+
 def test_without_the_extra_no_choice_is_called_the_fastest(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     verdict = claim([[1.0, 1.1, 1.2, 1.3, 1.4], [2.0, 2.1, 2.2, 2.3, 2.4]])

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count, repeat
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +25,8 @@ from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
-from framework.measure.host import num_cores
+from framework.measure.host import available_memory_bytes, cpu_info, num_cores
+from framework.measure.statistics import median
 from framework.order import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
@@ -280,10 +280,9 @@ def machine_of(device: torch.device, load: float) -> Machine:
         gpu = torch.cuda.get_device_name(device)
         bf16 = torch.cuda.is_bf16_supported()
     else:
-        cpuinfo = Path("/proc/cpuinfo")
-        flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+        flags = cpu_info("flags")
         bf16 = "amx_bf16" in flags or "avx512_bf16" in flags
-    return Machine(num_cores(), psutil.virtual_memory().available, gpu, bf16, load)
+    return Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
 
 
 def settings_of(probe: Probe) -> Settings:

@@ -1,11 +1,11 @@
 """Try advice: alternate training steps of the present settings and of others."""
 
-import statistics
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from framework.commands.diagnose.measure_parts import Setting
+from framework.measure.statistics import median, quartiles
 
 NUM_WINDOWS = 4
 
@@ -24,7 +24,7 @@ class Comparison:
     @property
     def gain(self) -> float:
         """The median ratio."""
-        return statistics.median(self.ratios)
+        return median(self.ratios)
 
     @property
     def spread(self) -> float:
@@ -32,7 +32,7 @@ class Comparison:
         ratios = self.ratios
         if len(ratios) < 4:
             return (max(ratios) - min(ratios)) / 2
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        low, _, high = quartiles(ratios)
         return (high - low) / 2
 
 

@@ -1,9 +1,9 @@
 """Read the cells of a file that ``paceline bench`` wrote."""
 
 import json
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from framework.commands.report.json_values import (
@@ -17,6 +17,7 @@ from framework.commands.report.json_values import (
     shown,
 )
 from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
+from framework.measure.statistics import median
 
 Line = dict[str, Any]
 
@@ -76,7 +77,7 @@ def _cell(
         facts=facts_of(header),
         command=command_of(header.get("command")),
         started=shown(header.get("started", "")),
-        records_per_s=statistics.median(rates) if rates else None,
+        records_per_s=median(rates) if rates else None,
         rates=tuple((few and windows) or rates),
         rounds={_round(lines[place], place): rate for place, rate in rounds},
         spans=spans,
@@ -88,7 +89,7 @@ def _cell(
 
 def _rate(line: Line) -> float | None:
     windows = _positives(line.get("windows"))
-    return positive(line.get("records_per_s")) or (statistics.fmean(windows) if windows else None)
+    return positive(line.get("records_per_s")) or (fmean(windows) if windows else None)
 
 
 def _round(line: Line, place: int) -> int:
@@ -123,6 +124,5 @@ def _mean_spans(repeats: Iterable[Any]) -> dict[str, RecordedSpan]:
     known = [spans for spans in map(durations, repeats) if spans]
     names = dict.fromkeys(name for spans in known for name in spans)
     return {
-        shown(name): RecordedSpan(statistics.fmean(spans.get(name, 0.0) for spans in known))
-        for name in names
+        shown(name): RecordedSpan(fmean(spans.get(name, 0.0) for spans in known)) for name in names
     }

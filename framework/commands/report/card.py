@@ -1,7 +1,6 @@
 """The few figures at the top of the page."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from framework.commands.report.compare_runs import alike
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import measured, plain, rate, seconds, share
-from framework.measure.statistics import claim
+from framework.measure.statistics import claim, median
 
 
 class Card(NamedTuple):
@@ -62,7 +61,7 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
         spread = f"{share(min(waits))} to {share(max(waits))}"
-        middle = share(statistics.median(waits))
+        middle = share(median(waits))
         yield Card("Waiting for data", middle, f"of a step in the median run; {spread}")
     yield from _learned(runs, names)
 

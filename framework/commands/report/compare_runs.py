@@ -1,11 +1,11 @@
 """Compare runs: name them, list their differences, and compute how much longer each one takes."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.commands.report.json_values import shown
 from framework.commands.report.recorded_run import RecordedRun
+from framework.measure.statistics import median
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
@@ -121,7 +121,7 @@ def _ratio(base: RecordedRun, run: RecordedRun) -> float | None:
     if run.place == base.place:
         shared = run.rounds.keys() & base.rounds.keys()
         if shared:
-            return statistics.median(base.rounds[number] / run.rounds[number] for number in shared)
+            return median(base.rounds[number] / run.rounds[number] for number in shared)
     if not base.records_per_s or not run.records_per_s:
         return None
     return base.records_per_s / run.records_per_s

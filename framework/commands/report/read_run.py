@@ -1,9 +1,9 @@
 """Read a run from its directory: finished, failed, killed in the middle of a line, or years old."""
 
 import re
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from framework.commands.report.json_values import (
@@ -133,7 +133,7 @@ def _rate(summary: Mapping[str, Any], metrics: Metrics) -> float | None:
     """Return the rate of the whole run; without a summary the median of the reports."""
     rate = positive(summary.get("records_per_s"))
     if rate is None and metrics.rates:
-        return statistics.median_high(metrics.rates)
+        return median_high(metrics.rates)
     return rate
 
 

@@ -1,7 +1,6 @@
 """One run, or one cell of a bench, as the report knows it."""
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.contracts.span import IDLE, SPANS
+from framework.measure.statistics import median, quartiles
 
 
 class RecordedSpan(NamedTuple):
@@ -79,7 +79,7 @@ class RecordedRun:
         """The lower and upper quartile of the rates; None for fewer than 4."""
         if len(self.rates) < 4:
             return None
-        low, _, high = statistics.quantiles(self.rates, n=4)
+        low, _, high = quartiles(self.rates)
         return low, high
 
     @property
@@ -88,7 +88,7 @@ class RecordedRun:
         if self.quartiles is None:
             return None
         low, high = self.quartiles
-        return (high - low) / 2 / statistics.median(self.rates)
+        return (high - low) / 2 / median(self.rates)
 
 
 def stacked(

@@ -15,15 +15,12 @@ from framework.errors import ConfigError, PacelineError, printable, words_of
 from framework.system.extras import needed
 from framework.system.stopping import reason
 
-USAGE = "paceline report DIR [DIR ...]"
-
 
 def main(arguments: list[str]) -> int:
     """Run the command. Words that are not overrides are paths."""
     if not arguments:
-        raise ConfigError(
-            103, "dirs", "must be given", f"name runs, sweeps or bench files: {USAGE}"
-        )
+        fix = "name runs, sweeps or bench files: paceline report DIR [DIR ...]"
+        raise ConfigError(103, "dirs", "must be given", fix)
     plain = plain_words(arguments)
     if plain and arguments[:1] != ["-sc"]:
         if option(arguments, "dirs") is not None:
@@ -39,7 +36,8 @@ def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     dirs = config["dirs"]
     output = config["page"]
     if not isinstance(dirs, list) or not dirs or not all(isinstance(path, str) for path in dirs):
-        raise ConfigError(101, f"dirs = {dirs}", "is not a list of paths", f"give '{USAGE}'")
+        fix = "give 'paceline report DIR [DIR ...]'"
+        raise ConfigError(101, f"dirs = {dirs}", "is not a list of paths", fix)
     if not isinstance(output, str | None):
         raise ConfigError(101, f"page = {output}", "is not a path", "give a path")
     if not isinstance(config["png"], bool):
