@@ -21,7 +21,8 @@ def main(arguments: list[str]) -> int:
         if len(plain) > 1:
             fix = "inspect one at a time"
             raise ConfigError(100, " ".join(plain), "names more than one store", fix)
-        arguments = [f"store={quoted(word)}" if word in plain else word for word in arguments]
+        overrides = [word for word in arguments if word not in plain]
+        arguments = [*overrides, *(f"store={quoted(word)}" for word in plain)]
     return run_app("inspect", arguments, lambda cfg: told(partial(_inspect, cfg)))
 
 

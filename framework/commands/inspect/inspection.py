@@ -54,12 +54,15 @@ def facts(path: str) -> dict[str, Any]:
     and ``images``: what is known of the files of each image field.
     """
     manifest, size_bytes, images = _read(path)
+    summary = None
+    if manifest.class_counts:
+        summary = class_summary(manifest)._asdict()
     return {
         "path": path,
         "size_bytes": size_bytes,
         **asdict(manifest),
         "images": {name: files.facts(manifest.num_records) for name, files in images.items()},
-        "class_summary": class_summary(manifest)._asdict() if manifest.class_counts else None,
+        "class_summary": summary,
     }
 
 

@@ -88,8 +88,11 @@ def _cell(
 
 
 def _rate(line: Line) -> float | None:
+    rate = positive(line.get("records_per_s"))
     windows = _positives(line.get("windows"))
-    return positive(line.get("records_per_s")) or (fmean(windows) if windows else None)
+    if rate is None and windows:
+        rate = fmean(windows)
+    return rate
 
 
 def _round(line: Line, place: int) -> int:

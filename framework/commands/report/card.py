@@ -47,7 +47,7 @@ def _of_one(run: RecordedRun) -> Iterator[Card]:
 
 def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:
     counts = Counter(run.status for run in runs)
-    what = "Cells" if runs[0].kind == "cell" else "Runs"
+    what = {"cell": "Cells", "run": "Runs"}[runs[0].kind]
     yield Card(what, str(len(runs)), ", ".join(f"{n} {status}" for status, n in counts.items()))
     rates = {n: run.records_per_s for n, run in enumerate(runs) if run.is_whole}
     known = {number: per_s for number, per_s in rates.items() if per_s}

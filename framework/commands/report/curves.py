@@ -37,8 +37,8 @@ class _Line(NamedTuple):
     split: str
     look: Look
     drawn: Drawn
-    place: int  # among the lines with exactly the same points
-    num_alike: int  # lines with exactly the same points
+    place: int = 0  # among the lines with exactly the same points
+    num_alike: int = 1  # lines with exactly the same points
 
 
 class _Lines(NamedTuple):
@@ -76,6 +76,8 @@ def metric_names(runs: Sequence[RecordedRun]) -> list[str]:
 
 def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
     each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
+    if len(runs) == 1:
+        labels = []
     curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
     num_left_out = 0
     for number, run in enumerate(runs):
@@ -93,12 +95,12 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
     lines: list[_Line] = []
     for key, (number, split, x, y) in zip(keys, curves, strict=True):
         look = each[number] if len(runs) > 1 else OF_SPLIT.get(split, Look(0))
-        # With more lines than colors, the lines are drawn over each other.
-        is_shared = counts[key] <= len(OF_RUN)
-        among = (seen[key], counts[key]) if is_shared else (0, 1)
+        line = _Line(names[number], split, look, thinned(x, y, most))
+        if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
+            line = line._replace(place=seen[key], num_alike=counts[key])
         seen[key] += 1
-        lines.append(_Line(names[number], split, look, thinned(x, y, most), *among))
-    return _Lines(lines, labels if len(runs) > 1 else [], most, num_left_out, len(runs))
+        lines.append(line)
+    return _Lines(lines, labels, most, num_left_out, len(runs))
 
 
 def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]]:

@@ -54,7 +54,9 @@ def _places(path: Path) -> Iterator[Path]:
 
 
 def _read(place: Path) -> list[RecordedRun]:
-    return [read_run(place)] if place.is_dir() else read_bench(place)
+    if place.is_dir():
+        return [read_run(place)]
+    return read_bench(place)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -65,7 +65,7 @@ def page(
         commands=_together((run.command, n) for n, run in enumerate(runs) if run.command),
         charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # svg.py escapes what is not ours
         tables=[table for table in tables if table.rows],
-        changes=differences([run.config for run in runs]) if len(runs) > 1 else [],
+        changes=differences([run.config for run in runs]),
         machines=_machines(runs),
     )
 

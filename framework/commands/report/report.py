@@ -43,13 +43,15 @@ def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     if not isinstance(config["png"], bool):
         where = f"png = {config['png']}"
         raise ConfigError(101, where, "is neither true nor false", "give one of them")
+    first = Path(dirs[0])
     if output:
         place = Path(output)
     elif len(dirs) > 1:
         place = run_dir / "report.html"
-    else:  # beside a bench file, or in a directory
-        only = Path(dirs[0])
-        place = only.with_suffix(".html") if only.is_file() else only / "report.html"
+    elif first.is_file():  # a bench file
+        place = first.with_suffix(".html")
+    else:
+        place = first / "report.html"
     with reason("stopped{by}: the report is not complete"):
         write(dirs, place, str(config["relative"]), config["png"])
     return RunOutcome(0, "written")

@@ -98,7 +98,7 @@ class _Reader:
 def _metric_names(keys: tuple[str, ...]) -> Iterator[str]:
     """Yield the loss and the metrics of a line, whose keys stand between ``split`` and ``lr``."""
     start = keys.index("split") + 1
-    stop = keys.index("lr") if "lr" in keys[start:] else len(keys)
+    stop = (*keys, "lr").index("lr", start)
     return (name for name in keys[start:stop] if name not in NO_METRIC and not name.endswith(UNITS))
 
 

@@ -39,10 +39,12 @@ def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
     from framework.measure.host import num_cores  # noqa: PLC0415
     from framework.pack.engine.verify_store import verify  # noqa: PLC0415
 
+    if workers is None:
+        workers = num_cores()
     num_wrong = num_records = num_bad = 0
     for store in stores:
         with progress_bar(store) as (_, tell):
-            report = verify(store, num_cores() if workers is None else workers, tell)
+            report = verify(store, workers, tell)
         for line in report.findings:
             print(printable(line))
         ending = "nothing is wrong"
