@@ -110,6 +110,6 @@ def test_a_log_that_cannot_be_written_is_said_once_and_the_others_go_on():
     sink.flush()
     sink.close()
     assert warned == [
-        "warning: Full cannot write: No space left on device; training goes on without it"
+        "warning: Full cannot write: No space left on device; training continues without it"
     ]
     assert ([one.step for one in other.reports], other.flushed, other.closed) == ([1, 2], [2], True)
