@@ -22,6 +22,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from framework.system.signal_handlers import handled
 
 # SIGUSR1 is Slurm's warning before its time limit.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -84,18 +85,14 @@ def install() -> None:
 @contextmanager
 def ends_on_signals() -> Generator[None]:
     """Let the signals end this process until the block ends."""
-    before = {number: signal.getsignal(number) for number in NUMBERS}
     # The console script has installed the handlers for its whole life.
-    for_life = _home == os.getpid() and all(handler is end for handler in before.values())
+    for_life = _home == os.getpid() and all(signal.getsignal(n) is end for n in NUMBERS)
     if for_life or threading.current_thread() is not threading.main_thread():
         yield
         return
-    install()
-    try:
+    with handled(NUMBERS, end):
+        install()
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def at_end(action: Action, key: object = None) -> Callable[[], object]:
