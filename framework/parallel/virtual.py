@@ -65,16 +65,9 @@ class VirtualParallel(UnshardedState, RankGroup):
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
     numbers. Gradients and batch norm's buffers are averaged over the parts after the last one.
 
-    Args:
-        num_processes: Ranks on this host. This and the other unused arguments are for the launcher.
+    Args (the others are those of ddp):
         virtual_ranks: Number of parts.
-        num_threads: Threads of a process on the CPU. Kernels with another number add in another
-            order.
-        timeout_s: How long a rank waits for the others.
-        num_nodes: Number of hosts.
-        endpoint: Where several hosts meet, as ``host:port``.
-        max_restarts: How often all ranks restart when one fails.
-        device: A CPU, or any GPU; the rank then takes its own GPU.
+        num_threads: Threads of a process on the CPU. Another number adds in another order.
 
     Raises:
         ConfigError: C143: the processes cannot share the parts and keep the order of adding.

@@ -19,7 +19,7 @@ from framework.config.agreement import check_agreement, code_digest
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.launch.ranks import environment_rank, share_text, under_launcher
+from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
 from framework.system.stopping import leave, set_all
 from tests.contract.parallel_facts import facts_of
@@ -27,7 +27,7 @@ from tests.contract.parallel_facts import facts_of
 CPU = torch.device("cpu")
 KINDS = ("2d", "1d", "cumulative", "plain", "untracked")
 SPLITS = (3, 6)  # records of rank 0 among seven: nearly even, and one left for rank 1
-RANK = environment_rank()
+RANK = int(os.environ.get("RANK", "0"))
 torch.set_num_threads(1)
 
 
