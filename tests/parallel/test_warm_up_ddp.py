@@ -37,7 +37,7 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
         cpu,
     )
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert [one.grad for one in model.parameters()] == [None] * 4
+    assert [item.grad for item in model.parameters()] == [None] * 4
     drawn = torch.rand(5)
     set_generator_state(generators, cpu)
     assert torch.equal(torch.rand(5), drawn)

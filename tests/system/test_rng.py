@@ -33,12 +33,12 @@ def test_what_is_drawn_after_is_drawn_again(before):
 
 @pytest.mark.parametrize("seed", [0, 1 << 40])
 def test_a_seed_is_a_beginning_for_all(seed):
-    found = []
-    for one in (seed, seed, seed + 1):
-        seed_generators(one)
-        found.append(drawn())
-    assert found[0] == found[1]
-    assert all(first != second for first, second in zip(found[0], found[2], strict=True))
+    result = []
+    for item in (seed, seed, seed + 1):
+        seed_generators(item)
+        result.append(drawn())
+    assert result[0] == result[1]
+    assert all(first != second for first, second in zip(result[0], result[2], strict=True))
 
 
 def test_a_state_is_bytes_and_asking_draws_nothing():
