@@ -1,4 +1,6 @@
-"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a rank's own process."""
+"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a
+rank's own process.
+"""
 
 import torch
 from torch import nn

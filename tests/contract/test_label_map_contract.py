@@ -167,7 +167,7 @@ def test_workers_do_not_change_a_map(make, transform):
     assert ways == ways[:1] * len(WAYS)
 
 
-# ----------------------------------------------------------------------------------------------------------------- augments
+# ---- augments
 
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),

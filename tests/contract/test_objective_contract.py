@@ -1,4 +1,4 @@
-"""The promises of ``contracts.Objective`` and ``contracts.Outcome``, kept by every implementation."""
+"""The promises of ``contracts.Objective`` and ``contracts.Outcome``."""
 
 import itertools
 

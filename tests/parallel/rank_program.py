@@ -1,4 +1,6 @@
-"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves ``FOLDER/RANK.json``."""
+"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER``
+leaves ``FOLDER/RANK.json``.
+"""
 
 import copy
 import json
@@ -49,7 +51,7 @@ def gradients(module):
     return flat(parameter.grad for parameter in module.parameters())
 
 
-# ------------------------------------------------------------------------------------------------------------------- talk
+# ---- talk
 
 
 def talk(_):
@@ -87,7 +89,7 @@ def options(_):
         torch.manual_seed(RANK)
         model(
             torch.randn(4, 30)
-        ).square().mean().backward()  # a static graph is learned in the first pass, which must exchange
+        ).square().mean().backward()  # the first pass learns a static graph, and must exchange
         model.zero_grad()
         for number in range(2):
             with ranks.accumulate(model, number == 1):
@@ -124,7 +126,7 @@ def accumulate(ranks):
     return {"accumulated": seen}
 
 
-# ------------------------------------------------------------------------------------------------------------- batch norm
+# ---- batch norm
 
 
 def make_net(kind):
@@ -164,7 +166,9 @@ def learn(net, x, weight):
 
 
 def learn_mine(ranks, kind, first):
-    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients, the statistics."""
+    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients,
+    the statistics.
+    """
     net, whole = ranks.wrap(make_net(kind)), make_input(kind)
     mine = whole[:first] if RANK == 0 else whole[first:]
     outputs = learn(net, mine, len(mine) * 2 / len(whole))
@@ -191,7 +195,7 @@ def batch_norm(_):
     return facts
 
 
-# ------------------------------------------------------------------------------------------------------------------- fail
+# ---- fail
 
 
 def fail(folder):
@@ -330,12 +334,15 @@ class Drawing(nn.Module):
         self.drawn_once.add_(int(x.sum() * 1000))  # each part would count something else
         self.least = torch.minimum(self.least, x.min())
         self.newest.copy_(torch.tensor([0.125, 3e38]))
-        self.drawn.append([*torch.rand(1).tolist(), random.random(), float(np.random.rand())])  # noqa: NPY002
+        numpy = float(np.random.rand())  # noqa: NPY002
+        self.drawn.append([*torch.rand(1).tolist(), random.random(), numpy])
         return self.head(self.norm(x) * torch.view_as_real(self.turn.square()).sum(1))
 
 
 def take_step(ranks, model, inputs):
-    """The gradients of a step of four virtual ranks, two of them here; whether none was left between them."""
+    """The gradients of a step of four virtual ranks, two of them here; whether none was left
+    between them.
+    """
     mine, left = inputs[2 * RANK : 2 * RANK + 2], []
     for number, x in enumerate(mine):
         with ranks.accumulate(model, number == 1):

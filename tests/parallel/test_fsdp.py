@@ -58,7 +58,7 @@ def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- the command
+# ---- the command
 
 
 def train(*words, run_dir):

@@ -1,4 +1,6 @@
-"""A group of one rank, in this process; groups of two are tested with ddp, and by the contract's suite."""
+"""A group of one rank, in this process; groups of two are tested with ddp, and by the contract's
+suite.
+"""
 
 import os
 import subprocess
@@ -76,7 +78,8 @@ for _ in range(60):
     group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
     replica = group.wrap(torch.nn.Linear(2, 1))
     replica(torch.ones(1, 2)).sum().backward()
-    sys.setswitchinterval(0.1)  # gloo's thread waits for the interpreter's lock, which it needs to let go of the tensor
+    # gloo's thread waits for the interpreter's lock, which it needs to release the tensor
+    sys.setswitchinterval(0.1)
     shared = torch.ones(1)
     work = torch.distributed.all_reduce(shared, async_op=True)
     while not work.is_completed():

@@ -12,7 +12,8 @@ from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import launched
 
-# batch norm, momentum, an average, clipping, dropout: whatever could tell how the work was shared out; the last batch of an epoch is short
+# Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
+# dropout, and a short last batch in each epoch.
 COMMON = [
     "model=resnet9",
     "model.in_channels=1",
@@ -28,7 +29,7 @@ COMMON = [
 ]
 
 
-# ---------------------------------------------------------------------------------------------------------------- the sum
+# ---- the sum
 
 
 @given(st.integers(1, 40), st.data())
@@ -62,7 +63,7 @@ def test_a_sum_keeps_few_tensors_and_begins_anew():
         assert pairwise.total().item() == 499_500
 
 
-# --------------------------------------------------------------------------------------------------------------- the ranks
+# ---- the ranks
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- the command
+# ---- the command
 
 
 def train(run_dir, *words):
@@ -145,7 +146,9 @@ def train(run_dir, *words):
 
 
 def facts(run_dir):
-    """Every loss and validation, and all that was learned: weights, average, moments, the loss's scale."""
+    """Every loss and validation, and all that was learned: weights, average, moments, the loss's
+    scale.
+    """
     state = read_state(newest_path(Path(run_dir)))
     learned = {
         part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")

@@ -1,4 +1,6 @@
-"""One pass before the first step: it changes nothing, and three ranks that go on learn the same bits as three that never stopped."""
+"""One pass before the first step: it changes nothing, and three ranks that go on learn the same
+bits as three that never stopped.
+"""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,7 +47,9 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
 
 @pytest.mark.slow
 def test_three_ranks_that_go_on_learn_the_same_bits(tmp_path):
-    """From three on a sum's last bit depends on its order, and so on how DDP has arranged its buckets: here several, which it arranges anew."""
+    """From three on a sum's last bit depends on its order, and so on how DDP has arranged its
+    buckets: here several, which it arranges anew.
+    """
     words = [
         "train",
         "parallel=ddp",

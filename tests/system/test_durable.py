@@ -157,7 +157,7 @@ def test_two_writers_of_one_file_do_not_meet():
     assert Path("a.txt").read_bytes() == b"first"
 
 
-# -------------------------------------------------------------------------------------------------------------- move, leftovers
+# ---- move, leftovers
 
 
 def make(path, kind, text):
