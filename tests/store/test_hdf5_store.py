@@ -82,7 +82,7 @@ def test_a_random_file_is_not_a_store():
 def test_somebody_elses_hdf5_file_is_not_a_store():
     with h5py.File("x.h5", "w") as file:
         file["images"] = np.zeros((3, 4))
-    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a store of ours"):
+    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a Paceline store"):
         _ = HDF5Store("x.h5").manifest
 
 

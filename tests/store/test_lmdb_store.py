@@ -83,14 +83,14 @@ def test_a_random_file_is_not_a_store(size_bytes):
 def test_somebody_elses_lmdb_file_is_not_a_store():
     _put("x.lmdb", b"key", b"value")
     with pytest.raises(
-        DataError, match=r"D103.*x\.lmdb.*not a store of ours; pack it: paceline pack"
+        DataError, match=r"D103.*x\.lmdb.*not a Paceline store; pack it: paceline pack"
     ):
         _ = LMDBStore("x.lmdb").manifest
 
 
 def test_an_lmdb_file_with_keys_like_ours_is_not_a_store_of_ours():
     _put("x.lmdb", _key(0), b"value")
-    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a store of ours"):
+    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a Paceline store"):
         _ = LMDBStore("x.lmdb").manifest
 
 
