@@ -123,7 +123,7 @@ def test_files_that_were_swapped_are_told_when_they_are_read():
 
 def test_a_count_that_does_not_add_up_is_told():
     _change(write_directory("x", [10]), num_records=21)
-    with pytest.raises(DataError, match=r"D118.*hold other than 21 records"):
+    with pytest.raises(DataError, match=r"D118.*do not hold 21 records"):
         _ = open_store("x").manifest
 
 

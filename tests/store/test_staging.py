@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path, monkeypatch):
-    """A place of its own, so that other runs of this user are not looked at."""
+    """Keep the copies of this test apart from those of other runs."""
     place = tmp_path / "memory"
     place.mkdir()
     monkeypatch.setattr(stage, "MEMORY", place)
@@ -30,8 +30,9 @@ def memory(tmp_path, monkeypatch):
 
 
 def _user(memory, path):
-    """A process that stages ``path`` and keeps it; it has said where when this returns."""
-    script = f"from pathlib import Path; from framework.data import stage; stage.MEMORY = Path({str(memory)!r})\n"
+    """Return a process that stages ``path``, and the path of its copy."""
+    script = "from pathlib import Path; from framework.store import staging as stage\n"
+    script += f"stage.MEMORY = Path({str(memory)!r})\n"
     script += f"import sys; staged = stage.Staged({path!r}); print(staged.path, flush=True); sys.stdin.read(1); staged.close()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
