@@ -48,16 +48,8 @@ def decode_shrunk(
 ) -> np.ndarray:
     """Decode, but a JPEG only at the smallest of 1, 1/2, 1/4, 1/8 of its size that is enough.
 
-    The whole file is read, so errors are the same. libjpeg's other scales are slower than full size.
-
-    Args:
-        data: a file's bytes or a buffer.
-        channels: 1 or 3.
-        least: the smallest height and width that is enough.
-        max_pixels: the most pixels that the image may have.
-
-    Raises:
-        BadImage: The file cannot be decoded.
+    ``least`` is the height and width that is enough. The whole file is read, so errors are the
+    same. libjpeg's other scales are slower than full size. Raises BadImage.
     """
     header = accepted_header(data, max_pixels)
     height, width = header.size
@@ -81,19 +73,11 @@ def decode_deep(data: Any, channels: int, max_pixels: int = MAX_PIXELS) -> np.nd
 
 
 def accepted_header(data: Any, max_pixels: int = MAX_PIXELS, deepest: int = 8) -> ImageHeader:
-    """Return the header of an image that may be decoded, else raise BadImage.
-
-    Args:
-        data: a file's bytes or a buffer.
-        max_pixels: the most pixels that it may have.
-        deepest: the most bits per channel.
-    """
+    """Return the header of an image with at most ``deepest`` bits per channel. Raises BadImage."""
     header = read_header(data)
     if header.height * header.width > max_pixels:
-        raise BadImage(
-            f"{header.height} x {header.width} pixels are more than {max_pixels}, "
-            "which pack.max_pixels may raise"
-        )
+        size = f"{header.height} x {header.width} pixels"
+        raise BadImage(f"{size} are more than {max_pixels}, which pack.max_pixels may raise")
     if header.frames > 1:
         raise BadImage("an animation, or several pages: extract the frames")
     if header.bit_depth > deepest:
@@ -144,11 +128,7 @@ def orient(image: np.ndarray, orientation: int) -> np.ndarray:
 def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.ndarray:
     """Decode to uint8 [H, W, channels] without turning the image upright. Raises BadImage.
 
-    Args:
-        data: a file's bytes or a buffer.
-        header: its accepted header.
-        channels: 1 or 3.
-        factor: 1, 2, 4 or 8: the size is divided by it.
+    Height and width are divided by ``factor``: 1, 2, 4 or 8.
     """
     size = -(-header.width // factor), -(-header.height // factor)
     try:

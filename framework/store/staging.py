@@ -54,7 +54,7 @@ class Staged:
         self._lock = _open_lock(self._home, source)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_current(self._lock, self._home) and not _is_own(self._home):
+            if _is_current(self._lock) and not _is_own(self._home):
                 _copy(source, self._home)
         except BlockingIOError:
             pass  # another process copies or uses it
@@ -62,7 +62,7 @@ class Staged:
             self.close()
             raise
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        return _is_current(self._lock, self._home) and _is_own(self._home)
+        return _is_current(self._lock) and _is_own(self._home)
 
 
 def remove_leftovers() -> None:
@@ -92,11 +92,9 @@ def _open_lock(home: Path, source: str) -> int:
         raise ResourceError(107, f"data.stage = ram: {source}", what, fix) from error
 
 
-def _is_current(descriptor: int, home: Path) -> bool:
-    """Return whether the open lock file still has its name: another run may have replaced it."""
-    with suppress(FileNotFoundError):
-        return os.lstat(_with_ending(home, ".lock")).st_ino == os.fstat(descriptor).st_ino
-    return False
+def _is_current(descriptor: int) -> bool:
+    """Return whether the open lock file still has its name: another run may have removed it."""
+    return os.fstat(descriptor).st_nlink > 0
 
 
 def _is_own(home: Path) -> bool:
@@ -114,7 +112,7 @@ def _is_own(home: Path) -> bool:
 def _remove_unless_used(home: Path, descriptor: int) -> None:
     with suppress(BlockingIOError):  # another process uses it
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_current(descriptor, home):
+        if _is_current(descriptor):
             shutil.rmtree(home, ignore_errors=True)
             shutil.rmtree(_with_ending(home, ".part"), ignore_errors=True)
             _with_ending(home, ".lock").unlink(missing_ok=True)
