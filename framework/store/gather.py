@@ -62,6 +62,13 @@ class Gather:
             )
 
 
+def row_gather(rows: Tensor) -> Gather:
+    """Return a gather of the rows of a contiguous tensor."""
+    shape = tuple(rows.shape[1:])
+    flat = rows.reshape(-1).view(torch.uint8)
+    return Gather(flat, math.prod(shape) * rows.element_size(), shape, rows.dtype)
+
+
 def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:
     """Return uint8 [B, num_bytes]. All pieces are inside the source.
 

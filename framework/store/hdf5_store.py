@@ -28,7 +28,7 @@ from framework.contracts.records import Field, Manifest, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import as_stored, content_crcs, digest, mismatches
 from framework.store.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quotable, pack_command
-from framework.store.gather import Gather
+from framework.store.gather import row_gather
 from framework.store.identity import Identity, check_exists, identify
 from framework.store.manifest import from_json, to_json
 from framework.system.durable import abandon, publish, temporary_name
@@ -65,10 +65,11 @@ class HDF5Store:
         return self._manifest
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        opened = self._open()
         records: Records = {}
-        for name, gather in self._open().gathers.items():
-            if name in views and isinstance(gather, RowGather):
-                records[name] = gather.views(indices)
+        for name, gather in opened.gathers.items():
+            if name in views and name in opened.mapped:
+                records[name] = [opened.mapped[name][index] for index in indices.tolist()]
             else:
                 records[name] = gather(indices)
         return records
@@ -252,24 +253,6 @@ def foreign_datasets(path: str) -> dict[str, HDF5Rows]:
             raise DataError(102, path, what, "get the file again") from error
 
 
-@final
-class RowGather:
-    """Copies rows of a mapped array in any order."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._array: np.ndarray = rows.numpy()
-        row_bytes = rows.shape[1:].numel() * rows.element_size()
-        flat = torch.from_numpy(self._array.reshape(-1).view(np.uint8))
-        self._gather = Gather(flat, row_bytes, tuple(rows.shape[1:]), rows.dtype)
-
-    def views(self, indices: Tensor) -> list[np.ndarray]:
-        """Return the rows without copying them."""
-        return [self._array[index] for index in indices.tolist()]
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        return self._gather(indices)
-
-
 def _open_file(path: str) -> h5py.File:
     """Open a file for reading, without locks. DataError D101, D102."""
     check_exists(path)
@@ -344,6 +327,7 @@ class _Opened:
         self.manifest = manifest
         self.file: h5py.File | None = None  # open if a field is read through the library
         self.gathers: dict[str, Any] = {}
+        self.mapped: dict[str, np.ndarray] = {}  # contiguous raw fields
         num_records = manifest.num_records
         name = "crc32"
         try:
@@ -352,19 +336,21 @@ class _Opened:
                 raise ValueError(f"{len(self.crcs)} checksums")
             self.keys = _SliceGather(path, file, "keys", num_records) if "keys" in file else None
             for name, field in manifest.fields.items():
-                self.gathers[name] = self._gather(file, f"records/{name}", field, num_records)
+                self.gathers[name] = self._gather(file, name, field, num_records)
         except LIBRARY_ERRORS as error:
             what = f"field {name!r} is not as the manifest says ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
 
     def _gather(self, file: h5py.File, name: str, field: Field, num_records: int) -> Any:
         if field.encoding != "raw":
-            return _SliceGather(self.path, file, name, num_records)
-        dataset = _own_dataset(file, name)
+            return _SliceGather(self.path, file, f"records/{name}", num_records)
+        dataset = _own_dataset(file, f"records/{name}")
         if dataset.shape != (num_records, *field.shape) or dataset.dtype != np.dtype(field.dtype):
             raise ValueError(f"shape {dataset.shape} of {dataset.dtype}")
         if dataset.chunks is None:
-            return RowGather(_map(self.path, file, name))
+            rows = _map(self.path, file, f"records/{name}")
+            self.mapped[name] = rows.numpy()
+            return row_gather(rows)
         if dataset.nbytes > MOST_SHRUNK * os.path.getsize(self.path):
             raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
         self.file = file

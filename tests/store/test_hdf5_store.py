@@ -13,12 +13,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.store.hdf5_store import HDF5Store, HDF5Writer, RowGather
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.manifest import to_json
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
@@ -171,15 +169,6 @@ def test_every_number_type_comes_back_as_it_was(dtype, shape):
     found = HDF5Store(path).read(torch.tensor([4, 0, 4]))["x"]
     assert np.array_equal(found.numpy(), values[[4, 0, 4]])
     assert found.numpy().dtype == values.dtype
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.data())
-def test_rows_are_gathered_as_torch_would(num_rows, width, data):
-    rows = torch.arange(num_rows * width, dtype=torch.int32).to(torch.uint8).view(num_rows, width)
-    indices = torch.tensor(
-        data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9)), dtype=torch.int64
-    )
-    assert torch.equal(RowGather(rows)(indices), rows[indices])
 
 
 def test_empty_images_are_kept():
