@@ -135,12 +135,12 @@ def _share(plane: np.ndarray) -> _Share:
 
 
 def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStatistics | None:
-    """Combine shares so that their order cannot matter. None if a value is not finite.
+    """Combine shares, in any order, to mean and deviation. None if a value is not finite.
 
     Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
     sample variances" (1979).
     """
-    white = 1 if np.dtype(field.dtype).kind == "f" else 255
+    white = 1 if np.dtype(field.dtype).kind == "f" else 255  # normalizing divides by it
     means: list[float] = []
     deviations: list[float] = []
     for shares in zip(*records, strict=True):

@@ -36,24 +36,25 @@ class Walked(NamedTuple):
         """Say how many links were skipped, and that the option ``key`` follows them."""
         if not self.links:
             return None
-        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
         if self.follow_links is None:
             why = f"; {key}=ROOT follows those that stay under the folder ROOT"
         else:
             why = f": no new file or folder under {key} = {self.follow_links}"
-        return f"{self.root}: {count} skipped{why}"
+        return f"{self.root}: {self._skipped()}{why}"
 
     def nothing(self, what: str, fix: str, key: str) -> DataError:
         """Return the error for a folder without files: D191 if links were skipped, else D110."""
-        note = self.link_note(key)
-        if note is None:
+        if not self.links:
             return DataError(110, self.root, what, fix)
-        skipped = note.removeprefix(f"{self.root}: ").split(" skipped")[0]
         if self.follow_links is None:
             fix = f"name the folder that the links stay under: {key}=ROOT"
         else:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
-        return DataError(191, self.root, f"{what}, and {skipped} skipped", fix)
+        return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
+
+    def _skipped(self) -> str:
+        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
+        return f"{count} skipped"
 
 
 def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = None) -> Walked:
@@ -69,9 +70,7 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
         DataError: D101 if a folder is missing or cannot be read.
     """
     if not os.path.isdir(root):
-        fix = (
-            "give the folder of the files: source=FOLDER, or input.path=FOLDER for 'paceline pack'"
-        )
+        fix = "give the folder of the files: source=FOLDER, or input.path=FOLDER to pack"
         raise DataError(101, root or "path = ", "no such folder", fix)
     if follow_links is not None and not os.path.isdir(follow_links):
         fix = "give the folder that the links' targets lie under"
