@@ -231,16 +231,16 @@ def _webp(data: Any) -> ImageHeader:
         return ImageHeader("webp", height & 0x3FFF, width & 0x3FFF, 3)
     if kind == b"VP8L":
         (bits,) = struct.unpack_from("<I", data, 21)
-        channels = 4 if bits >> 28 & 1 else 3
+        channels = 3 + (bits >> 28 & 1)  # alpha is one bit
         return ImageHeader("webp", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, channels)
     if kind != b"VP8X":
         raise BadImage("a damaged WebP: no picture")
     flags = data[20]
     width = int.from_bytes(data[24:27], "little") + 1
     height = int.from_bytes(data[27:30], "little") + 1
-    channels = 4 if flags & 0x10 else 3
+    channels = 3 + (flags >> 4 & 1)
     orientation = _webp_orientation(data) if flags & 0x08 else 1
-    frames = 2 if flags & 0x02 else 1
+    frames = 1 + (flags >> 1 & 1)
     return ImageHeader("webp", height, width, channels, 8, orientation, frames)
 
 
@@ -337,7 +337,9 @@ def _tiff(data: Any) -> ImageHeader:
             raise BadImage("truncated")
     gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
     samples = tags.value(SAMPLES, 1)
-    channels = min(samples, 2) if gray else min(max(samples, 3), 4)
+    channels = min(max(samples, 3), 4)
+    if gray:
+        channels = min(samples, 2)
     bit_depth = max(tags.values(BITS, 1), default=1)
     if tags.value(NUMBER_FORMAT, 1) != 1:  # signed, or floating point
         bit_depth = max(bit_depth, 32)
@@ -346,8 +348,7 @@ def _tiff(data: Any) -> ImageHeader:
         orientation = 1
     height = tags.value(HEIGHT, 0)
     width = tags.value(WIDTH, 0)
-    frames = 2 if tags.more else 1
-    return ImageHeader("tiff", height, width, channels, bit_depth, orientation, frames)
+    return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
 
 
 def plain_tiff(data: Any) -> bytearray:

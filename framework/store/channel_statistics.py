@@ -51,7 +51,7 @@ class StatisticsSampler:
 
     def __init__(self, fields: Mapping[str, Field], num_records: int) -> None:
         self._fields = {name: field for name, field in fields.items() if num_channels(field)}
-        self._wanted = sample_indices(num_records if self._fields else 0)
+        self._wanted = sample_indices(num_records)
         self._shares: dict[str, list[list[_Share]]] = {name: [] for name in self._fields}
         self._position = 0
 
@@ -119,9 +119,14 @@ class _Share(NamedTuple):
 def _shares(value: Any, field: Field) -> list[_Share]:
     """Return one share per channel of a record's value."""
     if field.encoding == "image":
-        return [_share(plane) for plane in np.moveaxis(decode(value, field.channels or 3), 2, 0)]
-    array = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    return [_share(plane) for plane in (np.moveaxis(array, 2, 0) if field.interleaved else array)]
+        array = decode(value, field.channels or 3)
+    elif isinstance(value, Tensor):
+        array = value.cpu().numpy()
+    else:
+        array = np.asarray(value)
+    if field.encoding == "image" or field.interleaved:
+        array = np.moveaxis(array, 2, 0)
+    return [_share(plane) for plane in array]
 
 
 def _share(plane: np.ndarray) -> _Share:

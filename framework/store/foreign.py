@@ -77,8 +77,10 @@ class ForeignLMDB:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.join(path, IN_FOLDER) if os.path.isdir(path) else path
-        keys, self.offsets, self.sizes = any_values(self.path)
+        if os.path.isdir(path):
+            path = os.path.join(path, IN_FOLDER)
+        self.path = path
+        keys, self.offsets, self.sizes = any_values(path)
         self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def read(self, number: int) -> bytes:
@@ -159,7 +161,9 @@ def text_of(data: bytes) -> str | None:
 
 
 def _quoted(path: str) -> str:
-    return path if PLAIN.fullmatch(path) else '"' + path.replace('"', '\\"') + '"'
+    if PLAIN.fullmatch(path):
+        return path
+    return '"' + path.replace('"', '\\"') + '"'
 
 
 def _patterns(keys: list[str]) -> dict[str, int]:
@@ -185,7 +189,9 @@ def _patterns(keys: list[str]) -> dict[str, int]:
         return {"%s": 0} if keys else {}
     patterns: dict[str, int] = {}
     for around in chosen:
-        number = f"%0{min(widths[around])}d" if len(widths[around]) == 1 else "%d"
+        number = "%d"
+        if len(widths[around]) == 1:
+            number = f"%0{min(widths[around])}d"
         patterns[number.join(part.replace("%", "%%") for part in around)] = first[around]
     return patterns
 

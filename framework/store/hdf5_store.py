@@ -94,7 +94,7 @@ class HDF5Store:
 
     def name(self, index: int) -> str:
         key = self.key(index)
-        return f"{self.path}: record {index}" + (f" ({key})" if key else "")
+        return f"{self.path}: record {index} ({key})".removesuffix(" ()")
 
     def check(self) -> None:
         identify(self.path, self._identity)
@@ -194,7 +194,8 @@ class HDF5Writer:
         text = to_json(replace(manifest, digest=digest(self._crcs)))
         # A short text lies in the header, with its length. HDF5 would trust the damaged length of a
         # text that lies elsewhere, and take up to 4 GiB.
-        self._file.attrs["manifest"] = np.bytes_(text.encode()) if len(text) < MOST_BESIDE else text
+        is_short = len(text) < MOST_BESIDE
+        self._file.attrs["manifest"] = np.bytes_(text.encode()) if is_short else text
         self._file.close()
         self._target.check()
         self._target.close()
@@ -274,7 +275,9 @@ def _manifest_text(path: str, file: h5py.File) -> str:
             if size > os.path.getsize(path):
                 raise ValueError(f"a manifest of {size} bytes")
             text = file.attrs["manifest"]
-            return text.decode() if isinstance(text, bytes) else str(text)
+            if isinstance(text, bytes):
+                text = text.decode()
+            return str(text)
     except LIBRARY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
     raise DataError(103, path, "is an HDF5 file, but not a Paceline store", _advice(path, file))

@@ -133,8 +133,10 @@ class _Leaf(NamedTuple):
 
 def _leaves(file: np.ndarray, meta: Meta) -> Iterator[_Leaf]:
     """Yield the leaves of the tree, from left to right."""
-    level = [] if meta.root == NO_ROOT else [meta.root]
-    num_seen = len(level)
+    if meta.root == NO_ROOT:
+        return
+    level = [meta.root]
+    num_seen = 1
     while level and _page(file, level[0], meta)[10] & BRANCH:
         children: list[int] = []
         for number in level:

@@ -83,7 +83,7 @@ class LMDBStore:
             key = self.key(index)
         except DataError:  # this record may be the damaged one
             key = ""
-        return f"{self.path}: record {index}" + (f" ({key})" if key else "")
+        return f"{self.path}: record {index} ({key})".removesuffix(" ()")
 
     def check(self) -> None:
         identify(self.path, self._identity)
@@ -215,7 +215,9 @@ class _Values:
             lengths.append(min(self.gathers[name].num_bytes, len(self.file)))
         self.lengths = torch.tensor(lengths, dtype=torch.int64)
         # If all lengths are known, every record has its fields at the same places.
-        self.fixed = None if -1 in lengths else np.cumsum([0, *lengths]).tolist()
+        self.fixed: list[int] | None = None
+        if -1 not in lengths:
+            self.fixed = np.cumsum([0, *lengths]).tolist()
 
     def heads(self, indices: Tensor) -> Tensor:
         """Return headers as int64 [B, 2 + num_fields]: CRC32, length of the key, of the fields."""

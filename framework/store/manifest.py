@@ -35,7 +35,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
         schema = int(data["schema"])
         if schema not in READABLE:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
-            fix = "update paceline" if schema > SCHEMA else "pack it again"
+            fix = "pack it again" if schema < SCHEMA else "update paceline"
             raise DataError(104, path, what, fix)
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")

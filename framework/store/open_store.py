@@ -13,7 +13,9 @@ def open_store(path: str) -> RecordStore:
 
     The store reads nothing before its manifest is needed.
     """
-    return ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
+    if os.path.isdir(path):
+        return ShardedStore(path, open_file)
+    return open_file(path)
 
 
 def open_file(path: str) -> RecordStore:
@@ -24,5 +26,6 @@ def open_file(path: str) -> RecordStore:
 
     head = read_head(path, 20) if os.path.isfile(path) else b""
     is_lmdb = head[16:] == META_MAGIC.to_bytes(4, "little")
-    is_hdf5 = head.startswith(SIGNATURE) or path.endswith(".h5")
-    return HDF5Store(path) if is_hdf5 and not is_lmdb else LMDBStore(path)
+    if not is_lmdb and (head.startswith(SIGNATURE) or path.endswith(".h5")):
+        return HDF5Store(path)
+    return LMDBStore(path)
