@@ -3,6 +3,7 @@
 import math
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,7 +66,8 @@ class Gather:
 def row_gather(rows: Tensor) -> Gather:
     """Return a gather of the rows of a contiguous tensor."""
     shape = tuple(rows.shape[1:])
-    flat = rows.reshape(-1).view(torch.uint8)
+    # NumPy also views an array of no rows, which torch refuses.
+    flat = torch.from_numpy(rows.numpy().reshape(-1).view(np.uint8))
     return Gather(flat, math.prod(shape) * rows.element_size(), shape, rows.dtype)
 
 

@@ -94,6 +94,11 @@ def test_both_ways_are_one(num_bytes, starts):
     )
 
 
+def test_no_rows_are_gathered_from_an_empty_array(way):
+    rows = torch.from_numpy(np.empty((0, 3), np.int64))
+    assert row_gather(rows)(torch.empty(0, dtype=torch.int64)).shape == (0, 3)
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.data())
 def test_rows_are_gathered_as_torch_would(num_rows, width, data):
     rows = torch.arange(num_rows * width).to(torch.uint8).view(num_rows, width)
