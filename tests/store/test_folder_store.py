@@ -77,14 +77,14 @@ def test_a_folder_without_images_is_named(inside):
         FolderStore("in")
 
 
-def test_images_that_lie_in_no_class_are_not_enough():
+def test_images_outside_a_class_are_not_enough():
     _touch("in/1.jpg")
     with pytest.raises(DataError, match="D110"):
         FolderStore("in")
 
 
 @pytest.mark.parametrize("data", [b"just text", b"", b"\xff\xd8 only the start of a jpeg"])
-def test_a_text_file_with_an_images_name_is_named(data):
+def test_a_text_file_named_like_an_image_is_reported(data):
     Path("in/a").mkdir(parents=True)
     Path("in/a/1.jpg").write_bytes(data)
     with pytest.raises(DataError, match=r"D106.*in/a/1\.jpg.*not a readable image"):

@@ -80,7 +80,7 @@ def test_a_random_file_is_not_a_store(size_bytes):
         _ = LMDBStore("x.lmdb").manifest
 
 
-def test_somebody_elses_lmdb_file_is_not_a_store():
+def test_an_lmdb_file_of_another_program_is_not_a_store():
     _put("x.lmdb", b"key", b"value")
     with pytest.raises(
         DataError, match=r"D103.*x\.lmdb.*not a Paceline store; pack it: paceline pack"

@@ -52,7 +52,7 @@ def _end(process):
 @pytest.mark.parametrize(
     "make", [lambda: write_store("x.h5", make_records(20)), lambda: write_directory("x", [7])]
 )
-def test_a_copy_reads_as_the_store_does_and_is_gone_after(memory, make):
+def test_a_copy_reads_like_the_store_and_is_removed(memory, make):
     staged = Staged(make())
     store = open_store(staged.path)
     assert staged.path.startswith(str(memory))
@@ -100,7 +100,7 @@ def test_a_store_packed_anew_is_copied_anew(memory):
     assert list(memory.iterdir()) == []
 
 
-def test_no_room_is_said_before_anything_is_copied(memory, monkeypatch):
+def test_too_little_room_is_reported_before_anything_is_copied(memory, monkeypatch):
     monkeypatch.setattr(stage, "_free_bytes", lambda: 1000)
     with pytest.raises(
         ResourceError,

@@ -110,7 +110,7 @@ def test_a_root_that_is_not_there_is_named():
         (lambda: PairsInput({"x": "in"}, "fail").manifest, "input"),
     ],
 )
-def test_where_there_are_only_links_the_error_says_how_to_follow_them(read, key):
+def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
     with pytest.raises(
         DataError,
         match=rf"D191.*in: .*and 3 symbolic links were skipped; .* under: {key}\.follow_links=ROOT",
@@ -119,7 +119,7 @@ def test_where_there_are_only_links_the_error_says_how_to_follow_them(read, key)
 
 
 @pytest.mark.usefixtures("linked")
-def test_where_no_link_stays_under_the_root_another_is_asked_for():
+def test_the_error_for_a_wrong_root_asks_for_another():
     Path("empty").mkdir()
     with pytest.raises(DataError, match=r"D191.*instead of data\.follow_links=empty"):
         FolderStore("in", "empty")
@@ -139,7 +139,7 @@ def test_every_reader_of_folders_follows_links_alike():
 
 
 @pytest.mark.usefixtures("linked")
-def test_what_the_error_advises_packs_the_links_and_what_is_skipped_is_said():
+def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
     words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
     done = paceline(*words)
     assert (done.code, "error[D191]" in done.err) == (3, True), done.err
