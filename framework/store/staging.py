@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import final
 
 from framework.errors import ResourceError
+from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
 from framework.system.stopping import at_end
 
@@ -150,13 +151,5 @@ def _copy(source: str, home: Path) -> None:
 
 def _free_bytes() -> int:
     """Return what ``/dev/shm`` and the machine have left: files there occupy memory."""
-    status = os.statvfs(MEMORY)
-    room = status.f_bavail * status.f_frsize
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            available = next(
-                int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable")
-            )
-    except (OSError, StopIteration):
-        return room
-    return min(room, available)
+    disk = os.statvfs(MEMORY)
+    return min(disk.f_bavail * disk.f_frsize, available_memory_bytes())
