@@ -49,21 +49,25 @@ def read_meta(path: str) -> Meta:
     is_long = len(head) >= META_BYTES
     if is_long and _uint32(head, LATER_MAGIC_AT) == META_MAGIC:
         version = _uint32(head, LATER_MAGIC_AT + 4)
-        raise _refusal(path, f"LMDB 1.0's data version {version}, this reads {DATA_VERSION}")
+        what = f"LMDB 1.0's data version {version}, this reads {DATA_VERSION}"
+        raise DataError(102, path, what, "pack it again")
     if not is_long or _uint32(head, 16) != META_MAGIC:
         fix = "give a file made by 'paceline pack output=lmdb'"
-        raise _refusal(path, "not an LMDB file", fix)
+        raise DataError(102, path, "not an LMDB file", fix)
     page_bytes = _uint32(head, 40)
     if page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:
-        raise _refusal(path, f"truncated: it has {size} bytes, not even two pages")
+        what = f"truncated: it has {size} bytes, not even two pages"
+        raise DataError(102, path, what, "pack it again")
     newest = max((0, page_bytes), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
     version = _uint32(head, newest + 20)
     if version != DATA_VERSION:
-        raise _refusal(path, f"LMDB's data version {version}, this reads {DATA_VERSION}")
+        what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
+        raise DataError(102, path, what, "pack it again")
     num_values, root, last_page = struct.unpack_from("<3Q", head, newest + 120)
     needed = (last_page + 1) * page_bytes
     if needed > size:
-        raise _refusal(path, f"truncated: expected {needed} bytes, have {size}")
+        what = f"truncated: expected {needed} bytes, have {size}"
+        raise DataError(102, path, what, "pack it again")
     return Meta(page_bytes, last_page + 1, root, num_values)
 
 
@@ -91,7 +95,7 @@ def value_table(
             raise ValueError(f"{len(numbers)} values in order, {meta.num_values} announced")
         return numbers, *_joined(places, meta)
     except (ValueError, IndexError) as error:
-        raise _refusal(path, f"its tree is damaged ({error})") from error
+        raise DataError(102, path, f"its tree is damaged ({error})", "pack it again") from error
 
 
 def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
@@ -113,15 +117,12 @@ def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
             places.append(leaf.places)
         return keys, *_joined(places, meta)
     except (ValueError, IndexError) as error:
-        raise _refusal(path, f"its tree cannot be read ({error})", "write it again") from error
+        what = f"its tree cannot be read ({error})"
+        raise DataError(102, path, what, "write it again") from error
 
 
 def _uint32(data: bytes, at: int) -> int:
     return struct.unpack_from("<I", data, at)[0]
-
-
-def _refusal(path: str, what: str, fix: str = "pack it again") -> DataError:
-    return DataError(102, path, what, fix)
 
 
 class _Leaf(NamedTuple):
