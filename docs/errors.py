@@ -82,7 +82,7 @@ def all_rows() -> dict[str, list[Row]]:
         every_call = list(calls(module, Scope(module)))
         for call, scope in every_call:
             letter = letters.get(class_of(call, scope))
-            if letter is None or len(call.args) != len(Row._fields):
+            if letter not in HEADINGS or len(call.args) != len(Row._fields):
                 continue
             callers = [other for other, _ in every_call if is_call_of(other, scope.functions)]
             for caller in callers or [None]:
