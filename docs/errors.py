@@ -118,7 +118,7 @@ def all_letters(modules: list[ast.Module]) -> dict[str, str]:
             bases = node.bases if isinstance(node, ast.ClassDef) else []
             known = [letters[ast.unparse(base)] for base in bases if ast.unparse(base) in letters]
             if known:
-                letters[node.name] = known[0]
+                letters.setdefault(node.name, known[0])
     return letters
 
 
