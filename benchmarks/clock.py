@@ -11,7 +11,6 @@ synchronized run's ``wait`` is compared with our ``idle``. On the CPU nothing ru
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from torch import nn
 from framework.contracts.loader import Clock
 from framework.contracts.span import IDLE, Span
 from framework.measure.clock import HostClock, NoClock, make_clock
+from framework.measure.statistics import median, quartiles
 from framework.train.trainer import Trainer
 
 BATCH, SIDE = 64, 16
@@ -107,7 +107,7 @@ def timed(iterator: Iterator[dict[str, Span]], device: torch.device) -> tuple[fl
 
 
 def spread(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
+    low, middle, high = quartiles(values)
     return f"{middle:.2f} (quartiles {low:.2f}, {high:.2f})"
 
 
@@ -130,9 +130,7 @@ def cost(device: torch.device, num_rounds: int, width: int) -> None:
         times = {name: round_with(name) for name in order}
         pairs.append((times["off"], times["on"]))
     for place, name in enumerate(("wall", "CPU")):
-        off_us, on_us = (
-            statistics.median(pair[which][place] for pair in pairs) for which in (0, 1)
-        )
+        off_us, on_us = (median(pair[which][place] for pair in pairs) for which in (0, 1))
         relative = [100 * (pair[1][place] - pair[0][place]) / pair[0][place] for pair in pairs]
         print(
             f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, difference {spread(relative)} %"

@@ -8,7 +8,6 @@ of the losses and of the right answers, read every 50 steps, since ours reports 
 """
 
 import argparse
-import statistics
 import time
 
 import torch
@@ -18,6 +17,7 @@ from framework.contracts.data import MicroBatch
 from framework.contracts.loader import Clock, LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
+from framework.measure.statistics import median
 from framework.objective.classify import Classify
 from framework.order import Order
 from framework.parallel.none import NoParallel
@@ -154,10 +154,10 @@ def main() -> None:
     differences = sorted(b - a for a, b in zip(hand, mine, strict=True))
     for name, values in (("hand-written loop", hand), ("paceline Trainer", mine)):
         print(
-            f"{name:18} {statistics.median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})"
+            f"{name:18} {median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})"
         )
     print(
-        f"difference         {statistics.median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
+        f"difference         {median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
     )
     same = all(
         torch.equal(a, b) for a, b in zip(theirs[0].parameters(), ours[0].parameters(), strict=True)

@@ -5,11 +5,11 @@ validation. One Probe holds one Assembly; make a new one for another configurati
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, final
 
 import torch
@@ -21,7 +21,7 @@ from framework.contracts.loader import Loader, LoaderStats
 from framework.data.source import StoreSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
-from framework.measure.spread import spread_share
+from framework.measure.statistics import spread_share
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
@@ -47,7 +47,7 @@ class Rate:
         """The mean of all windows, which are of equal time: within an epoch records come in a burst, then in none while the next one begins,
         and the median window would tell of the burst alone.
         """
-        return statistics.fmean(self.windows)
+        return fmean(self.windows)
 
     @property
     def spread(self) -> float:

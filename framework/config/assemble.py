@@ -32,7 +32,7 @@ from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, device_key, keyed_draws
-from framework.parallel.warm_up_ddp import settle
+from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.system.malloc import keep_freed_memory
 from framework.system.rng import kept_generators, seed_generators
 from framework.system.user_code import raise_if_user_error
@@ -279,7 +279,9 @@ class Assembly:
         precision: Precision = self.build("precision", device=self.device)
         # virtual ranks have no engine that arranges anything
         if self.parallel.world_size > 1 and self.train_source.order.virtual_ranks is None:
-            settle(model, objective, precision, self._augmented(self._of_rank(sample)), self.device)
+            warm_up_ddp(
+                model, objective, precision, self._augmented(self._of_rank(sample)), self.device
+            )
         decay = self.config["ema_decay"]
         trainer = Trainer(
             _plan(self.config),

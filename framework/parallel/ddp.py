@@ -9,14 +9,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.errors import ConfigError
-from framework.parallel.gather_state import Whole
+from framework.parallel.gather_state import UnshardedState
 from framework.parallel.group import RankGroup
 
 COMPRESS = ("none", "bf16")
 
 
 @final
-class DistributedParallel(Whole, RankGroup):
+class DistributedParallel(UnshardedState, RankGroup):
     """One replica per rank. Gradients are averaged over ranks, in buckets, while backward still runs.
 
     ``sync_batch_norm``: batch statistics over all ranks, without which results depend on their number. ``bucket_mb``: gradients exchanged at once.

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from framework.parallel.gather_state import Whole
+from framework.parallel.gather_state import UnshardedState
 
 _NOTHING = nullcontext()
 
@@ -37,7 +37,7 @@ def _in_autocast(replica: nn.Module, dtype: torch.dtype | None) -> Any:
 
 
 @final
-class DataParallel(Whole):
+class DataParallel(UnshardedState):
     """All GPUs of this machine; with fewer than two, one replica and a note."""
 
     rank = 0

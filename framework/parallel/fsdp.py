@@ -70,10 +70,10 @@ class ShardedParallel(RankGroup):
             model.set_requires_gradient_sync(last)
         return _NOTHING
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         return _each(state)
 
-    def parted(
+    def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         weights = model.state_dict()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class Whole:
+class UnshardedState:
     """Nothing is sharded."""
 
     device: torch.device
@@ -15,10 +15,10 @@ class Whole:
     def home(self) -> torch.device:
         return self.device
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         return state
 
-    def parted(
+    def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         return state

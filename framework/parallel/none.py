@@ -6,13 +6,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from framework.parallel.gather_state import Whole
+from framework.parallel.gather_state import UnshardedState
 
 _NOTHING = nullcontext()
 
 
 @final
-class NoParallel(Whole):
+class NoParallel(UnshardedState):
     """The model as it is."""
 
     rank = 0

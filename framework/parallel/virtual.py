@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from framework.errors import ConfigError
-from framework.parallel.gather_state import Whole
+from framework.parallel.gather_state import UnshardedState
 from framework.parallel.group import RankGroup
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.system.rng import seed_generators
@@ -54,7 +54,7 @@ def pairwise_sum(values: Iterable[Tensor]) -> Tensor:
 
 
 @final
-class VirtualParallel(Whole, RankGroup):
+class VirtualParallel(UnshardedState, RankGroup):
     """Each of ``num_processes`` computes its share of ``virtual_ranks`` parts of every batch, one after the other: a part sees its own records only in batch norm
     and draws its own random numbers, as a rank of ddp would. Gradients, and what batch norm keeps, are averaged over the parts, pairwise, after the last one.
 

@@ -9,7 +9,7 @@ from framework.contracts.training import Objective
 from framework.system.rng import generator_state, set_generator_state
 
 
-def settle(
+def warm_up_ddp(
     model: nn.Module, objective: Objective, precision: Precision, batch: Batch, device: torch.device
 ) -> None:
     """One pass that changes nothing. DDP arranges its buckets anew after the first pass it sees, by when gradients arrive, and three ranks'

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import final
 
 from framework.errors import ResourceError
+from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
 from framework.system.stopping import at_end
 
@@ -158,14 +159,6 @@ def _copy(source: str, home: Path) -> None:
 
 
 def _free_bytes() -> int:
-    """What ``/dev/shm`` may take and the machine has: its files are memory."""
-    found = os.statvfs(MEMORY)
-    room = found.f_bavail * found.f_frsize
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            available = next(
-                int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable")
-            )
-    except (OSError, StopIteration):
-        return room
-    return min(room, available)
+    """Return what ``/dev/shm`` can take and the machine has, since its files are memory."""
+    disk = os.statvfs(MEMORY)
+    return min(disk.f_bavail * disk.f_frsize, available_memory_bytes())

@@ -274,7 +274,7 @@ class Trainer:
         if not all_finite(self.stepper.model, self.stepper.infinite):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
-        kept = self.parallel.whole(self.stepper.weights()) if weights else None
+        kept = self.parallel.gather_state(self.stepper.weights()) if weights else None
         if self.parallel.rank == 0:
             for sink in self.sinks:
                 sink.flush()
@@ -286,7 +286,7 @@ class Trainer:
         if self.plan.skip_bad:
             self._tally.drop_bad()
         return {
-            **self.parallel.whole(self.stepper.state_dict()),
+            **self.parallel.gather_state(self.stepper.state_dict()),
             "progress": asdict(self.progress),
             "order": self.train.identity,
             "best": self.best,
@@ -298,7 +298,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken. On another number of ranks, each draws from another's generators."""
         self.stepper.load_state_dict(
-            self.parallel.parted(state, self.stepper.model, self.stepper.optimizer)
+            self.parallel.shard_state(state, self.stepper.model, self.stepper.optimizer)
         )
         self.progress = Progress(**state["progress"])
         self.best, self.val_means = dict(state["best"]), dict(state["val"])

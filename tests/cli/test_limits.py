@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.arguments import check_words
-from framework.cli.yaml_limits import MOST_BYTES, MOST_NODES, check_yaml
-from framework.errors import ConfigError
+from framework.cli.yaml_limits import MOST_NODES
 from tests.faults.forked import is_one_line, paceline
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -119,57 +117,6 @@ def test_a_choice_does_not_lead_out_of_its_folders():
         assert done.code == 2
         assert "Traceback" not in done.err
         assert done.err.count("error[C") == 1
-
-
-@pytest.mark.parametrize(
-    "text", ["a: 1", "a: [1, {b: c}]", "", "a: &x {b: 1}\nc: [*x, *x]", "a: !!str 1", "<<: {a: 1}"]
-)
-def test_plain_files_are_counted(text):
-    Path("x.yaml").write_text(text)
-    assert check_yaml("x.yaml") < 20
-
-
-@pytest.mark.parametrize("count", [100, 5000])
-def test_values_are_counted_with_aliases_followed(count):
-    Path("x.yaml").write_text(f"a: &a [{', '.join(['1'] * count)}]\nb: *a\n")
-    if count == 100:
-        assert check_yaml("x.yaml") == 2 * (count + 1) + 3
-    else:
-        with pytest.raises(ConfigError, match=r"C114.*10,000 values"):
-            check_yaml("x.yaml")
-
-
-def test_what_is_just_small_enough_is_read():
-    Path("x.yaml").write_bytes(b"#" * MOST_BYTES)
-    assert check_yaml("x.yaml") == 0
-    Path("x.yaml").write_bytes(b"#" * (MOST_BYTES + 1))
-    with pytest.raises(ConfigError, match="C114"):
-        check_yaml("x.yaml")
-
-
-WORDS = {
-    "long": "source=" + "x" * 100_000,
-    "list": "source=[" + "1," * 20_000 + "1]",
-    "deep": "source=" + "[" * 500 + "]" * 500,
-    "blocks": "source=" + "{a:" * 500 + "1" + "}" * 500,
-    "calls": "source=" + "a(" * 900,
-    "dots": "+" + "a." * 5000 + "a=1",
-    "references": "source='" + "${" * 3000 + "'",
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-@pytest.mark.parametrize("command", ["train", "pack", "bench"])
-def test_a_word_that_nobody_types_is_refused_at_once(name, command):
-    assert is_one_line(paceline(command, WORDS[name], limit_s=5), "C128", 2)
-
-
-def test_thousands_of_overrides_are_refused_but_not_of_files():
-    with pytest.raises(ConfigError, match=r"C128.*5000 words"):
-        check_words([f"+a{number}=1" for number in range(5000)])
-    check_words([f"x{number}.h5" for number in range(5000)])
-    Path("a=[[").touch()
-    check_words(["a=[["])
 
 
 def test_hydras_way_to_rerun_a_pickle_is_no_option_of_ours():

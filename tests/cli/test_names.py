@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framework.cli.arguments import literal
-from framework.cli.hydra_app import slug
 from framework.commands.tune.recipe_writer import check_name
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
@@ -53,35 +51,11 @@ def test_a_folder_may_have_any_name(name, tmp_path):
     assert (tmp_path / name / "y.h5").exists()
 
 
-def test_what_hydra_can_read_and_lists_are_left_as_they_are():
-    words = [
-        "epochs=3",
-        "-m",
-        "--config-dir=ä",
-        "a=[ü",
-        "a={ü",
-        "a='ü'",
-        "optim.lr=choice(1,2)",
-        "optim.lr=choice(1,",
-        "a=b=c",
-    ]
-    words += ["a=$x", "resume=ä"]
-    assert [literal(word) for word in words] == words
-    assert literal("a=ä") == 'a="ä"'
-
-
 @pytest.mark.parametrize("name", ["", *OUT], ids=lambda name: ascii(name)[:20])
 def test_no_recipe_is_tuned_under_a_name_that_leads_out(name):
     with pytest.raises(ConfigError, match="C197") as caught:
         check_name(name, ["digits"])
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", OUT, ids=lambda name: ascii(name)[:20])
-def test_the_directory_of_a_job_stays_in_its_sweep(name):
-    folder = f"0-{slug(f'source={name}')}"
-    assert os.path.basename(os.path.normpath(folder)) == folder
-    os.mkdir(folder)
 
 
 @pytest.mark.parametrize("name", ["", *OUT], ids=lambda name: ascii(name)[:20])
@@ -95,25 +69,3 @@ def test_a_class_becomes_a_folder_inside_the_folder_or_is_refused(name):
     assert set(os.listdir("box")) <= {"out"}
     assert os.listdir(".") == ["box"]
     assert all(path.parent == Path("box/out") for path in Path("box/out").glob("*"))
-
-
-@pytest.mark.parametrize(
-    ("path", "below"),
-    [
-        ("mine/${now:%Y-%m-%d}/x", True),
-        ("runs", True),
-        ("outputs/${stamp:}", True),
-        ("/tmp/x", False),
-        ("a/../../b", False),
-        ("${oc.env:HOME}/x", False),
-        ("${dataset}", False),
-        ("x${now:../..}", False),
-    ],
-)
-def test_a_file_may_send_a_run_below_this_directory_only(path, below):
-    Path("recipes").mkdir()
-    Path("recipes/mine.yaml").write_text(
-        f"# @package _global_\ndefaults: [digits]\nmax_steps: 1\nhydra: {{run: {{dir: '{path}'}}}}\n"
-    )
-    done = paceline("train", "--config-dir", ".", "recipes=mine", "data=synthetic")
-    assert ("error[C125]: hydra.run.dir: " in done.err) == (not below), done.err

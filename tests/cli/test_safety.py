@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.outcome import outcome_of
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.commands.train.test_train import LIMIT_S, start
 from tests.faults.forked import wait_for
@@ -185,18 +184,6 @@ def test_a_killed_worker_is_said_soon_with_every_loader(loader):
     assert len(losses(Path("run"))) > 20
 
 
-def test_a_lost_worker_is_known_under_another_error_too(tmp_path):
-    def broken():
-        try:
-            raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed.")
-        except RuntimeError:
-            raise KeyError("sum")  # noqa: B904  # as a library may that was interrupted by it
-
-    outcome = outcome_of(broken, tmp_path, show_traceback=False)
-    assert outcome.code == 5
-    assert outcome.reason.startswith("error[R102]: workers: a worker process was lost")
-
-
 COUNTS = [
     "parallel.num_processes=0",
     "loader.depth=0",
@@ -215,12 +202,3 @@ def test_a_count_that_cannot_be_is_said(word):
 @pytest.mark.parametrize("word", ["ema_decay=2.0", "clip_norm=0"])
 def test_a_value_that_learns_nothing_is_said(word):
     assert is_one_error_line(paceline("train", word), "C101")
-
-
-def test_an_error_that_is_its_own_context_is_told_all_the_same(tmp_path):
-    def action():
-        first, second = ValueError("first"), ValueError("second")
-        first.__context__, second.__context__ = second, first
-        raise first
-
-    assert "ValueError: first" in outcome_of(action, tmp_path, show_traceback=False).reason

@@ -10,7 +10,7 @@ from framework.augment.color_jitter import ColorJitter
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.cutmix import CutMix
-from framework.augment.flip import FlipTransform
+from framework.augment.flip import Flip
 from framework.augment.kornia import Kornia
 from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
@@ -25,7 +25,7 @@ from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.transform.albumentations import Albumentations
 from framework.transform.center_crop import CenterCrop
-from framework.transform.flip import FlipTransform as HostFlip
+from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
 from framework.transform.opencv import OpenCVTransform
@@ -59,7 +59,7 @@ SCALING = [
 ]
 PLACING = [
     NoTransform(),
-    HostFlip(0.5, 0.5),
+    FlipTransform(0.5, 0.5),
     RandomCrop([6, 5], 0.5, 0.5),
     FunctionTransform(_same, RandomCrop([6, 5], 0.5, 0.5), False),
     OpenCVTransform(3, 0.5),
@@ -172,12 +172,10 @@ def test_workers_do_not_change_a_map(make, transform):
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),
     CropFlip(["image", "mask"], 3, 0.5, None, None),
-    FlipTransform("image", 0.5, 0.5),
+    Flip("image", 0.5, 0.5),
     CutMix("image", "mask", None, 1.0, 1.0),
     CutMix("image", "label", 3, 1.0, 1.0),
-    Compose(
-        {"flip": FlipTransform("image", 0.5, 0.5), "crop": CropFlip("image", 2, 0.5, None, None)}
-    ),
+    Compose({"flip": Flip("image", 0.5, 0.5), "crop": CropFlip("image", 2, 0.5, None, None)}),
 ]
 COLORING = [
     NoAugment(),
@@ -252,9 +250,7 @@ def test_an_augment_draws_the_same_with_and_without_a_map(augment):
         Normalize(["image", "mask"], [0.5], [0.5]),
         ColorJitter(["image", "mask"], 0.4, 0.4, 0.0, 0.0),
         RandomErasing("mask", 1.0, [0.1, 0.3], [0.5, 2.0], [0.0]),
-        Compose(
-            {"flip": FlipTransform("image", 0.5, 0.5), "normalize": Normalize("mask", [0.5], [0.5])}
-        ),
+        Compose({"flip": Flip("image", 0.5, 0.5), "normalize": Normalize("mask", [0.5], [0.5])}),
         Mixup("image", "label", 3, 0.3, 0.8),
     ],
     **named,

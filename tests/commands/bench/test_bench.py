@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.sweep import axes_of
 from framework.commands.bench.bench import main, taken, two_sides
 from framework.errors import ConfigError
 from framework.system.stopping import children_of, command_of
@@ -196,36 +195,6 @@ def test_the_commands_own_keys_are_taken_from_the_words():
     )
     assert (own.what, own.repeats, own.seconds, own.output) == ("loader", 3, 0.5, "a b.jsonl")
     assert rest == ["data=hdf5,lmdb", "seed=1,2"]
-
-
-def test_sweeps_are_hydras_own():
-    axes, fixed = axes_of(
-        [
-            "loader=plain,stream",
-            "workers.num=range(0,3)",
-            "+x=choice(a,b)",
-            "data=glob(hd*)",
-            "epochs=3",
-            "optim.lr='a,b'",
-        ]
-    )
-    assert axes == {
-        "loader": ["plain", "stream"],
-        "workers.num": ["0", "1", "2"],
-        "+x": ["a", "b"],
-        "data": ["hdf5"],
-    }
-    assert fixed == ["epochs=3", "optim.lr='a,b'"]
-
-
-def test_a_recipes_own_sweep_is_swept_unless_the_command_line_says_otherwise():
-    axes, fixed = axes_of(["recipes=sweep_combinations", "data=hdf5", "loader=plain,stream"])
-    assert axes == {
-        "parallel": ["none", "dp", "ddp"],
-        "precision": ["fp32", "amp"],
-        "loader": ["plain", "stream"],
-    }
-    assert fixed == ["recipes=sweep_combinations", "data=hdf5"]
 
 
 @pytest.mark.parametrize(

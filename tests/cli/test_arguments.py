@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from framework.cli.arguments import (
+    check_words,
+    literal,
+    option,
+    plain_words,
+    quoted,
+    without_options,
+)
+from framework.errors import ConfigError
+from tests.faults.forked import is_one_line, paceline
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(["--name", "x"], "x"), (["--name=x=y"], "x=y"), (["-n", "x"], "x"), (["--name"], None)],
+)
+def test_an_option_has_the_value_behind_it(words, value):
+    assert option(words, "--name", "-n") == value
+
+
+@pytest.mark.parametrize("value", ["", "a", 'a"b', "a\\b", 'a\\"b', "a\\", "{[(,$", "Größe (1)"])
+def test_a_quoted_value_is_read_literally(value):
+    parsed = OverridesParser.create().parse_override(f"key={quoted(value)}")
+    assert str(parsed.value()) == value
+
+
+def test_plain_words_are_neither_options_nor_overrides_but_may_be_files():
+    Path("a=b.h5").touch()
+    words = ["x.h5", "--explain", "optim", "-m", "epochs=3", "a=b.h5"]
+    assert plain_words(words) == ["x.h5", "a=b.h5"]
+    assert without_options(words) == ["x.h5", "epochs=3", "a=b.h5"]
+
+
+def test_what_hydra_can_read_and_lists_are_left_as_they_are():
+    words = [
+        "epochs=3",
+        "-m",
+        "--config-dir=ä",
+        "a=[ü",
+        "a={ü",
+        "a='ü'",
+        "optim.lr=choice(1,2)",
+        "optim.lr=choice(1,",
+        "a=b=c",
+    ]
+    words += ["a=$x", "resume=ä"]
+    assert [literal(word) for word in words] == words
+    assert literal("a=ä") == 'a="ä"'
+
+
+WORDS = {
+    "long": "source=" + "x" * 100_000,
+    "list": "source=[" + "1," * 20_000 + "1]",
+    "deep": "source=" + "[" * 500 + "]" * 500,
+    "blocks": "source=" + "{a:" * 500 + "1" + "}" * 500,
+    "calls": "source=" + "a(" * 900,
+    "dots": "+" + "a." * 5000 + "a=1",
+    "references": "source='" + "${" * 3000 + "'",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("command", ["train", "pack", "bench"])
+def test_a_word_that_nobody_types_is_refused_at_once(name, command):
+    assert is_one_line(paceline(command, WORDS[name], limit_s=5), "C128", 2)
+
+
+def test_thousands_of_overrides_are_refused_but_not_of_files():
+    with pytest.raises(ConfigError, match=r"C128.*5000 words"):
+        check_words([f"+a{number}=1" for number in range(5000)])
+    check_words([f"x{number}.h5" for number in range(5000)])
+    Path("a=[[").touch()
+    check_words(["a=[["])

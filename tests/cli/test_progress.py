@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from framework.cli.progress import (
+    TYPES,
+    default_options,
+    for_output,
+    packing_of,
+    preparation_of,
+    progress_bar,
+    show_packing,
+)
+from framework.errors import ConfigError
+from framework.input.arrays import ArraysInput
+from framework.pack.engine.packing import PackProgress
+from framework.store.folder_store import FolderWriter
+from framework.store.hdf5_store import HDF5Writer
+
+
+def packing(path="x.h5", writer=HDF5Writer):
+    np.savez("x.npz", image=np.zeros((4, 1, 2, 2), np.uint8), label=np.arange(4) % 2)
+    return packing_of(ArraysInput("x.npz", None), default_options(), writer, path)
+
+
+def test_every_key_of_pack_has_a_type():
+    assert set(default_options()) == set(TYPES)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"qualty": 3}, "C102]: pack.qualty = 3: no such key (did you mean 'pack.quality'?)"),
+        ({"quality": "high"}, "C101]: pack.quality = high: not a value it can have; give int"),
+        ({"parts": True}, "C101]: pack.parts = True: not a value it can have; give int"),
+        ({"size": ["a", 2]}, "give [height, width]"),
+    ],
+)
+def test_a_key_of_pack_that_cannot_be_is_named(change, words):
+    with pytest.raises(ConfigError) as caught:
+        preparation_of({**default_options(), **change})
+    assert words in str(caught.value)
+
+
+def test_a_folder_is_packed_through_hdf5():
+    through = for_output(packing("x", FolderWriter), "framework.store.folder_store.FolderWriter")
+    assert (through.suffix, through.make_part) == (".h5", HDF5Writer)
+    alone = for_output(packing(), "framework.store.hdf5_store.HDF5Writer")
+    assert (alone.suffix, alone.make_part) == (".h5", None)
+
+
+def test_the_last_lines_say_what_was_made(capsys):
+    show_packing(packing(), 0)
+    *_, labels, last = capsys.readouterr().err.splitlines()
+    assert labels == "labels: numbers as they are, 0 to 1"
+    assert last.startswith("packed 4 records into x.h5: ")
+
+
+def test_progress_draws_nothing_without_a_terminal(capsys):
+    with progress_bar("x.h5") as (_, tell):
+        tell(PackProgress("packing", 1, 4, 10, 100, 0))
+    assert capsys.readouterr() == ("", "")

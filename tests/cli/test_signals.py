@@ -1,0 +1,57 @@
+import os
+import signal
+import sys
+
+import pytest
+
+from framework.cli.signals import StopSignals, end_again, reader_has_gone
+from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
+from framework.system.stopping import NUMBERS
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_first_signal_only_asks_the_run_to_stop(number):
+    with StopSignals(of_rank=False) as signals:
+        assert not signals.stopped()
+        signal.raise_signal(number)
+        assert signals.stopped()
+    code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_PREEMPTED
+    assert signals.exit_code == code
+
+
+def test_a_signal_twice_within_a_second_is_one_signal():
+    with StopSignals(of_rank=False) as signals:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert signals.stopped()
+
+
+def test_a_rank_takes_signals_after_its_first_step_and_ignores_them_at_its_end():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals(of_rank=True) as signals:
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert not signals.stopped()
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.stopped()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_a_signal_of_a_job_is_answered_by_the_handlers_before_it():
+    noted = []
+    signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    with StopSignals(of_rank=False):
+        signal.raise_signal(signal.SIGTERM)
+        assert noted == []
+    end_again()
+    assert noted == [signal.SIGTERM]
+    end_again()
+    assert noted == [signal.SIGTERM]
+
+
+def test_after_the_reader_has_gone_output_goes_nowhere(monkeypatch, tmp_path):
+    kept = (tmp_path / "out").open("w+")
+    with kept:
+        monkeypatch.setattr(sys, "stdout", kept)
+        assert reader_has_gone() == EXIT_PIPE
+        os.write(kept.fileno(), b"nobody reads this")
+    assert (tmp_path / "out").read_text() == ""
