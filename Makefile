@@ -28,9 +28,10 @@ check: $(READY)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-format: $(READY)  ## format the code
+format: $(READY)  ## format the code, and list its errors in docs/errors.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/errors.py
 
 docs: $(READY)  ## build the documentation into site/; a broken link fails
 	$(BIN)/python -m mkdocs build -q --strict $(ARGS)

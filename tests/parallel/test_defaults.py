@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from framework.parallel.gather_state import UnshardedState
+from framework.parallel.defaults import UnshardedState
 
 
 def test_states_stay_what_they_are():
