@@ -206,9 +206,8 @@ class _Step:
         faults = [f"changes {name}" for name, now, before in versions if now != before]
         now = {name: (own.shape, own.dtype) for name, own in self._model.named_buffers()}
         before = {name: (own.shape, own.dtype) for name, own in self._start.items()}
-        for name in {**before, **now}:
-            if before.get(name) != now.get(name):
-                faults.append(f"adds, removes or reshapes {name}")
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        faults += [f"adds, removes or reshapes {name}" for name in changed]
         if faults:
             what = f"forward {faults[0]}, which parts of a batch cannot share"
             fix = (
