@@ -62,7 +62,10 @@ def launch(
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
-    options = {"shutdown_timeout": SAVE_S, "logs_specs": DefaultLogsSpecs(log_dir=os.devnull)}
+    options: dict[str, Any] = {
+        "shutdown_timeout": SAVE_S,
+        "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
+    }
     known = LaunchConfig.__dataclass_fields__  # of this version of torch
     config = LaunchConfig(
         nproc_per_node=num_processes,
