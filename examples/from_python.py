@@ -29,17 +29,19 @@ def loader(split: str) -> pace.PrefetchLoader:
 torch.manual_seed(0)
 model = DigitsCNN(in_channels=1, num_classes=10, width=32)
 trainer = pace.Trainer(
-    pace.TrainPlan(epochs=6),
-    model=model,
-    objective=pace.Classify("image", "label", label_smoothing=0.0),
-    optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True),
-    schedule=pace.OneCycle(peak=0.3, start=0.1),
-    train=loader("train"),
-    val=loader("val"),
-    parallel=pace.NoParallel(device=cpu),
-    precision=pace.FP32(tf32=True, device=cpu),
-    clock=clocks["train"],
-    val_clock=clocks["val"],
+    pace.Parts(
+        plan=pace.TrainPlan(epochs=6),
+        model=model,
+        objective=pace.Classify("image", "label", label_smoothing=0.0),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True),
+        schedule=pace.OneCycle(peak=0.3, start=0.1),
+        train=loader("train"),
+        val=loader("val"),
+        parallel=pace.NoParallel(device=cpu),
+        precision=pace.FP32(tf32=True, device=cpu),
+        clock=clocks["train"],
+        val_clock=clocks["val"],
+    )
 )
 for means in trainer.epochs():  # to stop early, stop iterating
     print({name: round(value, 4) for name, value in means.items()})

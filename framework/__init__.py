@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of _HOMES
     from framework.store.lmdb_store import LMDBWriter as LMDBWriter
     from framework.store.open_store import open_store as open_store
     from framework.train.metrics import TrainPlan as TrainPlan
+    from framework.train.parts import Parts as Parts
     from framework.train.trainer import Trainer as Trainer
     from framework.transform.center_crop import CenterCrop as CenterCrop
     from framework.transform.none import NoTransform as NoTransform
@@ -107,6 +108,7 @@ _HOMES = {
     "LMDBWriter": "framework.store.lmdb_store",
     "open_store": "framework.store.open_store",
     "TrainPlan": "framework.train.metrics",
+    "Parts": "framework.train.parts",
     "Trainer": "framework.train.trainer",
     "CenterCrop": "framework.transform.center_crop",
     "NoTransform": "framework.transform.none",

@@ -164,6 +164,11 @@ class Source(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step with its batches cannot be captured as a CUDA graph; None if it can."""
+        ...
+
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         """Yield the steps of an epoch from ``start`` on.
 

@@ -29,6 +29,11 @@ class Parallel(Protocol):
         """The device on which the model is built and tried before ``wrap``."""
         ...
 
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step cannot be captured as a CUDA graph; None if it can."""
+        ...
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model, replicated or sharded. The given model is on ``home``."""
         ...

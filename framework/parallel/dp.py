@@ -40,6 +40,8 @@ def _in_autocast(replica: nn.Module, dtype: torch.dtype | None) -> Any:
 class DataParallel(SingleProcess):
     """All GPUs of this machine; with fewer than two, one replica and a note."""
 
+    graph_refusal = "a step of several replicas is not captured"
+
     def __init__(self, *, device: torch.device) -> None:
         self.device = device
         self.num_replicas = torch.cuda.device_count() if device.type == "cuda" else 1

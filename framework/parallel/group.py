@@ -40,6 +40,8 @@ class RankGroup:
 
     """
 
+    graph_refusal = "a step of several replicas is not captured"
+
     def __init__(
         self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device
     ) -> None:

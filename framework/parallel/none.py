@@ -12,6 +12,7 @@ from framework.parallel.defaults import SingleProcess
 class NoParallel(SingleProcess):
     """The model as it is."""
 
+    graph_refusal = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, *, device: torch.device) -> None:

@@ -129,7 +129,8 @@ def test_the_state_comes_back_as_it_was_saved(tmp_path):
     }
     assert (state["best"], state["val"], state["learned"]) == (trainer.best, trainer.val_means, {})
     assert all(
-        torch.equal(state["model"][key], value) for key, value in trainer.model.state_dict().items()
+        torch.equal(state["model"][key], value)
+        for key, value in trainer.parts.model.state_dict().items()
     )
 
 
