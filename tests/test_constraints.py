@@ -22,6 +22,7 @@ TOGETHER = {
             "dali",
             "dev",
             "digits",
+            "docs",
             "kornia",
             "nvml",
             "report",
