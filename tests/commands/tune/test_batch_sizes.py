@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.tune.batch_sizes import Sizes, SpeedCurve, Trial
+from framework.commands.tune.batch_sizes import BatchSizeSearch, SpeedCurve, Trial
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
         return Trial(size, (size / step_s,) * 4, step_s, size * 1000)
 
     def search(self, most: int = 100_000, step: int = 1, budget_s: float = 60.0) -> SpeedCurve:
-        sizes = Sizes(self.attempt, most, step, budget_s, self.clock)
+        sizes = BatchSizeSearch(self.attempt, most, step, budget_s, self.clock)
         for _ in sizes.run():
             pass
         return sizes.curve
@@ -92,7 +92,7 @@ def test_rates_are_measured_again_the_largest_first():
 
 def test_a_size_that_fits_no_more_is_taken_out():
     machine = Machine(100)
-    sizes = Sizes(machine.attempt, 1000, 1, 60.0, machine.clock)
+    sizes = BatchSizeSearch(machine.attempt, 1000, 1, 60.0, machine.clock)
     for trial in sizes.run():
         if trial.batch_size == 100:
             machine.fits = 90

@@ -9,8 +9,8 @@ from framework.errors import ResourceError
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
-SMALL = candidates(DEFAULT, CandidateFacts(2, False, True, ("thread", "process"), 2, 10), LOADERS)
-LARGE = candidates(DEFAULT, CandidateFacts(16, True, True, ("thread", "process"), 16, 10), LOADERS)
+SMALL = candidates(DEFAULT, CandidateFacts(2, False, True, ("thread", "process"), 2), LOADERS)
+LARGE = candidates(DEFAULT, CandidateFacts(16, True, True, ("thread", "process"), 16), LOADERS)
 
 
 class Machine:

@@ -8,7 +8,7 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.tune import memory_guard as module
 from framework.commands.tune.batch_sizes import Trial
-from framework.commands.tune.memory_guard import Guarded, raised
+from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
 from framework.errors import DataError
 
 NOBODY = Grant(typed=False, exported="")
@@ -17,7 +17,7 @@ LARGE = ["data=synthetic", "data.source.num_records=400000", "device=cpu"]
 
 @pytest.fixture
 def guarded():
-    made = Guarded(composed(LARGE, NOBODY)[0], (), 400 << 20)
+    made = TrialProcess(composed(LARGE, NOBODY)[0], (), 400 << 20)
     yield made
     made.close()
 
@@ -53,11 +53,11 @@ def test_a_process_that_is_killed_steps_that_take_too_long_and_low_memory_are_re
 def test_what_cannot_even_begin_is_raised_as_a_run_would():
     config = composed(["data.train=nowhere.h5", "prepare=null"], NOBODY)[0]
     with pytest.raises(DataError, match="nowhere"):
-        Guarded(config, ())
+        TrialProcess(config, ())
 
 
 def test_the_smallest_size_that_does_not_run_is_one_line():
     assert "batch_size = 8: no memory; free memory" in str(
-        raised(Trial(8, why="no memory", memory=True))
+        smallest_fails(Trial(8, why="no memory", memory=True))
     )
-    assert "see that 'paceline train' runs" in str(raised(Trial(8, why="ValueError: x")))
+    assert "see that 'paceline train' runs" in str(smallest_fails(Trial(8, why="ValueError: x")))
