@@ -61,8 +61,8 @@ def test_no_more_workers_than_twice_the_cores():
 
 def test_stream_is_tried_with_cuda_only_or_where_it_was_chosen():
     cuda = CandidateFacts(2, True, True, ("thread", "process"), 2)
-    assert not [one for one in candidates(DEFAULT, DECODED, LOADERS) if one.loader == "stream"]
-    assert [one for one in candidates(DEFAULT, cuda, LOADERS) if one.loader == "stream"]
+    assert not [each for each in candidates(DEFAULT, DECODED, LOADERS) if each.loader == "stream"]
+    assert [each for each in candidates(DEFAULT, cuda, LOADERS) if each.loader == "stream"]
     chosen = Candidate(2, "thread", "stream", 2)
     assert candidates(chosen, DECODED, LOADERS)[0] == chosen
 
@@ -80,17 +80,17 @@ def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
         Candidate(1, "thread", "plain", 0),
         Candidate(1, "process", "plain", 0),
     ]
-    places = [preference(one, order[0]) for one in order]
+    places = [preference(each, order[0]) for each in order]
     assert places == sorted(places)
     assert len(set(places)) == len(order)
 
 
 def test_a_loader_without_depth_has_no_depths():
     assert with_depths(Candidate(2, "thread", "plain", 0)) == []
-    assert [one.depth for one in with_depths(DEFAULT)] == [1, 4, 8]
+    assert [each.depth for one in with_depths(DEFAULT)] == [1, 4, 8]
 
 
-def test_a_candidate_is_a_configuration_that_train_takes():
+def test_a_candidate_makes_a_valid_configuration():
     config = config_of("workers.kind=process", "workers.start_method=spawn")
     for candidate in candidates(DEFAULT, DECODED, {"prefetch": config["loader"]}):
         made = applied(config, candidate, {"prefetch": config["loader"]})
@@ -114,7 +114,7 @@ def test_a_candidate_reads_like_words():
     assert Candidate(0, "thread", "plain", 0).words == ("workers.num=0", "loader=plain")
 
 
-def test_what_is_gathered_what_is_decoded_and_what_is_not_read_at_all():
+def test_facts_depend_on_how_the_source_reads():
     store = write_store("a.h5", make_records(9))
     gathered = facts(f"data.train={store}", "batch_size=4")
     assert (gathered.decodes, gathered.kinds, gathered.num_workers) == (False, ("thread",), 0)
@@ -133,7 +133,7 @@ def test_dali_works_in_threads_and_always_has_one():
     assert 0 not in worker_counts(result)
 
 
-def test_the_present_settings_are_told_with_null_resolved():
+def test_the_present_settings_have_null_resolved():
     config = config_of("loader.depth=4")
     assert present(config, DECODED, "prefetch") == Candidate(2, "thread", "prefetch", 4)
     assert present(config_of("workers.kind=process"), GATHERED, "prefetch") == Candidate(

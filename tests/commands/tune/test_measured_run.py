@@ -16,7 +16,7 @@ def config():
 
 
 @pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
-def test_a_visit_has_a_rate_however_slow_steps_are(config, batch_size, seconds):
+def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
     measured = visit({**config, "batch_size": batch_size}, (), 0, seconds, 0.0)
     assert measured.rate > 0
     assert measured.step_s > 0

@@ -90,7 +90,7 @@ def test_a_recipe_is_not_overwritten_unless_asked_nor_made_of_itself():
     with pytest.raises(ConfigError, match=r"C197.*force=true"):
         recipe_path(parse([]))
     assert recipe_path(parse(["force=true"])).name == "digits.yaml"
-    with pytest.raises(ConfigError, match=r"C197.*of itself"):
+    with pytest.raises(ConfigError, match=r"C197.*itself"):
         recipe_path(parse(["recipes=tuned/digits", "force=true"]))
 
 
