@@ -87,7 +87,7 @@ def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
 
 def test_a_loader_without_depth_has_no_depths():
     assert with_depths(Candidate(2, "thread", "plain", 0)) == []
-    assert [each.depth for one in with_depths(DEFAULT)] == [1, 4, 8]
+    assert [each.depth for each in with_depths(DEFAULT)] == [1, 4, 8]
 
 
 def test_a_candidate_makes_a_valid_configuration():
