@@ -1,4 +1,4 @@
-"""Measure how fast the parts of a configured run are, alone and together, for bench, tune, diagnose.
+"""Measure how fast the parts of a configured run are, alone and together.
 
 A rate is measured in windows of equal length after a burn-in, so that its spread is known. Nothing
 is written: there are no sinks, checkpoints or validation. A Probe holds the parts of a single
@@ -9,13 +9,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, final
 
 import torch
 
-from framework.config.assemble import Assembly
+from framework.config.assemble import Assembly, assemble
+from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
@@ -23,6 +24,7 @@ from framework.data.source import StoreSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.statistics import spread_share
+from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
@@ -174,7 +176,7 @@ class Probe:
             "verify": "always" if config["verify"] == "always" else "off",
             "data": {**config["data"], "val": None},
         }
-        self.assembly = Assembly(self.config, allowed)
+        self.assembly = assemble(self.config, allowed)
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Take device batches as fast as they come."""
@@ -238,8 +240,8 @@ class Probe:
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
         counted = _Counted(loader)
-        trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
-        trainer.train, trainer.val = counted, None
+        parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
+        trainer = Trainer(replace(parts, train=counted, val=None))
         ahead = self.ahead if loader is self.assembly.train else 0
         # Its time starts here, so that building the trainer is no part of the burn-in.
         windows = self._windows(seconds, burn_in_s, self.assembly.device, ahead)

@@ -6,8 +6,10 @@ from contextlib import closing
 from typing import Any, NamedTuple, final
 
 from framework.commands.probe import Probe, Windows
+from framework.config.training_parts import training_parts
 from framework.order import Order
-from framework.train.trainer import Progress
+from framework.train.metrics import Progress
+from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 
@@ -34,7 +36,7 @@ def visit(
     """
     with closing(Probe(config, allowed)) as probe:
         counter = _StepCounter(probe, epoch, seconds, burn_in_s)
-        trainer = probe.assembly.trainer(None, None, counter.is_done)
+        trainer = Trainer(training_parts(probe.assembly, stop=counter.is_done))
         trainer.progress.epoch = epoch
         counter.progress = trainer.progress
         start = time.perf_counter()

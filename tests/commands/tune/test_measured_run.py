@@ -4,7 +4,7 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.tune.measured_run import records_taken, visit
 from framework.order import Order
-from framework.train.trainer import Progress
+from framework.train.metrics import Progress
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
