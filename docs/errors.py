@@ -76,13 +76,17 @@ def cell(text: str) -> str:
 def all_rows() -> dict[str, list[Row]]:
     """Return the rows of each kind of error by its letter, in the order of the numbers."""
     result: dict[str, set[Row]] = {letter: set() for letter in HEADINGS}
-    for path in sorted(path for package in PACKAGES for path in package.rglob("*.py")):
-        module = ast.parse(path.read_text())
-        every_call = list(calls(module, Scope(module)))
-        for call, scope in every_call:
+    paths = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+    modules = [ast.parse(path.read_text()) for path in paths]
+    calls_by_module = [list(calls(module, Scope(module))) for module in modules]
+    for own_calls in calls_by_module:
+        for call, scope in own_calls:
             letter = letter_of(call, scope)
             if letter is None:
                 continue
+            every_call = own_calls
+            if isinstance(call.args[0], ast.Name):  # a function for several commands
+                every_call = [pair for pairs in calls_by_module for pair in pairs]
             callers = [other for other, _ in every_call if is_call_of(other, scope.functions)]
             for caller in callers or [None]:
                 known = scope._replace(caller=caller)

@@ -315,8 +315,8 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
         if override.is_discrete_sweep():
             value = list(override.sweep_iterator())
     except HydraException as error:
-        fix += "; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
-        raise ConfigError(187, f"compare = {text}", "cannot be read", fix) from error
+        quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
+        raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
     names = [
         str(name.text if isinstance(name, QuotedString) else name)
         for name in (value if isinstance(value, list) else [value])
