@@ -19,7 +19,7 @@ from framework.commands.probe import Probe, measured
 from framework.errors import DistributedError, PacelineError, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.system.durable import write_json
-from framework.system.stopping import die_with_parent, install, set_all
+from framework.system.stopping import die_with_parent, install, leave, set_all
 from framework.system.user_code import user_error
 
 Result = dict[str, Any]
@@ -101,9 +101,4 @@ def together(ranks: list[Result]) -> Result:
 
 
 if __name__ == "__main__":
-    exit_code = main(Path(sys.argv[1]))
-    sys.stderr.flush()
-    if "RANK" in os.environ:
-        # Tearing Python down wakes gloo's threads, which abort one exit in five.
-        os._exit(exit_code)
-    sys.exit(exit_code)
+    leave(main(Path(sys.argv[1])))

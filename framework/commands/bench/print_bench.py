@@ -79,14 +79,12 @@ def print_bench(cells: list[Measured], what: str) -> None:
         if not cell.rates or first is None:
             table.add_row(*choice, "illegal")
             continue
+        spread = f"{cell.spread:.1%}" if len(cell.rates) > 1 else ""
         relative = cell.relative_to(first)
-        figures = [
-            _speed(cell.records_per_s),
-            f"{cell.spread:.1%}" if len(cell.rates) > 1 else "",
-            "" if relative is None else f"{relative:#.3g}x",
-        ]
+        ratio = "" if relative is None else f"{relative:#.3g}x"
+        figures = [_speed(cell.records_per_s), spread, ratio]
         if what == "train":
-            figures.append("" if cell.waiting is None else f"{cell.waiting:.0%}")
+            figures.append(_figure(cell.waiting, ".0%"))
         table.add_row(*choice, *figures)
     console.print(table)
     for cell in cells:
@@ -94,6 +92,10 @@ def print_bench(cells: list[Measured], what: str) -> None:
             name = label(cell.choice)
             text = cell.illegal if name in cell.illegal else f"{name}: {cell.illegal}"
             console.print(text, soft_wrap=True, markup=False)
+
+
+def _figure(value: float | None, pattern: str) -> str:
+    return "" if value is None else format(value, pattern)
 
 
 def _speed(records_per_s: float) -> str:
@@ -117,8 +119,8 @@ def verdict_table(verdicts: Sequence["CellVerdict"], what: str) -> Table:
             *(escape(verdict.choice.get(key, "")) for key in keys),
             _rate(verdict.before),
             _rate(verdict.after),
-            "" if verdict.change is None else f"{verdict.change:+.1%}",
-            "" if verdict.p is None else f"{verdict.p:.2g}",
+            _figure(verdict.change, "+.1%"),
+            _figure(verdict.p, ".2g"),
             verdict.word,
         )
     return table
