@@ -1,20 +1,17 @@
 """``--explain KEY``: every file and word that sets a key, from the weakest to the strongest, and which of them counts."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli import precedence
-from framework.cli.arguments import quoted
 from framework.cli.explain import explain, unknown_key
-from framework.cli.paths import CONF
+from framework.cli.hydra_session import hydra_session
 from framework.errors import ConfigError, PacelineError, printable
 
 MISSING = object()
@@ -32,13 +29,10 @@ class Origin(NamedTuple):
 def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: str | None) -> int:
     """Print where the value of ``key``, or each value below it, comes from. ConfigError C102 for a key that is not there."""
     words = list(arguments)
-    if config_dir is not None:
-        words.append(f"hydra.searchpath=[{quoted('file://' + str(Path(config_dir).absolute()))}]")
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
+        with hydra_session(command, config_dir) as hydra:
             config = compose(command, words)
-            origins = list(_origins(command, words, key))
+            origins = list(_origins(hydra.config_loader, command, words, key))
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
@@ -86,10 +80,9 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
+def _origins(loader: Any, command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
     """The places that set ``key`` or something below it, from the weakest to the strongest."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    typed = precedence.without_null(words, loader.repository.group_exists)
+    typed = loader.typed(words)
     defaults = loader.compute_defaults_list(command, typed, RunMode.RUN).defaults
     for default in defaults:
         name = str(default.config_path)
@@ -99,7 +92,7 @@ def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
         yield Origin("data.val", "data.train is typed without data.val", None)
     for override in OverridesParser.create().parse_overrides(typed):
         place = override.key_or_group
-        if loader.repository.group_exists(place) or place.startswith("hydra."):
+        if loader.is_group(place) or place.startswith("hydra."):
             continue
         given = None if override.is_sweep_override() else override.value()
         for leaf, value in precedence.leaves(given, place):

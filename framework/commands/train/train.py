@@ -17,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import check_words, option, quoted
 from framework.cli.end_table import print_sweep
-from framework.cli.hydra_app import resolved, run_app, stamp
+from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_session import stamp
 from framework.cli.outcome import conclude, outcome_of, told_if_stopped
 from framework.cli.precedence import check_data_named, with_recipe_said
 from framework.cli.rundir import claim, discard_if_empty, in_use

@@ -15,7 +15,7 @@ from typing import Any
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import composed
-from framework.cli.hydra_app import stamp
+from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of
 from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
