@@ -12,7 +12,6 @@ makes the random numbers of each record from (seed, epoch, record), as training 
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 
@@ -23,6 +22,7 @@ from torch.nn.functional import pad
 from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
+from framework.measure.statistics import median, quartiles
 from framework.order import draws
 from framework.system.malloc import keep_freed_memory
 from framework.system.native import find
@@ -194,15 +194,13 @@ def main() -> None:
     else:
         seconds = measure(arguments.records, arguments.batch, arguments.rounds)
     peers = [name for name in seconds if not name.startswith(("crop_flip", "color_jitter"))]
-    best = min(peers, key=lambda name: statistics.median(seconds[name]))
+    best = min(peers, key=lambda name: median(seconds[name]))
     print(
         f"| | records/s: median (quartiles) | times {best}, batch by batch: median (quartiles) |\n| --- | --- | --- |"
     )
     for name, times in seconds.items():
-        low, middle, high = statistics.quantiles(times, n=4)
-        ratios = statistics.quantiles(
-            [peer / mine for peer, mine in zip(seconds[best], times, strict=True)], n=4
-        )
+        low, middle, high = quartiles(times)
+        ratios = quartiles([peer / mine for peer, mine in zip(seconds[best], times, strict=True)])
         rates = [arguments.batch / s / 1000 for s in (middle, high, low)]
         rate, ratio = (
             "{:.3g} k ({:.3g}, {:.3g})".format(*rates),

@@ -8,7 +8,6 @@ A state is weights, moments and an average, as of an Adam run: tensors of the si
 import argparse
 import math
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from framework.measure.statistics import median, quartiles
 from framework.train.checkpoint import read_state, save_state
 
 SHAPES = [
@@ -75,7 +75,7 @@ def compared(
         if number >= 2:  # burn-in
             firsts.append(one)
             ratios.append(other / one)
-    return statistics.median(firsts), statistics.quantiles(ratios, n=4)
+    return median(firsts), quartiles(ratios)
 
 
 def main() -> None:

@@ -11,10 +11,8 @@ synchronized run's ``wait`` is compared with our ``idle``. On the CPU nothing ru
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import final
 
 import torch
@@ -24,6 +22,7 @@ from torch import nn
 from framework.contracts.loader import Clock
 from framework.contracts.span import IDLE, Span
 from framework.measure.clock import HostClock, NoClock, make_clock
+from framework.measure.statistics import median, quartiles
 from framework.train.trainer import Trainer
 
 BATCH, SIDE = 64, 16
@@ -107,20 +106,20 @@ def timed(iterator: Iterator[dict[str, Span]], device: torch.device) -> tuple[fl
 
 
 def spread(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
+    low, middle, high = quartiles(values)
     return f"{middle:.2f} (quartiles {low:.2f}, {high:.2f})"
 
 
 def cost(device: torch.device, num_rounds: int, width: int) -> None:
     batch = {"image": torch.rand(BATCH, 1, SIDE, SIDE), "label": torch.randint(10, (BATCH,))}
     clocks = {"off": NoClock(), "on": make_clock(device)}
-    trainer = trainer_of(perceptron(width), batch, clocks["on"], device)
-    runner = rounds(trainer, device)
+    runners = {
+        name: rounds(trainer_of(perceptron(width), batch, clock, device), device)
+        for name, clock in clocks.items()
+    }
 
     def round_with(name: str) -> tuple[float, float]:
-        trainer.clock, trainer.passes.mark = clocks[name], clocks[name].mark
-        trainer.train.context = replace(trainer.train.context, clock=clocks[name])
-        return timed(runner, device)
+        return timed(runners[name], device)
 
     for name in ("off", "on") * 3:  # burn-in
         round_with(name)
@@ -130,9 +129,7 @@ def cost(device: torch.device, num_rounds: int, width: int) -> None:
         times = {name: round_with(name) for name in order}
         pairs.append((times["off"], times["on"]))
     for place, name in enumerate(("wall", "CPU")):
-        off_us, on_us = (
-            statistics.median(pair[which][place] for pair in pairs) for which in (0, 1)
-        )
+        off_us, on_us = (median(pair[which][place] for pair in pairs) for which in (0, 1))
         relative = [100 * (pair[1][place] - pair[0][place]) / pair[0][place] for pair in pairs]
         print(
             f"{name} time a step   off {off_us:.1f} us, on {on_us:.1f} us, difference {spread(relative)} %"

@@ -8,7 +8,6 @@ of the losses and of the right answers, read every 50 steps, since ours reports 
 """
 
 import argparse
-import statistics
 import time
 
 import torch
@@ -18,13 +17,16 @@ from framework.contracts.data import MicroBatch
 from framework.contracts.loader import Clock, LoaderContext
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
+from framework.measure.statistics import median
 from framework.objective.classify import Classify
 from framework.order import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
 from framework.train.cuda_graph import Recorder
-from framework.train.trainer import Plan, Trainer
+from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
+from framework.train.trainer import Trainer
 
 BATCH, FEATURES, HIDDEN = 64, 256, 256
 READ_EVERY = 50  # steps
@@ -110,18 +112,20 @@ def make_trainer(
         pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock)
     )
     return Trainer(
-        Plan(epochs=10**6, report_every=READ_EVERY),
-        model=model,
-        objective=Classify("image", "label", 0.0),
-        optimizer=optimizer,
-        schedule=Constant(),
-        train=loader,
-        val=None,
-        parallel=NoParallel(device=device),
-        precision=FP32(tf32=False, device=device),
-        clock=clock,
-        val_clock=HostClock(),
-        recorder=recorder,
+        Parts(
+            plan=TrainPlan(epochs=10**6, report_every=READ_EVERY),
+            model=model,
+            objective=Classify("image", "label", 0.0),
+            optimizer=optimizer,
+            schedule=Constant(),
+            train=loader,
+            val=None,
+            parallel=NoParallel(device=device),
+            precision=FP32(tf32=False, device=device),
+            clock=clock,
+            val_clock=HostClock(),
+            recorder=recorder,
+        )
     )
 
 
@@ -154,10 +158,10 @@ def main() -> None:
     differences = sorted(b - a for a, b in zip(hand, mine, strict=True))
     for name, values in (("hand-written loop", hand), ("paceline Trainer", mine)):
         print(
-            f"{name:18} {statistics.median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})"
+            f"{name:18} {median(values):8.1f} us a step (min {min(values):.1f}, max {max(values):.1f})"
         )
     print(
-        f"difference         {statistics.median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
+        f"difference         {median(differences):8.1f} us a step (quartiles {differences[len(differences) // 4]:.1f}, {differences[3 * len(differences) // 4]:.1f})"
     )
     same = all(
         torch.equal(a, b) for a, b in zip(theirs[0].parameters(), ours[0].parameters(), strict=True)

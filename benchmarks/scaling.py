@@ -11,11 +11,12 @@ hides: t = 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency per bucket, o
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from framework.measure.statistics import median, quartiles
 
 WORDS = [
     "recipes=cifar10",
@@ -121,15 +122,12 @@ def main() -> None:
                 flush=True,
             )
     for side in list(sides)[1:]:
-        low, middle, high = statistics.quantiles([ratios_of(ran)[side] for ran in rounds], n=4)
+        low, middle, high = quartiles([ratios_of(ran)[side] for ran in rounds])
         print(
             f"speed-up of {side}, on two cores: {middle:.3f} (quartiles {low:.3f}, {high:.3f}, {len(rounds)} rounds)"
         )
     spans_ms = {
-        name: [
-            1e3 * statistics.median(ran[side]["spans"][name]["mean_s"] for ran in rounds)
-            for side in sides
-        ]
+        name: [1e3 * median(ran[side]["spans"][name]["mean_s"] for ran in rounds) for side in sides]
         for name in ("wait", "forward", "backward", "optimizer", "report")
     }
     print(f"| span, ms a step | {' | '.join(sides)} |\n| --- | --- | --- | --- |")

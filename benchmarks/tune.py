@@ -15,7 +15,6 @@ Prints a table, and writes all of it to DIR/tune.json.
 import argparse
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from framework.cli.progress import pack_missing
 from framework.commands.tune.candidate import Candidate, whole_grid
 from framework.commands.tune.search import Search
 from framework.measure.host import machine, num_cores
+from framework.measure.statistics import median, quartiles
 
 NOBODY = Grant(typed=False, exported="")
 LOADERS = ("plain", "prefetch", "stream")
@@ -123,7 +123,7 @@ def lap_all(
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
     for lap in range(laps):
         for candidate in random.Random(lap).sample(grid, len(grid)):
-            rates[candidate].append(statistics.median(search.measure(candidate, visit_s)))
+            rates[candidate].append(median(search.measure(candidate, visit_s)))
     return rates
 
 
@@ -134,14 +134,14 @@ def take_turns(
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
     for number in range(count):
         for candidate in some if number % 2 else some[::-1]:
-            rates[candidate].append(statistics.median(search.measure(candidate, visit_s)))
+            rates[candidate].append(median(search.measure(candidate, visit_s)))
     return rates
 
 
 def ratio(rates: dict[Candidate, list[float]], one: Candidate, other: Candidate) -> list[float]:
     """Quartiles of one's rate over the other's, pair by pair."""
     ratios = [mine / its for mine, its in zip(rates[one], rates[other], strict=True)]
-    return statistics.quantiles(ratios, n=4, method="inclusive") if one != other else [1.0] * 3
+    return quartiles(ratios) if one != other else [1.0] * 3
 
 
 def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
@@ -154,7 +154,7 @@ def prove(words: list[str], options: argparse.Namespace, work: Path) -> dict:
     start = time.monotonic()
     rates = lap_all(search, grid, options.laps, options.visit)
     grid_s = time.monotonic() - start
-    best = max(grid, key=lambda one: statistics.median(rates[one]))
+    best = max(grid, key=lambda one: median(rates[one]))
     again = take_turns(
         search, list(dict.fromkeys([default, *winners, best])), options.pairs, options.visit
     )

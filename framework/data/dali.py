@@ -35,6 +35,8 @@ def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "D
 class DALISource:
     """A Source whose decoding is DALI's. ``prefetch_depth``: batches DALI prepares ahead."""
 
+    graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
+
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
         self._dali = _import_dali()
         self.store, self.context, self.prefetch_depth = open_store(path), context, prefetch_depth

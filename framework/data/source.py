@@ -18,6 +18,8 @@ from framework.system.malloc import keep_freed_memory
 class StoreSource:
     """Batches from a store, read by ``context.num_workers`` workers. ``on_close`` is called at the end."""
 
+    graph_refusal = None
+
     def __init__(
         self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
     ) -> None:

@@ -20,6 +20,8 @@ class SyntheticSource:
     image_shape: (C, H, W). Memory holds one batch, whatever ``num_records`` says.
     """
 
+    graph_refusal = None
+
     def __init__(
         self,
         path: str,

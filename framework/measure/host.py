@@ -1,88 +1,153 @@
-"""Facts of this machine and process."""
+"""Facts about this machine and its processes."""
 
 import math
 import os
 import platform
 import resource
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+
+CGROUP = Path("/sys/fs/cgroup")
+PROCESS_CLOCK = 2  # linux/posix-timers_types.h: CPUCLOCK_SCHED of a whole process
 
 
 def peak_rss_bytes() -> int:
-    """The most physical memory this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    """Return the most physical memory this process ever held."""
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
+
+
+def rss_bytes(pid: int) -> int | None:
+    """Return the physical memory of a process, shared pages included; None if it has ended."""
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return None
+
+
+def process_cpu_s(pid: int) -> float | None:
+    """Return the exact CPU time of a process; None if it has ended or this is not Linux.
+
+    /proc and psutil count hundredths of a second.
+    Source: glibc's ``clock_getcpuclockid``, which makes the number of a clock from the process id.
+    """
+    try:
+        return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
+    except (OSError, OverflowError, AttributeError):
+        return None
+
+
+def busy_cpu_s() -> float | None:
+    """Return the CPU time that all programs took on the cores this process may run on.
+
+    None if the system does not say. psutil does not number the cores, which matters if some are
+    offline. Source: proc(5), /proc/stat.
+    """
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+        mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        busy = (1, 2, 3, 6, 7)  # user, nice, system, interrupts, soft interrupts
+        ticks = sum(int(line[column]) for line in lines if line[0] in mine for column in busy)
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
 
 
 def num_cores() -> int:
-    """Cores this process may use: those it may run on, and no more than its container's share of time (cgroup)."""
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(
-        1, math.ceil(min(allowed, _cgroup_cores()))
-    )  # infinite where there is no limit, which cannot be rounded
+    """Return the cores this process may use: its affinity, limited by its container's share."""
+    allowed = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    return max(1, math.ceil(min(allowed, _cgroup_cores())))
 
 
 def cores_per_rank() -> int:
-    """The cores of this process where the ranks of this machine share them."""
+    """Return the cores of this process if the ranks of this machine share them evenly."""
     return max(1, num_cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def threads_per_rank() -> int:
-    """Threads that torch shares an operator among: this rank's cores; in a run of one process OMP_NUM_THREADS, where somebody has set it
-    (torchrun does so itself, to 1, for all who say nothing).
+    """Return how many threads torch uses for an operator: this rank's cores.
+
+    A run of one process follows OMP_NUM_THREADS. A rank ignores it because torchrun sets it to 1.
     """
     wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return (
-        int(wish)
-        if wish.isdecimal() and int(wish) and "RANK" not in os.environ
-        else cores_per_rank()
-    )
+    if wish.isdecimal() and int(wish) and "RANK" not in os.environ:
+        return int(wish)
+    return cores_per_rank()
+
+
+def total_memory_bytes() -> int:
+    """Return the memory of this machine, or of this container if that is less."""
+    total = psutil.virtual_memory().total
+    return min(total, _cgroup_bytes("memory.max") or total)
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that can be taken before anything is swapped or killed."""
+    available = psutil.virtual_memory().available
+    limit = _cgroup_bytes("memory.max")
+    used = _cgroup_bytes("memory.current")
+    if limit is None or used is None:
+        return available
+    return min(available, max(0, limit - used + _cgroup_file_cache()))
+
+
+def machine() -> dict[str, Any]:
+    """Return the facts that a measured figure must be read with."""
+    return {
+        "platform": platform.platform(),
+        "processor": cpu_info("model name") or platform.processor(),
+        "num_cores": num_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+    }
+
+
+def cpu_info(name: str) -> str:
+    """Return an entry of /proc/cpuinfo, of the first core; "" if it has none."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
 
 
 def _cgroup_cores() -> float:
-    """The container's limit, in cores; infinite where there is none. Source: the kernel's cgroup v2 (cpu.max) and v1 documents."""
+    """Return the container's CPU limit in cores, infinite if it has none.
+
+    Source: the kernel's documents of cgroup v2 (cpu.max) and v1.
+    """
     try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
+        quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         try:
-            quota, period = (
-                _word(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")
-            )
+            quota = (CGROUP / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (CGROUP / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
         except OSError:
             return math.inf
     return int(quota) / int(period) if quota.isdigit() else math.inf
 
 
-def _word(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
+def _cgroup_bytes(name: str) -> int | None:
+    """Return a number of this container (cgroup v2); None without a limit or a container."""
+    with suppress(OSError, ValueError):  # "max" is no number
+        return int((CGROUP / name).read_text(encoding="ascii"))
+    return None
 
 
-def machine() -> dict[str, Any]:
-    """What a figure must be read with."""
-    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "num_cores": num_cores(),
-        "memory_bytes": memory_bytes,
-        "gpus": gpus,
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor()
+def _cgroup_file_cache() -> int:
+    """Return the part of the container's memory that only caches files and is given back."""
+    with suppress(OSError):
+        for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
+            if line.startswith("inactive_file "):
+                return int(line.split()[1])
+    return 0

@@ -1,25 +1,46 @@
-"""Whether one choice may be called the fastest: only if a test says that chance would hardly make it look so.
+"""Medians, quartiles and significance tests for repeated measurements.
 
-The samples are processes. Reports or windows of one process share its memory layout, its threads' places and the minute it ran in, so that
-ten of them are not ten samples. The test is the two-sided Mann-Whitney U test, as in ``paceline bench compare=``.
+A choice counts as the fastest only if a two-sided Mann-Whitney U test says so. Its samples are
+processes: reports or windows of one process share its memory layout, its thread placement and the
+minute it ran in, so ten of them are not ten samples.
 """
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from itertools import count
 from math import comb
-from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+median = statistics.median
 
 LEVEL = 0.01  # how often chance alone may pass the test
 
 
+def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile, all within the values."""
+    known = list(values)
+    if len(known) == 1:
+        known *= 2  # the standard library wants two
+    low, middle, high = statistics.quantiles(known, n=4, method="inclusive")
+    return low, middle, high
+
+
+def spread_share(values: Iterable[float]) -> float:
+    """Return half the distance between the quartiles as a share of the median; 0 for one value."""
+    known = list(values)
+    if len(known) < 2:
+        return 0.0
+    low, middle, high = quartiles(known)
+    return (high - low) / 2 / middle
+
+
 class Claim(NamedTuple):
-    """What may be said of several choices.
+    """What may be claimed about several choices.
 
     Attributes:
         highest: The number of the choice with the highest median.
-        proved: Whether it may be called the fastest.
-        words: The test and what it found.
+        proved: Whether this choice may be called the fastest.
+        words: The test and its result.
 
     """
 
@@ -32,39 +53,46 @@ def claim(samples: Sequence[Sequence[float]], level: float = LEVEL) -> Claim:
     """Compare the choice with the highest median with every other.
 
     Args:
-        samples: Of each choice, at least two, its rate in each process, at least one.
+        samples: For each of at least two choices, its rate in each process.
         level: How often chance alone may pass the test against any one of the others.
 
     """
     highest = max(range(len(samples)), key=lambda number: median(samples[number]))
     others = [sample for number, sample in enumerate(samples) if number != highest]
     if max(least_p(len(samples[highest]), len(other)) for other in others) > level:
-        return Claim(
-            highest, False, f"not tested: that takes {repeats_needed(level)} processes of each"
-        )
+        needed = f"not tested: that takes {repeats_needed(level)} processes of each"
+        return Claim(highest, False, needed)
     p = max(u_test(samples[highest], other) for other in others)
     if p > level:
-        return Claim(
-            highest, False, f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
-        )
+        words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
+        return Claim(highest, False, words)
     return Claim(highest, True, f"Mann-Whitney U, p <= {level:g} against every other")
 
 
 def least_p(num_before: int, num_after: int) -> float:
-    """What the test says where all repeats of one side are faster than all of the other: less it cannot say."""
+    """Return the smallest p that the U test can give: all of one side exceed all of the other."""
     return min(1.0, 2 / comb(num_before + num_after, num_before))
 
 
 def repeats_needed(level: float) -> int:
-    """The fewest repeats on each side that can reach ``level``."""
+    """Return the fewest repeats on each side that can reach ``level``."""
     return next(number for number in count(1) if least_p(number, number) <= level)
 
 
 def u_test(old: Sequence[float], new: Sequence[float]) -> float:
-    """How often chance alone would make the ranks of two samples differ at least as much, either way."""
+    """Return the two-sided p of the Mann-Whitney U test, exact if no values are equal."""
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # slow to import, and seldom needed
 
-    ties = len({*old, *new}) < len(old) + len(
-        new
-    )  # of a file with itself; measured rates have none
-    return float(mannwhitneyu(old, new, method="asymptotic" if ties else "exact").pvalue)
+    has_ties = len({*old, *new}) < len(old) + len(new)
+    method = "asymptotic" if has_ties else "exact"
+    return float(mannwhitneyu(old, new, method=method).pvalue)
+
+
+def signed_rank_test(differences: Sequence[float]) -> float:
+    """Return the one-sided p of Wilcoxon's signed-rank test: are the differences positive?"""
+    from scipy.stats import wilcoxon  # noqa: PLC0415  # slow to import, and seldom needed
+
+    if not any(differences):
+        return 1.0
+    result: Any = wilcoxon(differences, alternative="greater")
+    return float(result.pvalue)

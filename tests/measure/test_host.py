@@ -1,28 +1,26 @@
 import math
 import os
-from pathlib import Path
 
 import pytest
 
 from framework.measure import host
 from framework.measure.host import (
+    available_memory_bytes,
     cores_per_rank,
     machine,
     num_cores,
     peak_rss_bytes,
+    rss_bytes,
     threads_per_rank,
+    total_memory_bytes,
 )
 
 
 def test_the_peak_of_memory_never_falls_and_sees_what_was_held():
     before = peak_rss_bytes()
-    held = bytearray(b"x" * (before + (64 << 20) - _rss_bytes()))
+    held = bytearray(b"x" * (before + (64 << 20) - rss_bytes(os.getpid())))
     del held
     assert peak_rss_bytes() >= before + (32 << 20)
-
-
-def _rss_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_cores_are_those_this_process_may_run_on():
@@ -78,3 +76,45 @@ def test_threads_are_what_somebody_has_set_or_the_cores(monkeypatch, environment
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(host, "num_cores", lambda: 6)
     assert threads_per_rank() == threads
+
+
+def test_available_memory_is_a_part_of_the_total():
+    assert 0 < available_memory_bytes() <= total_memory_bytes()
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    return tmp_path
+
+
+def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
+    assert total_memory_bytes() == 1_000_000
+    assert available_memory_bytes() == 300_000
+    (container / "memory.stat").write_text("anon 100\ninactive_file 200000\n")
+    assert available_memory_bytes() == 500_000
+
+
+def test_a_container_without_a_limit_is_the_machine(container):
+    (container / "memory.max").write_text("max\n")
+    assert available_memory_bytes() > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, math.inf),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+    ],
+)
+def test_both_kinds_of_containers_tell_their_share_of_time(tmp_path, monkeypatch, files, cores):
+    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert host._cgroup_cores() == cores

@@ -1,30 +1,78 @@
+import subprocess
+import sys
+
 import pytest
 
-from framework.measure.statistics import claim, repeats_needed
+from framework.measure.statistics import (
+    claim,
+    quartiles,
+    repeats_needed,
+    signed_rank_test,
+    spread_share,
+)
 
 SLOW, FAST = [100.0, 101.0, 102.0, 103.0, 104.0], [110.0, 111.0, 112.0, 113.0, 114.0]
 
 
-def test_what_is_faster_in_every_process_is_the_fastest():
-    found = claim([SLOW, FAST])
-    assert (found.highest, found.proved) == (1, True)
-    assert found.words == "Mann-Whitney U, p <= 0.01 against every other"
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([5.0], (5.0, 5.0, 5.0)), ([1.0, 2.0, 3.0, 4.0, 5.0], (2.0, 3.0, 4.0))],
+)
+def test_quartiles_lie_within_the_values(values, expected):
+    assert quartiles(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [([5.0], 0.0), ([9.0, 11.0], 0.05), ([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 3), ([7.0] * 8, 0.0)],
+)
+def test_the_spread_is_that_of_the_middle_half(values, share):
+    assert spread_share(values) == pytest.approx(share)
+
+
+def test_an_outlier_does_not_widen_the_spread():
+    assert spread_share([100.0, 101.0, 102.0, 103.0, 1e6]) < 0.02
+
+
+def test_a_choice_that_is_faster_in_every_process_is_the_fastest():
+    result = claim([SLOW, FAST])
+    assert (result.highest, result.proved) == (1, True)
+    assert result.words == "Mann-Whitney U, p <= 0.01 against every other"
 
 
 @pytest.mark.parametrize(
     "samples", [[FAST, [x + 0.5 for x in FAST]], [SLOW, FAST, [x - 0.5 for x in FAST]]]
 )
-def test_it_must_differ_from_every_other(samples):
-    found = claim(samples)
-    assert not found.proved
-    assert found.words.startswith("no difference found: Mann-Whitney U, p = ")
+def test_the_fastest_must_differ_from_every_other(samples):
+    result = claim(samples)
+    assert not result.proved
+    assert result.words.startswith("no difference found: Mann-Whitney U, p = ")
 
 
 @pytest.mark.parametrize("samples", [[[1.0], [2.0]], [SLOW[:4], FAST[:4]], [SLOW, FAST, [50.0]]])
 def test_few_processes_are_no_test_however_far_apart_they_lie(samples):
-    found = claim(samples)
-    assert (found.proved, found.words) == (False, "not tested: that takes 5 processes of each")
+    result = claim(samples)
+    assert (result.proved, result.words) == (False, "not tested: that takes 5 processes of each")
 
 
 def test_one_percent_takes_five_processes():
     assert repeats_needed(0.01) == 5
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 1 / 128),
+        ([0.1, 0.2, 0.3, -0.4], 7 / 16),
+        ([-0.1, -0.2, -0.3, -0.4, 0.5], 25 / 32),
+        ([0.0, 0.0], 1.0),
+    ],
+)
+def test_the_signed_rank_test_asks_whether_differences_are_positive(differences, p):
+    assert signed_rank_test(differences) == pytest.approx(p)
+
+
+def test_importing_statistics_loads_no_scipy():
+    code = "import sys, framework.measure.statistics; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

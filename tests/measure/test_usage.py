@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from framework.measure import usage
+from framework.measure.host import process_cpu_s, rss_bytes
 from framework.measure.usage import Usage
 from tests.forks import forked
 
@@ -102,8 +103,8 @@ def test_memory_of_the_tree_is_that_of_the_process_and_its_workers(worker):
     pid = worker(0.0, 64 * MEGABYTE)
     found = meter.lap()
     assert found["peak_rss_bytes"] >= before["peak_rss_bytes"] > 0
-    assert usage._rss_bytes(pid) >= 64 * MEGABYTE
-    assert found["peak_tree_rss_bytes"] >= usage._rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
+    assert rss_bytes(pid) >= 64 * MEGABYTE
+    assert found["peak_tree_rss_bytes"] >= rss_bytes(os.getpid()) // 2 + 64 * MEGABYTE
 
 
 def test_the_peak_of_the_tree_never_falls(worker):
@@ -153,7 +154,7 @@ def test_other_programs_are_seen(monkeypatch):
 @pytest.mark.parametrize(("own_s", "others"), [(0.5, 1.25), (3.0, 0.0)])
 def test_what_we_took_is_not_others(monkeypatch, own_s, others):
     busy = iter([10.0, 13.0])
-    monkeypatch.setattr(usage, "_busy_s", lambda: next(busy))
+    monkeypatch.setattr(usage, "busy_cpu_s", lambda: next(busy))
     meter = usage._Others()
     assert meter.read(meter._at + 0.5, own_s / 2) == {}
     assert meter.read(meter._at + 2.0, own_s / 2) == {"others_cpu_cores": others}
@@ -169,23 +170,23 @@ def test_ranks_do_not_count_each_other(monkeypatch):
 
 def test_a_process_that_is_gone_has_no_figures(worker):
     pid = worker(0.0)
-    assert usage._process_cpu_s(pid) > 0.0
+    assert process_cpu_s(pid) > 0.0
     worker.process.kill()
     worker.process.join()
-    assert usage._process_cpu_s(pid) is None
-    assert usage._rss_bytes(pid) is None
+    assert process_cpu_s(pid) is None
+    assert rss_bytes(pid) is None
 
 
 def test_a_process_s_clock_is_its_cpu_time():
     before = time.process_time()
-    found = usage._process_cpu_s(os.getpid())
+    found = process_cpu_s(os.getpid())
     assert before <= found <= time.process_time()
 
 
 def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
     worker(0.0)
-    monkeypatch.setattr(usage, "_process_cpu_s", lambda pid: None)
-    monkeypatch.setattr(usage, "_rss_bytes", lambda pid: None)
+    monkeypatch.setattr(usage, "process_cpu_s", lambda pid: None)
+    monkeypatch.setattr(usage, "rss_bytes", lambda pid: None)
     assert set(Usage(CPU).lap()) == {"cpu_cores", "peak_rss_bytes"}
 
 
@@ -193,7 +194,7 @@ def test_what_the_system_cannot_tell_is_left_out(monkeypatch, worker):
 def test_a_gpu_that_cannot_be_asked_is_asked_once_and_left_out():
     meter = Usage(torch.device("cuda"))
     assert all("gpu_busy_share" not in meter.lap() for _ in range(3))
-    assert not meter._gpu._there
+    assert not meter._gpu._has_nvml
 
 
 @pytest.mark.gpu

@@ -13,12 +13,11 @@ computation, and a machine that was faster or slower by it is said.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from framework.commands.bench.grid import Choice
 from framework.commands.bench.lines import Bench, Measured
-from framework.measure.statistics import LEVEL, least_p, u_test
+from framework.measure.statistics import LEVEL, least_p, median, u_test
 
 FASTER, SLOWER, NOISE = "faster", "slower", "within the noise"
 UNDECIDED, BROKEN, MENDED = "too few repeats", "runs no more", "runs now"

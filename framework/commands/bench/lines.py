@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from framework.commands.bench.grid import Choice
 from framework.contracts.span import IDLE
 from framework.errors import ConfigError
-from framework.measure.spread import spread_share
+from framework.measure.statistics import median, spread_share
 
 Line = dict[str, Any]
 SCHEMA = 1

@@ -1,1 +1,1 @@
-"""Why is training slow? Parts measured alone and together -> facts -> rules -> verdicts, each with its prediction, which can be tried."""
+"""Find out why training is slow: measure parts, apply rules to the facts, try the advice."""

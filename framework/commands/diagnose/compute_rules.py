@@ -1,59 +1,43 @@
-"""Rules about the computation: what is left when no step waits for data. Each: Facts -> Verdict, or None."""
+"""Rules about computing, which is what remains when no step waits for data."""
 
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 
-MOSTLY = 0.6  # of a step is computing: then computing faster shows
-FIXED_SHARE = 0.15  # of a step that does not grow with the batch
-WELL_USED = 0.05
-
-
-def _computing(facts: DiagnosisFacts) -> bool:
-    return facts.rates.whole / facts.rates.compute > MOSTLY
-
-
-def _faster(facts: DiagnosisFacts, factor: float) -> float:
-    """The factor on whole steps when computing is ``factor`` times as fast, and what waits for data stays."""
-    share = min(1.0, facts.rates.whole / facts.rates.compute)
-    return 1 / (share / factor + 1 - share)
-
-
-def fixed_share(facts: DiagnosisFacts) -> float | None:
-    """The share of a step's computation that does not grow with the batch, from the step and one of half the records: t = a + b * n."""
-    if facts.rates.half is None:
-        return None
-    whole_s, half_s = 1 / facts.rates.compute, 0.5 / facts.rates.half
-    return min(1.0, max(0.0, (2 * half_s - whole_s) / whole_s))
+# Computing faster shows only if computing takes a larger share of a step.
+MOSTLY = 0.6
+# A smaller share that does not grow with the batch is not worth advice.
+FIXED_SHARE = 0.15
 
 
 def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
-    """Nothing about data can make this run much faster."""
+    """No change to the data can make this run much faster."""
     if facts.data_limits:
         return None
-    most = 100 * (facts.headroom - 1)
-    bound = f"at most {max(1, round(most))} % to win"
+    percent = max(1, round(100 * (facts.headroom - 1)))
+    rates = facts.rates
     return Verdict(
         "data_is_fine",
-        f"data is not your problem: {bound}. One batch for ever does {facts.rates.compute:,.0f} records/s, training {facts.rates.whole:,.0f}",
-        "no loader, format or worker count can do more than that; the model, its precision or its batch size can",
+        f"Data is not your problem: at most {percent} % to win. Repeating one batch does "
+        f"{rates.compute:,.0f} records/s, training {rates.whole:,.0f}.",
+        "Change the model, its precision or the batch size; no loader, format or number of "
+        "workers can win more.",
         facts.headroom,
     )
 
 
 def amp(facts: DiagnosisFacts) -> Verdict | None:
-    """Single precision where the hardware multiplies half of it faster."""
-    if (
-        facts.settings.precision != "fp32"
-        or not _computing(facts)
-        or not (facts.cuda or facts.machine.bf16)
-    ):
+    """Computing is in single precision although the hardware is faster in half precision."""
+    machine = facts.machine
+    if facts.settings.precision != "fp32" or not _mostly_computing(facts):
         return None
-    dtype = "bf16" if facts.machine.bf16 else "fp16"
-    where = facts.machine.gpu or "this processor"
+    if not facts.cuda and not machine.bf16:
+        return None
+    dtype = "bf16" if machine.bf16 else "fp16"
     return Verdict(
         "amp",
-        f"computing is {100 * min(1.0, facts.rates.whole / facts.rates.compute):.0f} % of the step, in single precision",
-        f"{where} multiplies {dtype} faster, and activations take half the memory",
+        f"Computing takes {100 * facts.computing_share:.0f} % of the step, in single precision.",
+        f"Compute in {dtype}, which {machine.gpu or 'this processor'} multiplies faster and which "
+        "halves the memory of activations.",
         _faster(facts, 1.5 if facts.cuda else 1.2),
         ("precision=amp", f"precision.dtype={dtype}"),
         learns=True,
@@ -61,30 +45,30 @@ def amp(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
-    """Much of a step's time does not depend on how many records it has."""
+    """Much of a step does not depend on the number of records."""
     fixed = fixed_share(facts)
-    if fixed is None or fixed < FIXED_SHARE or not _computing(facts):
+    if fixed is None or fixed < FIXED_SHARE or not _mostly_computing(facts):
         return None
-    batch_size = facts.settings.batch_size
     return Verdict(
         "larger_batch",
-        f"{100 * fixed:.0f} % of a step's computation does not grow with the batch (half the records: {facts.rates.half or 0:,.0f} records/s, "
-        f"all: {facts.rates.compute:,.0f})",
-        "twice the records share it; it changes what is learned: try optim.lr twice as high too",
+        f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: half the "
+        f"records do {facts.rates.half or 0:,.0f} records/s, all {facts.rates.compute:,.0f}.",
+        "Double the batch, so that twice the records share this cost, and try to double optim.lr.",
         _faster(facts, 2 / (2 - fixed)),
-        (f"batch_size={2 * batch_size}",),
+        (f"batch_size={2 * facts.settings.batch_size}",),
         learns=True,
     )
 
 
 def channels_last(facts: DiagnosisFacts) -> Verdict | None:
-    """Convolutions on planes, where the hardware wants pixels."""
-    if not facts.convolutional or not _computing(facts):
+    """Convolutions compute in channels-first layout."""
+    if not facts.convolutional or not _mostly_computing(facts):
         return None
     return Verdict(
         "channels_last",
-        f"the model convolves [B, C, H, W] in planes; computing is {100 * min(1.0, facts.rates.whole / facts.rates.compute):.0f} % of the step",
-        "most kernels are faster when a pixel's channels lie together; weights laid out so carry it through the model",
+        "The model's convolutions keep each channel in a plane of its own (channels first). "
+        f"Computing takes {100 * facts.computing_share:.0f} % of the step.",
+        "Store the channels of a pixel together, which most kernels process faster.",
         _faster(facts, 1.1),
         ("channels_last=true",),
         learns=True,
@@ -92,20 +76,17 @@ def channels_last(facts: DiagnosisFacts) -> Verdict | None:
 
 
 def compile_model(facts: DiagnosisFacts) -> Verdict | None:
-    """Many small kernels: launching them takes as long as running them."""
+    """Launching many small kernels takes as long as running them."""
     fixed = fixed_share(facts)
-    if (
-        not facts.cuda
-        or facts.settings.compiled
-        or fixed is None
-        or fixed < FIXED_SHARE
-        or not _computing(facts)
-    ):
+    if not facts.cuda or facts.settings.compiled:
+        return None
+    if fixed is None or fixed < FIXED_SHARE or not _mostly_computing(facts):
         return None
     return Verdict(
         "compile_model",
-        f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host launches kernels one by one",
-        "torch.compile fuses them; the first step takes a minute, and so does the first of another batch size",
+        f"{100 * fixed:.0f} % of a step's computation does not grow with the batch: the host "
+        "launches many small kernels.",
+        "Let torch.compile fuse the kernels; the first step of each batch size takes a minute.",
         _faster(facts, 1 / (1 - fixed / 2)),
         ("compile=true",),
         learns=True,
@@ -113,3 +94,22 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
 
 
 RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model)
+
+
+def fixed_share(facts: DiagnosisFacts) -> float | None:
+    """Return the share a / t of a step t = a + b * records, from full and half batches."""
+    if facts.rates.half is None:
+        return None
+    whole_s = 1 / facts.rates.compute
+    half_s = 0.5 / facts.rates.half
+    return min(1.0, max(0.0, (2 * half_s - whole_s) / whole_s))
+
+
+def _mostly_computing(facts: DiagnosisFacts) -> bool:
+    return facts.computing_share > MOSTLY
+
+
+def _faster(facts: DiagnosisFacts, factor: float) -> float:
+    """Return the gain of a step whose computing is ``factor`` times as fast."""
+    share = facts.computing_share
+    return 1 / (share / factor + 1 - share)

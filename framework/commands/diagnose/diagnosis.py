@@ -1,44 +1,48 @@
-"""The diagnosis: facts, the verdicts of all rules, the most promising ones tried, ranked by what they bring."""
+"""The diagnosis: gather facts, apply all rules, try the most promising advice, and rank it."""
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from framework.commands.diagnose import compute_rules as computing
-from framework.commands.diagnose import loading_rules as loading
-from framework.commands.diagnose import storage_rules as storing
+from framework.commands.diagnose import compute_rules, loading_rules, storage_rules
 from framework.commands.diagnose.device_syncs import Sync, find_syncs
 from framework.commands.diagnose.facts import DiagnosisFacts
-from framework.commands.diagnose.measure_parts import Setting, gather
+from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.record_sample import pack_all, write_sample
-from framework.commands.diagnose.trials import Comparison, alternate, beside
+from framework.commands.diagnose.trials import Comparison, alternate, compare_each
 from framework.commands.diagnose.verdict import Verdict
 from framework.errors import PacelineError
 from framework.system.stopping import scratch_folder
 
-ABOUT_DATA = {rule.__name__ for rule in (*loading.RULES, *storing.RULES)}
-RULES = (*loading.RULES, *storing.RULES, *computing.RULES)
-WORTH = 1.03  # a gain below it is none: the least difference that measuring calls one
+ABOUT_DATA = {rule.__name__ for rule in (*loading_rules.RULES, *storage_rules.RULES)}
+RULES = (*loading_rules.RULES, *storage_rules.RULES, *compute_rules.RULES)
+# A smaller gain does not count, because measurements cannot resolve it.
+WORTH = 1.03
 NUM_TRIALS = 4
-LONGER = 1.3  # times as long is the best one tried, three times over
-PARTS_SHARE, SAMPLE_SHARE, TRIAL_SHARE, BURN_SHARE = 0.7, 0.08, 0.035, 0.02  # of the seconds given
-SAMPLE_BATCHES = 16
+# The best advice is tried again, three times, for so many times as long.
+LONGER = 1.3
+# Shares of the given seconds.
+PARTS_SHARE = 0.7
+SAMPLE_SHARE = 0.08
+TRIAL_SHARE = 0.035
+BURN_SHARE = 0.02
 APPLY_SHARE = 0.08
-LONGEST_PACKING_S, SAMPLE_PACKING_S = 120.0, 20.0
-UNTRIED = {
-    "stage_ram",
-    "compile_model",
-}  # trying the first would warm the cache for all that follows; the second compiles for a minute
+SAMPLE_BATCHES = 16
+# If packing takes longer, `apply` packs a sample for so many seconds instead.
+LONGEST_PACKING_S = 120.0
+SAMPLE_PACKING_S = 20.0
+# Trying stage_ram would fill the page cache for all later trials; compile_model takes a minute.
+UNTRIED = {"stage_ram", "compile_model"}
 PAIRS = 4
 
-Compose = Callable[[Sequence[str]], Setting]  # overrides -> what training with them too would run
-Say = Callable[[str], None]
+Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The best advice run beside the present settings. ``note``: on what, where that is not the whole set."""
+    """The best advice compared with the present settings. ``note`` says on which data."""
 
     verdict: Verdict
     comparison: Comparison
@@ -47,196 +51,181 @@ class Applied:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``cause``: the rule that names what limits; ``verdicts``: worth following, the best first; ``rejected``: tried, and no sure gain, or
-    not possible here (``failed``).
-    """
-
     facts: DiagnosisFacts
-    cause: str
-    limit: str
-    verdicts: tuple[Verdict, ...]
-    rejected: tuple[Verdict, ...]
+    cause: str  # the rule that names what limits training
+    limit: str  # what limits training, in words
+    verdicts: tuple[Verdict, ...]  # advice worth following, the best first
+    rejected: tuple[Verdict, ...]  # advice without a certain gain, or impossible here
     syncs: tuple[Sync, ...]
-    seconds: float
+    seconds: float  # that the diagnosis took
     applied: Applied | None = None
 
     @property
     def best(self) -> Verdict | None:
-        """The advice that promises most: what holds, else what mends the cause, if only trials were not so rough. None: there is none."""
-        likely = [
-            verdict
-            for verdict in self.rejected
-            if verdict.rule == self.cause and not verdict.failed
-        ]
-        return next(
-            (verdict for verdict in (*self.verdicts, *likely) if verdict.words or verdict.edit),
-            None,
-        )
+        """The first advice worth following, or else rejected advice against the cause."""
+        likely = [v for v in self.rejected if v.rule == self.cause and not v.failed]
+        return next((v for v in (*self.verdicts, *likely) if v.words or v.edit), None)
+
+
+def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """Measure, judge and try advice in about ``seconds``; slow steps take longer."""
+    start = time.perf_counter()
+    setting = compose(())
+    facts = gather_facts(setting, PARTS_SHARE * seconds, say)
+    say("calls that wait for the device")
+    with closing(setting.probe()) as probe:
+        syncs = find_syncs(probe)
+    verdicts = _tried(verdicts_of(facts), facts, compose, seconds, say)
+    good = sorted((verdict for verdict in verdicts if _is_worth(verdict)), key=_rank)
+    rejected = tuple(verdict for verdict in verdicts if verdict not in good)
+    cause = cause_of(facts, good, rejected)
+    if cause is not None and cause.rule in ABOUT_DATA:
+        # A trial that gains refutes the estimate that data is fine.
+        good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
+    return Diagnosis(
+        facts=facts,
+        cause="" if cause is None else cause.rule,
+        limit=limit_of(facts, cause),
+        verdicts=tuple(good),
+        rejected=rejected,
+        syncs=tuple(syncs),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def verdicts_of(facts: DiagnosisFacts) -> list[Verdict]:
-    """What every rule says, by predicted gain."""
-    said = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
-    found = [replace(verdict, modeled=verdict.gain) for verdict in said]
-    return sorted(found, key=lambda verdict: -verdict.gain)
+    """Return the verdicts of all rules, by predicted gain."""
+    verdicts = [verdict for rule in RULES if (verdict := rule(facts)) is not None]
+    verdicts.sort(key=lambda verdict: -verdict.gain)
+    return [replace(verdict, modeled=verdict.gain) for verdict in verdicts]
 
 
 def cause_of(
     facts: DiagnosisFacts, good: Sequence[Verdict], others: Sequence[Verdict]
 ) -> Verdict | None:
-    """The verdict that names what limits: the best about data that holds; else that data is fine; else what the model puts first."""
-    held = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
-    if held is not None or not facts.data_limits:
-        return held or computing.data_is_fine(facts)
-    likely = sorted(
-        (verdict for verdict in others if verdict.rule in ABOUT_DATA),
-        key=lambda verdict: -verdict.modeled,
-    )
-    return next(iter(likely), None)
+    """Return the verdict that names what limits training.
+
+    This is the best good verdict about data. Without one, it is that data is fine, or else the
+    most promising of ``others`` about data.
+    """
+    proved = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
+    if proved is not None or not facts.data_limits:
+        return proved or compute_rules.data_is_fine(facts)
+    likely = [verdict for verdict in others if verdict.rule in ABOUT_DATA]
+    return max(likely, key=lambda verdict: verdict.modeled, default=None)
 
 
 def limit_of(facts: DiagnosisFacts, cause: Verdict | None) -> str:
-    """What limits, in one sentence."""
-    says = loading.waiting(facts) if cause is None else cause.says
+    """Return what limits training, in words."""
+    says = loading_rules.waiting(facts) if cause is None else cause.says
     if cause is not None and cause.rule == "data_is_fine":
-        return f"{says}."
-    most = f"at most {100 * (facts.headroom - 1):.0f} % to win, up to {facts.rates.whole * facts.headroom:,.0f} records/s"
-    return f"Data limits ({most}): {says}." if facts.data_limits else f"Data limits: {says}."
+        return says
+    if not facts.data_limits:
+        return f"Data limits training. {says}"
+    percent = 100 * (facts.headroom - 1)
+    rate = facts.rates.whole * facts.headroom
+    bound = f"at most {percent:.0f} % to win, up to {rate:,.0f} records/s"
+    return f"Data limits training ({bound}). {says}"
 
 
-def diagnose(compose: Compose, seconds: float, say: Say) -> Diagnosis:
-    """Measure, judge, try. ``seconds``: for measuring, half a minute say; slow steps may take longer."""
-    start = time.perf_counter()
-    setting = compose(())
-    facts = gather(setting, PARTS_SHARE * seconds, say)
-    say("calls that wait for the device")
-    syncs = _syncs(setting)
-    verdicts = _tried(verdicts_of(facts), facts, compose, seconds, say)
-    good = sorted((verdict for verdict in verdicts if _holds(verdict)), key=_rank)
-    rejected = tuple(v for v in verdicts if v not in good)
-    cause = cause_of(facts, good, rejected)
-    if (
-        cause is not None and cause.rule in ABOUT_DATA
-    ):  # tried, and better: then data is not fine, whatever was measured before
-        good = [verdict for verdict in good if verdict.rule != "data_is_fine"]
-    took_s = time.perf_counter() - start
-    return Diagnosis(
-        facts,
-        "" if cause is None else cause.rule,
-        limit_of(facts, cause),
-        tuple(good),
-        rejected,
-        tuple(syncs),
-        took_s,
-    )
-
-
-def _holds(verdict: Verdict) -> bool:
-    """Whether it is worth saying. What could have been tried, but was not among the most promising, is not."""
+def _is_worth(verdict: Verdict) -> bool:
+    """Return whether to show the advice. Advice that could be tried but was not is left out."""
     if verdict.rule == "data_is_fine":
         return True
-    sure = verdict.tried or verdict.rule in UNTRIED or not verdict.words
-    return sure and not verdict.failed and verdict.gain - verdict.spread >= WORTH
+    is_certain = verdict.tried or verdict.rule in UNTRIED or not verdict.words
+    return is_certain and not verdict.failed and verdict.gain - verdict.spread >= WORTH
 
 
 def _rank(verdict: Verdict) -> tuple[bool, float]:
-    """That data is fine is said first; then by gain, what is as it was learned before what is not, where it is about as good."""
-    return verdict.rule != "data_is_fine", -verdict.gain * (0.95 if verdict.learns else 1.0)
-
-
-def _syncs(setting: Setting) -> list[Sync]:
-    probe = setting.probe()
-    try:
-        return find_syncs(probe)
-    finally:
-        probe.close()
+    """Rank data_is_fine first, then by gain, with a handicap for advice that changes learning."""
+    handicap = 0.95 if verdict.learns else 1.0
+    return verdict.rule != "data_is_fine", -verdict.gain * handicap
 
 
 def _tried(
     verdicts: list[Verdict], facts: DiagnosisFacts, compose: Compose, seconds: float, say: Say
 ) -> list[Verdict]:
-    """The same, the most promising ones with the gain that a short trial found; the best of those after a longer one."""
-    can = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
-    found = {verdict.rule: verdict for verdict in verdicts}
+    """Return the verdicts with the tried gain of the most promising ones.
+
+    The best of these is then tried again for longer.
+    """
+    by_rule = {verdict.rule: verdict for verdict in verdicts}
+    candidates = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
     with scratch_folder("paceline-diagnose-") as folder:
         settings: dict[str, Setting] = {}
-        for verdict in can:
+        for verdict in candidates:
             place = Path(folder) / verdict.rule
             place.mkdir()
-            say(f"making ready to try {verdict.rule}")
+            say(f"preparing to try {verdict.rule}")
             try:
-                settings[verdict.rule], pack_s = _setting(
+                setting, pack_s = _trial_of(
                     verdict, facts, compose, str(place), SAMPLE_SHARE * seconds
                 )
-                found[verdict.rule] = replace(verdict, pack_s=pack_s)
             except PacelineError as error:
-                found[verdict.rule] = replace(verdict, failed=str(error))
+                by_rule[verdict.rule] = replace(verdict, failed=str(error))
+                continue
+            settings[verdict.rule] = setting
+            by_rule[verdict.rule] = replace(verdict, pack_s=pack_s)
         if not settings:
             return verdicts
+        before = compose(())
+        trial_s = TRIAL_SHARE * seconds
+        burn_in_s = BURN_SHARE * seconds
         say(f"trying {', '.join(settings)}")
-        before, short, burn = compose(()), TRIAL_SHARE * seconds, BURN_SHARE * seconds
-        for rule, comparison in zip(
-            settings, beside(before, list(settings.values()), short, burn), strict=True
-        ):
-            found[rule] = replace(
-                found[rule], gain=comparison.gain, spread=comparison.spread, tried=True
-            )
-        best = min((found[rule] for rule in settings), key=_rank)
+        comparisons = compare_each(before, list(settings.values()), trial_s, burn_in_s)
+        for rule, tried in zip(settings, comparisons, strict=True):
+            by_rule[rule] = replace(by_rule[rule], gain=tried.gain, spread=tried.spread, tried=True)
+        best = min((by_rule[rule] for rule in settings), key=_rank)
         say(f"trying {best.rule} for longer")
-        longer = alternate(before, settings[best.rule], 3, LONGER * short, burn)
-        found[best.rule] = replace(best, gain=longer.gain, spread=longer.spread)
-    return list(found.values())
+        longer = alternate(before, settings[best.rule], 3, LONGER * trial_s, burn_in_s)
+        by_rule[best.rule] = replace(best, gain=longer.gain, spread=longer.spread)
+    return list(by_rule.values())
 
 
-def _setting(
+def _trial_of(
     verdict: Verdict, facts: DiagnosisFacts, compose: Compose, folder: str, seconds: float
 ) -> tuple[Setting, float]:
-    """(What trying the advice would run: on a sample, where a store has to be packed first; seconds that packing all would take)."""
-    words, repack, pack_s = list(verdict.overrides), verdict.repack, 0.0
-    if repack is not None:
-        assert facts.storage is not None
-        num_records = facts.storage.num_records
-        # never more than the store has: epochs of few steps are slower, and so will be those of what is packed
-        sample = write_sample(
-            repack, folder, min(SAMPLE_BATCHES * facts.settings.batch_size, num_records), seconds
-        )
-        words = [
-            f"data={repack.output}",
-            f"data.train={sample.path}",
-            f"data.val={sample.path}",
-            *words,
-        ]
-        pack_s = sample.record_s * num_records / facts.machine.num_cores
-    return compose(words), pack_s
+    """Return a setting that tries the advice, and the seconds that packing all would take.
 
-
-def apply(found: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
-    """The best advice beside the present settings, in turn. A store that it wants is packed, all of it, to where the advice says; where
-    that would take more than two minutes, a sample of it in a temporary place.
+    Advice to pack a store is tried on a sample, packed in ``folder`` in about ``seconds``.
     """
-    verdict = found.best
+    repack = verdict.repack
+    if repack is None:
+        return compose(verdict.overrides), 0.0
+    assert facts.storage is not None
+    num_records = facts.storage.num_records
+    # Not more than the store has: epochs of few steps are slower, before and after packing.
+    wanted = min(SAMPLE_BATCHES * facts.settings.batch_size, num_records)
+    sample = write_sample(repack, folder, wanted, seconds)
+    data = [f"data={repack.output}", f"data.train={sample.path}", f"data.val={sample.path}"]
+    pack_s = sample.record_s * num_records / facts.machine.num_cores
+    return compose([*data, *verdict.overrides]), pack_s
+
+
+def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
+    """Return the diagnosis with its best advice compared with the present settings.
+
+    A store is packed to where the advice says. If this would take more than two minutes, a
+    sample is packed in a temporary folder instead.
+    """
+    verdict = diagnosis.best
     if verdict is None or not verdict.words:
-        return found
+        return diagnosis
     with scratch_folder("paceline-diagnose-") as folder:
-        after, note = _ready(verdict, found.facts, compose, folder, say)
+        note = ""
+        if verdict.repack is not None:
+            say("packing")
+        if verdict.pack_s > LONGEST_PACKING_S:
+            after, _ = _trial_of(verdict, diagnosis.facts, compose, folder, SAMPLE_PACKING_S)
+            note = f"on a sample: packing all takes about {verdict.pack_s / 60:.0f} minutes"
+        else:
+            if verdict.repack is not None:
+                pack_all(verdict.repack)
+                targets = [target for _, target in verdict.repack.paths.values()]
+                note = f"packed: {', '.join(targets)}"
+            after = compose(verdict.words)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
         comparison = alternate(
             compose(()), after, PAIRS, APPLY_SHARE * seconds, BURN_SHARE * seconds
         )
-    return replace(found, applied=Applied(verdict, comparison, note))
-
-
-def _ready(
-    verdict: Verdict, facts: DiagnosisFacts, compose: Compose, folder: str, say: Say
-) -> tuple[Setting, str]:
-    """(What following the advice runs, what there is to say about it)."""
-    if verdict.repack is None:
-        return compose(verdict.words), ""
-    say("packing")
-    if verdict.pack_s > LONGEST_PACKING_S:
-        setting, _ = _setting(verdict, facts, compose, folder, SAMPLE_PACKING_S)
-        return setting, f"on a sample: packing all takes about {verdict.pack_s / 60:.0f} minutes"
-    pack_all(verdict.repack)
-    return compose(verdict.words), "packed: " + ", ".join(
-        target for _, target in verdict.repack.paths.values()
-    )
+    return replace(diagnosis, applied=Applied(verdict, comparison, note))

@@ -1,144 +1,149 @@
-"""What is known of a slow run: the machine, the store, what was chosen, and how fast each part is. All that a rule may look at."""
+"""Facts that the diagnosis rules use: machine, store, settings, and the rate of each part."""
 
 from dataclasses import dataclass
 
-DATA_GAIN = 1.03  # headroom below which data is not the problem: the least difference that measuring calls one
-LEAST_TWO = (
-    1.3  # times as much as one: with less, the cores are too busy for two threads to tell anything
-)
-BUSY = 0.5  # of the cores wanted by other programs
-LEAST_LEFT = 0.01  # of a step, after all that data takes
+# With a smaller headroom data is not the problem. Measurements cannot resolve less.
+DATA_GAIN = 1.03
+# With a smaller speedup of two free threads, the cores are too busy to judge a lock.
+LEAST_TWO = 1.3
+# If other programs want a larger share of the cores, the figures are rough.
+BUSY = 0.5
+# The share of a step that `headroom` leaves to computing, at least.
+LEAST_LEFT = 0.01
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``memory_bytes``: what is free or can be freed. ``gpu``: its name. ``bf16``: whether products of bfloat16 are done in hardware.
-    ``load``: cores that programs wanted in the minute before.
-    """
-
-    num_cores: int
-    memory_bytes: int
-    gpu: str | None = None
-    bf16: bool = False
-    load: float = 0.0
+    num_cores: int  # that this process may use
+    memory_bytes: int  # free, or can be freed
+    gpu: str | None = None  # its name
+    bf16: bool = False  # whether the hardware multiplies bfloat16 numbers
+    load: float = 0.0  # cores that programs wanted in the minute before the diagnosis
 
     @property
     def busy(self) -> bool:
-        """Whether other programs take so much that figures are rough."""
+        """Whether other programs make the figures rough."""
         return self.load > BUSY * self.num_cores
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The store that is trained on.
-
-    ``form``: folder, hdf5, lmdb, or other (a store of the user's own). ``encoding``: image where a field holds image files, else raw.
-    ``image_size``: (height, width) of the median image of a sample, ``even``: whether all of the sample have it; None: no images.
-    ``cached``: share of the bytes in the page cache. ``chunk_records``: records per compressed chunk. ``target``: a free path beside it,
-    without an ending, for a store packed from it; ``val``: the same for the validation set, and its own path.
-    """
+    """The store that is trained on."""
 
     path: str
-    form: str
+    form: str  # folder, hdf5, lmdb, or other for a store of the user
     num_records: int
     record_bytes: float
-    encoding: str
-    disk: str
-    cached: float | None
-    image_size: tuple[int, int] | None = None
+    encoding: str  # image if a field holds image files, else raw
+    disk: str  # what `disk_kind` returns
+    cached: float | None  # share of the bytes in the page cache
+    image_size: tuple[int, int] | None = None  # (height, width) of the median sampled image
     channels: int = 3
-    even: bool = False
-    chunk_records: int | None = None
-    target: str = ""
-    val: str | None = None
-    val_target: str = ""
+    even: bool = False  # whether all sampled images have the same size
+    chunk_records: int | None = None  # records per compressed chunk
+    target: str = ""  # a free path, without ending, for a store packed from this one
+    val: str | None = None  # path of the validation store
+    val_target: str = ""  # a free path, without ending, for a packed validation store
 
     @property
     def num_bytes(self) -> float:
-        """Of all records."""
         return self.num_records * self.record_bytes
+
+    @property
+    def can_repack(self) -> bool:
+        return self.form != "other" and bool(self.target)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What was chosen, as far as rules care. ``workers``: as resolved, never null. ``transform``, ``augment``, ``loader``, ``precision``: names of
-    modules. ``size``: of the transform's results. ``has_function``: it calls a function of Python's for each record. ``block``: of the order.
-    """
+    """The settings that rules depend on. Choices are named by their modules."""
 
-    batch_size: int
-    workers: int
-    kind: str
+    batch_size: int  # of this process
+    workers: int  # after null has been resolved
+    kind: str  # of workers: thread or process
     loader: str
     precision: str
     transform: str = "none"
-    size: tuple[int, int] | None = None
-    has_function: bool = False
+    size: tuple[int, int] | None = None  # (height, width) of transformed images
+    has_function: bool = False  # whether the transform calls a Python function for each record
     augment: str = "normalize"
     shuffle: bool = True
-    block: int | None = None
-    staged: bool = False
+    block: int | None = None  # records per block of the block order
+    staged: bool = False  # whether the store is copied into memory before the first step
     compiled: bool = False
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Records per second of each part alone and of all together; None: not measured, because this choice has no such part.
+    """Records per second of each part alone and of all parts together. None: no such part."""
 
-    ``read``: store.read in this thread; ``read_cores``: CPU seconds per second of it (near 1: it computes, near 0: it waits for the disk).
-    ``prepare``: read, decode and transform in this thread; ``prepare_two``: by two threads; ``two_cores``: how many times as much two
-    threads do as one where nothing holds Python's lock, on these cores as busy as they are; ``prepare_plain``: without the transform's function. ``loader``: workers and loader, nothing else running. ``copy``: host to device. ``compute``: one batch for ever;
-    ``compute_cores``: cores it keeps busy; ``half``: the same with half the batch. ``whole``: training; ``wait``: share of it waited.
-    """
-
-    compute: float
-    whole: float
-    loader: float
-    compute_cores: float = 1.0
-    half: float | None = None
-    read: float | None = None
-    read_cores: float = 1.0
-    prepare: float | None = None
-    prepare_two: float | None = None
-    two_cores: float = 2.0
-    prepare_plain: float | None = None
-    copy: float | None = None
-    wait: float = 0.0
-    spread: float = 0.0
+    compute: float  # training steps on one repeated batch
+    whole: float  # training
+    loader: float  # workers and loader, without training
+    compute_cores: float = 1.0  # cores that computing keeps busy
+    half: float | None = None  # training steps on half of one repeated batch
+    read: float | None = None  # reading the store in one thread
+    read_cores: float = 1.0  # CPU seconds per second of reading; near 0 means waiting for the disk
+    prepare: float | None = None  # reading, decoding and transforming in one thread
+    prepare_two: float | None = None  # the same in two threads together
+    two_cores: float = 2.0  # speedup of two threads without a lock, on these cores as they are
+    prepare_plain: float | None = None  # preparing without the transform's function
+    copy: float | None = None  # from host to device
+    wait: float = 0.0  # share of training spent waiting
+    spread: float = 0.0  # half the interquartile range of `whole`, as a share of the median
 
 
 @dataclass(frozen=True)
 class DiagnosisFacts:
-    """``convolutional``: the model holds 2-d convolutions, laid out in planes."""
-
     machine: Machine
     settings: Settings
     rates: Rates
-    storage: Storage | None = None
-    convolutional: bool = False
+    storage: Storage | None = None  # None: the source makes its own records
+    convolutional: bool = False  # whether the model has 2-d convolutions, channels first
 
     @property
     def headroom(self) -> float:
-        """The factor on the whole rate if data cost nothing: what computing alone does, but no more than what waiting and preparing take
-        of a step could bring, whatever the machine was busy with while the two were measured.
+        """The factor on the training rate if data cost nothing.
+
+        It is the rate of computing alone over the rate of training, but not more than removing
+        the waiting and the preparing from a step can bring. The bound protects against other
+        programs that were busy during only one of the two measurements.
         """
         rates = self.rates
-        found = rates.compute / rates.whole
+        factor = rates.compute / rates.whole
         if rates.prepare is not None:
-            taken = rates.wait + rates.whole / rates.prepare
-            found = min(found, 1 / max(LEAST_LEFT, 1 - taken))
-        return max(1.0, found)
+            data_share = rates.wait + rates.whole / rates.prepare
+            factor = min(factor, 1 / max(LEAST_LEFT, 1 - data_share))
+        return max(1.0, factor)
 
     @property
     def data_limits(self) -> bool:
         return self.headroom > DATA_GAIN
 
     @property
+    def slow_storage(self) -> Storage | None:
+        """The store, if data limits training and preparing its records was measured."""
+        if self.rates.prepare is None or not self.data_limits:
+            return None
+        return self.storage
+
+    @property
     def cuda(self) -> bool:
         return self.machine.gpu is not None
 
     @property
+    def load_s(self) -> float:
+        """Seconds to prepare a batch in one thread; 0 if this was not measured."""
+        return 0.0 if self.rates.prepare is None else self.settings.batch_size / self.rates.prepare
+
+    @property
+    def computing_share(self) -> float:
+        """The share of training that computing alone would take."""
+        return min(1.0, self.rates.whole / self.rates.compute)
+
+    @property
     def function_share(self) -> float:
-        """How much of preparing a record the transform's function takes."""
+        """The share of preparing a record that the transform's function takes."""
         rates = self.rates
         if rates.prepare is None or rates.prepare_plain is None:
             return 0.0
@@ -146,10 +151,17 @@ class DiagnosisFacts:
 
     @property
     def lock_share(self) -> float:
-        """How much of preparing a record holds Python's lock: 0: two threads do twice as much as one; 1: no more than one."""
+        """The share of preparing a record that holds Python's lock.
+
+        It is 0 if two threads are twice as fast as one, and 1 if they are no faster.
+        """
         rates = self.rates
         if rates.prepare is None or rates.prepare_two is None or rates.two_cores < LEAST_TWO:
             return 0.0
-        return min(
-            1.0, max(0.0, 1 - (rates.prepare_two / rates.prepare - 1) / (rates.two_cores - 1))
-        )
+        speedup = rates.prepare_two / rates.prepare
+        share = 1 - (speedup - 1) / (rates.two_cores - 1)
+        return min(1.0, max(0.0, share))
+
+    def step_ms(self, rate: float) -> float:
+        """Return milliseconds per batch at ``rate`` records per second."""
+        return 1e3 * self.settings.batch_size / rate

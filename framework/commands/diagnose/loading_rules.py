@@ -1,151 +1,149 @@
-"""Rules about who reads when: workers, their kind, reading ahead, where augmentation is done. Each: Facts -> Verdict, or None."""
+"""Rules about workers, their kind, reading ahead, and where augmentation runs."""
 
 from framework.commands.diagnose.facts import DiagnosisFacts
-from framework.commands.diagnose.model_facts import gain, load_of
+from framework.commands.diagnose.model_facts import gain
 from framework.commands.diagnose.verdict import Verdict
 
-LOCKED = (
-    0.5  # of preparing a record: beyond it a second thread brings less than half of what it should
-)
-LEAST_SHARED_S = 2e-3  # of preparing a step's records: less is not worth handing over to workers
-CLEARLY = 1.2  # times as fast
-COPY_SHARE = 0.02  # of a step
-ON_DEVICE = {"flip"}  # transforms that an augment does as well
-
-
-def _per_step_ms(facts: DiagnosisFacts, rate: float) -> str:
-    return f"{1e3 * facts.settings.batch_size / rate:.1f} ms"
+# If Python's lock is held for a larger share of preparing, a second thread brings less than half
+# of what it should.
+LOCKED = 0.5
+# If preparing a batch takes less, handing it over to workers is not worth it.
+LEAST_SHARED_S = 2e-3
+# The least factor between two rates that counts as clearly faster.
+CLEARLY = 1.2
+# If copying takes a smaller share of the step, overlapping it brings nothing.
+COPY_SHARE = 0.02
+# Transforms that an augment can do on the device.
+ON_DEVICE = {"flip"}
 
 
 def waiting(facts: DiagnosisFacts) -> str:
+    """Return a sentence that compares preparing and computing a batch."""
     rates = facts.rates
-    prepare = rates.prepare or rates.loader
     return (
-        f"a step's records take one thread {_per_step_ms(facts, prepare)} to prepare, computing takes "
-        f"{_per_step_ms(facts, rates.compute)}, and {100 * rates.wait:.0f} % of the step is spent waiting"
+        f"One thread prepares a batch in {facts.step_ms(rates.prepare or rates.loader):.1f} ms, "
+        f"computing takes {facts.step_ms(rates.compute):.1f} ms, and {100 * rates.wait:.0f} % of "
+        "the step is spent waiting."
     )
 
 
 def raise_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """Fewer readers than cores while steps wait."""
-    settings, num_cores = facts.settings, facts.machine.num_cores
-    wanted = max(1, num_cores)
-    if (
-        not facts.data_limits
-        or facts.rates.prepare is None
-        or settings.workers >= wanted
-        or settings.staged
-    ):
+    """Steps wait although there are fewer workers than cores."""
+    settings = facts.settings
+    rates = facts.rates
+    wanted = max(1, facts.machine.num_cores)
+    if not facts.data_limits or rates.prepare is None or settings.staged:
         return None
-    now = (
-        "no workers: records are prepared in the step's own thread"
-        if settings.workers == 0
-        else f"only {settings.workers} workers"
-    )
+    if settings.workers >= wanted or facts.load_s < LEAST_SHARED_S:
+        return None
     if facts.lock_share > LOCKED and settings.kind == "thread":
-        return None  # more threads would not help; see processes
-    if settings.batch_size / facts.rates.prepare < LEAST_SHARED_S:
-        return None
+        return None  # more threads would not help; see `processes`
+    cause = f"Only {settings.workers} workers prepare records on {wanted} cores."
+    if settings.workers == 0:
+        cause = f"No workers: the step's own thread prepares the records, on {wanted} cores."
     return Verdict(
         "raise_workers",
-        f"{now}, on {num_cores} cores; {waiting(facts)}",
-        f"{wanted} workers share the work and prepare while the step computes",
+        f"{cause} {waiting(facts)}",
+        f"Use {wanted} workers, which share the work and prepare records while the step computes.",
         gain(facts, workers=wanted),
         (f"workers.num={wanted}",),
     )
 
 
 def lower_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """More readers than cores: they take the cores from each other and from the step."""
-    settings, num_cores = facts.settings, facts.machine.num_cores
+    """More workers than cores take the cores from each other and from the step."""
+    settings = facts.settings
+    rates = facts.rates
+    num_cores = facts.machine.num_cores
     if settings.workers <= num_cores:
         return None
-    locked = facts.lock_share > LOCKED or settings.has_function or facts.rates.prepare is None
-    kind = () if settings.kind == "thread" or locked else ("workers.kind=thread",)
+    is_locked = facts.lock_share > LOCKED or settings.has_function or rates.prepare is None
+    overrides = (f"workers.num={num_cores}",)
+    if settings.kind != "thread" and not is_locked:
+        overrides += ("workers.kind=thread",)
     return Verdict(
         "lower_workers",
-        f"{settings.workers} workers on {num_cores} cores; computing alone does {facts.rates.compute:,.0f} records/s, "
-        f"with the workers {facts.rates.whole:,.0f}",
-        "workers beyond the cores only take turns, and take them from the step too; memory and start-up grow with each",
-        1 + 0.01 * settings.workers / num_cores,  # no model of this is any good: it is tried
-        (f"workers.num={num_cores}", *kind),
+        f"{settings.workers} workers share {num_cores} cores with the step: computing alone does "
+        f"{rates.compute:,.0f} records/s, with the workers {rates.whole:,.0f}.",
+        f"Use {num_cores} workers; more of them only take turns, and cost memory and start-up "
+        "time each.",
+        # The model cannot predict this. A gain slightly above 1 gets it tried.
+        1 + 0.01 * settings.workers / num_cores,
+        overrides,
     )
 
 
 def no_workers(facts: DiagnosisFacts) -> Verdict | None:
-    """Workers that together do less than one thread: handing a batch over costs more than gathering it, or each does the same work again."""
-    settings, rates = facts.settings, facts.rates
-    if (
-        settings.workers == 0
-        or rates.prepare is None
-        or rates.prepare < CLEARLY * rates.loader
-        or not facts.data_limits
-    ):
+    """All workers together do less than one thread."""
+    settings = facts.settings
+    rates = facts.rates
+    num_cores = facts.machine.num_cores
+    if settings.workers == 0 or settings.has_function or not facts.data_limits:
         return None
-    if settings.has_function:
+    if rates.prepare is None or rates.prepare < CLEARLY * rates.loader:
         return None
-    if settings.workers > facts.machine.num_cores and settings.kind == "thread":
-        return None
-    cores = (
-        f" on {facts.machine.num_cores} cores" if settings.workers > facts.machine.num_cores else ""
-    )
-    why = (
-        "handing over costs more than the work"
-        if settings.kind == "thread"
-        else "each process opens, decodes and caches for itself, and its batches are copied"
-    )
+    if settings.workers > num_cores and settings.kind == "thread":
+        return None  # see `lower_workers`
+    cores = f" on {num_cores} cores" if settings.workers > num_cores else ""
+    reason = "handing a batch over costs more than preparing it"
+    if settings.kind == "process":
+        reason = "each process opens, decodes and caches by itself, and its batches are copied"
+    overrides = ("workers.num=0",)
+    if settings.loader == "plain":
+        overrides += ("loader=prefetch",)
     return Verdict(
         "no_workers",
-        f"one thread prepares {rates.prepare:,.0f} records/s, {settings.workers} workers{cores} and the loader only {rates.loader:,.0f}",
-        f"{why}; loader=prefetch reads ahead without workers",
+        f"One thread prepares {rates.prepare:,.0f} records/s, but {settings.workers} workers"
+        f"{cores} and the loader only {rates.loader:,.0f}: {reason}.",
+        "Use no workers; loader=prefetch reads ahead without them.",
         gain(facts, workers=0, ahead=True),
-        ("workers.num=0", *(("loader=prefetch",) if settings.loader == "plain" else ())),
+        overrides,
     )
 
 
 def processes(facts: DiagnosisFacts) -> Verdict | None:
-    """Preparing holds Python's lock, or is mostly a function that may: threads take turns, with each other and with the step."""
-    settings, rates = facts.settings, facts.rates
-    if (
-        (settings.kind == "process" and settings.workers > 0)
-        or settings.staged
-        or not facts.data_limits
-    ):
+    """Preparing holds Python's lock, or runs a Python function that may hold it."""
+    settings = facts.settings
+    rates = facts.rates
+    num_cores = facts.machine.num_cores
+    if settings.kind == "process" and settings.workers > 0:
         return None
-    if (
-        rates.prepare is None
-        or rates.prepare_two is None
-        or max(facts.lock_share, facts.function_share) <= LOCKED
-    ):
+    if settings.staged or not facts.data_limits:
         return None
-    share = f" ({100 * facts.function_share:.0f} % of preparing a record)"
-    who = f"the transform's Python function{share}" if settings.has_function else "reading"
+    if rates.prepare is None or rates.prepare_two is None:
+        return None
+    if max(facts.lock_share, facts.function_share) <= LOCKED:
+        return None
+    holder = "Reading"
+    if settings.has_function:
+        share = 100 * facts.function_share
+        holder = f"The transform's Python function ({share:.0f} % of preparing a record)"
     return Verdict(
         "processes",
-        f"{who} keeps threads in turn by Python's lock: one thread prepares {rates.prepare:,.0f} records/s, two together "
-        f"{rates.prepare_two:,.0f}; {waiting(facts)}",
-        "processes have a lock each; threads take turns, and the step waits for its turn too",
-        gain(facts, kind="process", workers=facts.machine.num_cores),
-        ("workers.kind=process", f"workers.num={facts.machine.num_cores}"),
+        f"{holder} holds Python's lock, so threads take turns: one thread prepares "
+        f"{rates.prepare:,.0f} records/s, two together {rates.prepare_two:,.0f}. {waiting(facts)}",
+        f"Use {num_cores} processes, which have a lock each and do not block the step.",
+        gain(facts, kind="process", workers=num_cores),
+        ("workers.kind=process", f"workers.num={num_cores}"),
     )
 
 
 def threads(facts: DiagnosisFacts) -> Verdict | None:
-    """Processes although nothing holds Python's lock: each batch is copied between them."""
+    """Processes copy each batch although nothing holds Python's lock."""
     settings = facts.settings
-    if (
-        settings.kind != "process"
-        or not 0 < settings.workers <= facts.machine.num_cores
-        or not facts.data_limits
-    ):
+    rates = facts.rates
+    if settings.kind != "process" or not 0 < settings.workers <= facts.machine.num_cores:
         return None
-    if facts.rates.prepare is None or facts.lock_share > LOCKED or settings.has_function:
+    if rates.prepare is None or facts.lock_share > LOCKED or settings.has_function:
+        return None
+    if not facts.data_limits:
         return None
     return Verdict(
         "threads",
-        f"{settings.workers} worker processes, though two threads prepare {facts.rates.prepare_two or 0:,.0f} records/s, one "
-        f"{facts.rates.prepare:,.0f}: nothing holds Python's lock",
-        "threads share a batch and hand it over without a copy, and take no memory of their own",
+        f"{settings.workers} worker processes copy each batch although nothing holds Python's "
+        f"lock: one thread prepares {rates.prepare:,.0f} records/s, two "
+        f"{rates.prepare_two or 0:,.0f}.",
+        "Use threads, which share the batch's memory and need none of their own.",
         max(1.01, gain(facts, kind="thread")),
         ("workers.kind=thread",),
     )
@@ -153,64 +151,66 @@ def threads(facts: DiagnosisFacts) -> Verdict | None:
 
 def prefetch(facts: DiagnosisFacts) -> Verdict | None:
     """Nothing reads ahead of the step."""
-    if facts.settings.loader != "plain" or not facts.data_limits:
+    settings = facts.settings
+    if settings.loader != "plain" or not facts.data_limits:
         return None
-    if facts.settings.workers == 0 and raise_workers(facts) is not None:
-        return None  # workers read ahead too, and are more than one
+    if settings.workers == 0 and raise_workers(facts) is not None:
+        return None  # several workers read ahead, too
+    loader = "stream" if facts.cuda else "prefetch"
     return Verdict(
         "prefetch",
-        f"loader=plain takes each batch when the step wants it; {waiting(facts)}",
-        "a thread keeps batches ready while the step computes",
+        f"With loader=plain, each step waits until its batch is prepared. {waiting(facts)}",
+        f"Use loader={loader}, whose thread keeps batches ready while the step computes.",
         gain(facts, ahead=True),
-        ("loader=stream" if facts.cuda else "loader=prefetch",),
+        (f"loader={loader}",),
     )
 
 
 def stream(facts: DiagnosisFacts) -> Verdict | None:
-    """The copy to the device is in line with the step."""
+    """The step waits for the copy to the device."""
     rates = facts.rates
-    if (
-        facts.settings.loader == "stream"
-        or not facts.cuda
-        or rates.copy is None
-        or facts.settings.loader == "plain"
-    ):
+    if not facts.cuda or rates.copy is None or facts.settings.loader in ("stream", "plain"):
         return None
-    step_s, copy_s = 1 / rates.whole, 1 / rates.copy
+    step_s = 1 / rates.whole
+    copy_s = 1 / rates.copy
     if copy_s < COPY_SHARE * step_s:
         return None
     return Verdict(
         "stream",
-        f"copying a step's records to the device takes {_per_step_ms(facts, rates.copy)} of the step's {_per_step_ms(facts, rates.whole)}",
-        "copies run beside the computation, in a stream of their own",
+        f"The step waits for its copy to the device: {facts.step_ms(rates.copy):.1f} of "
+        f"{facts.step_ms(rates.whole):.1f} ms.",
+        "Use loader=stream, which copies the next batch while the step computes.",
         min(facts.headroom, step_s / (step_s - copy_s)),
         ("loader=stream",),
     )
 
 
 def augment_on_device(facts: DiagnosisFacts) -> Verdict | None:
-    """Random changes on the host that the device does for a whole batch at once."""
-    settings, rates = facts.settings, facts.rates
+    """The host augments record by record what the device could augment in batches."""
+    settings = facts.settings
+    rates = facts.rates
     if not facts.data_limits or not facts.cuda or rates.prepare is None:
         return None
-    load = load_of(facts)
-    if settings.has_function and rates.prepare_plain is not None and load is not None:
+    if settings.has_function and rates.prepare_plain is not None:
         return Verdict(
             "augment_on_device",
-            f"the transform's function takes {100 * facts.function_share:.0f} % of preparing a record on the host",
-            f"{facts.machine.gpu} changes a whole batch in one call",
+            f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
+            "record on the host.",
+            f"Move it to {facts.machine.gpu}, which processes a whole batch in one call.",
             gain(facts, load_s=settings.batch_size / rates.prepare_plain),
-            edit="do in an augment (uint8 [B, C, H, W] on the device) what the function does: augment=color_jitter, crop_flip, "
-            "random_erasing, or your own class with __call__(batch, draws)",
+            edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does: "
+            "augment=color_jitter, crop_flip, random_erasing, or your own class with "
+            "__call__(batch, draws)",
             learns=True,
         )
-    if settings.transform not in ON_DEVICE or settings.augment != "normalize" or load is None:
+    if settings.transform not in ON_DEVICE or settings.augment != "normalize":
         return None
     return Verdict(
         "augment_on_device",
-        f"transform={settings.transform} changes pixels on the host; {waiting(facts)}",
-        f"{facts.machine.gpu} does it for a whole batch in one call, and raw records are then only gathered",
-        gain(facts, load_s=load.load_s / 2),
+        f"transform={settings.transform} changes the pixels on the host. {waiting(facts)}",
+        f"Move it to {facts.machine.gpu}, which processes a whole batch in one call; the host "
+        "then only copies raw records.",
+        gain(facts, load_s=facts.load_s / 2),
         ("transform=none", "augment=crop_flip", "augment.padding=0"),
         learns=True,
     )

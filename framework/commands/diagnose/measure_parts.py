@@ -1,13 +1,14 @@
-"""Each part of a configured run measured, alone and together, and what it is made of: the facts of a diagnosis."""
+"""Measure each part of a configured run, alone and together, and describe its machine and store."""
 
 import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from contextlib import closing, suppress
+from itertools import count, repeat
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,212 +19,195 @@ from framework.commands.diagnose.disk_speed import disk_kind
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
 from framework.contracts.batch import Batch, pin, tensors
+from framework.contracts.data import Source
 from framework.contracts.records import RecordStore
-from framework.data.reader import BatchReader, Request
+from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
-from framework.measure.host import num_cores
-from framework.order import spread
+from framework.measure.host import available_memory_bytes, cpu_info, num_cores
+from framework.measure.statistics import median
+from framework.order import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
 
-NUM_SAMPLES = 64  # records looked at for their size
-SLICE = 16  # records at a time in this thread: small enough for a second to hold several
-GRACE_S = 2.0  # beyond its time, where a step takes seconds
+NUM_SAMPLES = 64  # records whose size is looked at
+SLICE = 16  # images prepared at a time in this thread, so that a second holds several slices
+GRACE_S = 2.0  # how much longer than planned a measurement of slow steps may take
 NUM_WINDOWS = 5
 TURNS = 2
-BURN_IN = 0.03  # of the seconds given
 FORMS: dict[type, str] = {FolderStore: "folder", HDF5Store: "hdf5", LMDBStore: "lmdb"}
-SHARES = {
-    "read": 0.05,
-    "prepare": 0.06,
-    "two": 0.05,
-    "plain": 0.04,
-    "loader": 0.12,
-    "compute": 0.18,
-    "half": 0.08,
-    "whole": 0.18,
-}
+# Shares of the given seconds. The burn-in is added to most of the others.
+BURN_IN = 0.03
+READ = 0.05
+PREPARE = 0.06
+TWO = 0.05
+PLAIN = 0.04
+LOADER = 0.12
+COMPUTE = 0.18
+HALF = 0.08
+WHOLE = 0.18
+
+Say = Callable[[str], None]
+Action = Callable[[Tensor], object]
 
 
 class Setting(NamedTuple):
-    """A configuration that can be run, its own packages allowed."""
+    """A configuration that can run, and the user's packages that it may import."""
 
     config: Config
     allowed: tuple[str, ...]
 
     def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
-        """A fresh one, whose measurements end also where a step takes seconds."""
+        """Return a new probe whose measurements also end if a step takes seconds."""
         return Probe({**self.config, "clock": True}, self.allowed, num_windows, GRACE_S)
 
 
-def gather(setting: Setting, seconds: float, say: Callable[[str], None]) -> DiagnosisFacts:
-    """All facts, in about ``seconds``. ``say`` is told what is being measured."""
-    load = os.getloadavg()[0]
-    probe = setting.probe()
-    try:
-        source = probe.assembly.train_source
-        store, reader = (
-            (source.store, source.read) if isinstance(source, StoreSource) else (None, None)
-        )
-        storage = (
-            None if store is None else storage_of(store, probe.config)
-        )  # first: reading would warm the cache
-        alone = _alone(setting, probe, store, reader, seconds, say)
-        together = _together(probe, seconds, say)
-        compute, whole = together["compute"], together["whole"]
-        rates = Rates(
-            compute.records_per_s,
-            whole.records_per_s,
-            together["loader"].records_per_s,
-            compute.busy_cores,
-            together["half"].records_per_s if "half" in together else None,
-            copy=_copy_rate(probe),
-            wait=waited(whole.spans_s),
-            spread=whole.spread,
-            **alone,
-        )
-        device = probe.assembly.device
-        settings = settings_of(probe)
-        model: nn.Module = probe.assembly.build("model")
-        convolutional = not probe.config["channels_last"] and any(
-            isinstance(m, nn.Conv2d)
-            and not m.weight.is_contiguous(memory_format=torch.channels_last)
-            for m in model.modules()
-        )
-        return DiagnosisFacts(machine_of(device, load), settings, rates, storage, convolutional)
-    finally:
-        probe.close()
+def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
+    """Measure and describe a run in about ``seconds``.
 
-
-def waited(spans_s: dict[str, float]) -> float:
-    """The share of a step in which nothing could go on for want of data: on CUDA the device's idle time, which the host's waiting overlaps."""
-    own_s = {
-        name: seconds
-        for name, seconds in spans_s.items()
-        if name != "wait" or "idle" not in spans_s
-    }
-    return own_s.get("idle", own_s.get("wait", 0.0)) / (sum(own_s.values()) or 1.0)
-
-
-def _together(probe: Probe, seconds: float, say: Callable[[str], None]) -> dict[str, Rate]:
-    """Loader, computation, and whole steps: the source's workers and the device are in it. The last two in turn, since each is judged by
-    the other.
+    ``say`` is called with the name of each measurement before it starts.
     """
+    load = os.getloadavg()[0]
+    with closing(setting.probe()) as probe:
+        source = probe.assembly.train_source
+        storage = None
+        alone: dict[str, Any] = {}
+        if isinstance(source, StoreSource):
+            # First, since reading fills the page cache.
+            storage = storage_of(source.store, probe.config)
+            alone = _alone(setting, source, seconds, say)
+        rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
+        machine = machine_of(probe.assembly.device, load)
+        convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
+        return DiagnosisFacts(machine, settings_of(probe), rates, storage, convolutional)
+
+
+def waiting_share(spans_s: dict[str, float]) -> float:
+    """Return the share of a step that waits for data.
+
+    On CUDA this is the idle time of the device, which the host's waiting overlaps.
+    """
+    spans_s = dict(spans_s)
+    if "idle" in spans_s:
+        spans_s.pop("wait", None)
+    waiting_s = spans_s.get("idle", spans_s.get("wait", 0.0))
+    return waiting_s / (sum(spans_s.values()) or 1.0)
+
+
+def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
+    """Measure the loader, computing and training; return fields of `Rates`.
+
+    Computing and training take turns, because each is judged by the other.
+    """
+    burn_in_s = BURN_IN * seconds
     say("workers and loader")
-    found = {"loader": probe.loader(SHARES["loader"] * seconds, BURN_IN * seconds)}
+    loader = probe.loader(LOADER * seconds, burn_in_s)
     num_records = len(probe.batch()["index"])
-    turns: dict[str, list[Rate]] = {"compute": [], "whole": []}
+    computes: list[Rate] = []
+    wholes: list[Rate] = []
     for _ in range(TURNS):
         say("computing alone")
-        turns["compute"].append(
-            probe.compute(SHARES["compute"] * seconds / TURNS, BURN_IN * seconds)
-        )
-        say("the whole")
-        turns["whole"].append(probe.train(SHARES["whole"] * seconds / TURNS, BURN_IN * seconds))
+        computes.append(probe.compute(COMPUTE * seconds / TURNS, burn_in_s))
+        say("training")
+        wholes.append(probe.train(WHOLE * seconds / TURNS, burn_in_s))
+    compute = _pooled(computes)
+    whole = _pooled(wholes)
+    half = None
     if num_records > 1:
-        found["half"] = probe.compute(SHARES["half"] * seconds, BURN_IN * seconds, num_records // 2)
-    return {**found, **{part: _pooled(rates) for part, rates in turns.items()}}
+        half = probe.compute(HALF * seconds, burn_in_s, num_records // 2).records_per_s
+    return {
+        "loader": loader.records_per_s,
+        "compute": compute.records_per_s,
+        "compute_cores": compute.busy_cores,
+        "half": half,
+        "whole": whole.records_per_s,
+        "wait": waiting_share(whole.spans_s),
+        "spread": whole.spread,
+    }
 
 
 def _pooled(rates: list[Rate]) -> Rate:
-    """All windows of several measurements of the same."""
+    """Return one rate with the windows of all."""
     windows = tuple(window for rate in rates for window in rate.windows)
     names = {name for rate in rates for name in rate.spans_s}
     spans_s = {name: fmean(rate.spans_s.get(name, 0.0) for rate in rates) for name in names}
     return Rate(windows, spans_s, fmean(rate.busy_cores for rate in rates))
 
 
-def _alone(
-    setting: Setting,
-    probe: Probe,
-    store: RecordStore | None,
-    reader: BatchReader | None,
-    seconds: float,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Reading, decoding and transforming in this thread: fields of ``Rates``. {} where the source is not one of stores."""
-    if store is None:
-        return {}
-    order, views = probe.assembly.train_source.order, () if reader is None else tuple(reader.views)
+def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> dict[str, Any]:
+    """Measure reading, decoding and transforming in this thread; return fields of `Rates`."""
+    store = source.store
+    views = tuple(source.read.views)
+    is_encoded = any(field.encoding == "image" for field in store.manifest.fields.values())
+    indices = _indices(source.order, SLICE if is_encoded else source.order.batch_size)
     say("reading")
-    encoded = any(field.encoding == "image" for field in store.manifest.fields.values())
-    indices = _indices(order, SLICE if encoded else order.batch_size)
-    read, read_cores = _rate(
-        lambda part: touch(store.read(part, views)), indices, SHARES["read"] * seconds
-    )
-    found: dict[str, Any] = {"read": read, "read_cores": read_cores}
-    if reader is None:
-        return found
-
-    def prepare(part: Tensor) -> Batch:
-        return reader(Request(0, part, training=True))
-
+    read, read_cores = _rate(lambda part: touch(store.read(part, views)), indices, READ * seconds)
     say("decoding and transforming")
-    found["prepare"], _ = _rate(prepare, indices, SHARES["prepare"] * seconds)
+    prepare = _preparing(source)
+    rates = {
+        "read": read,
+        "read_cores": read_cores,
+        "prepare": _rate(prepare, indices, PREPARE * seconds)[0],
+    }
     if num_cores() > 1:
-        found["prepare_two"] = _two(prepare, indices, SHARES["two"] * seconds)
-        found["two_cores"] = _two_cores(SHARES["two"] * seconds / 2)
-    if reader.transform.function is not None and "geometry" in setting.config["transform"]:
-        found["prepare_plain"] = _plain_rate(setting, seconds)
-    return found
+        rates["prepare_two"] = _rate_of_two(prepare, indices, TWO * seconds)
+        rates["two_cores"] = _speedup_of_two(TWO * seconds / 2)
+    transform = setting.config["transform"]
+    if source.read.transform.function is not None and "geometry" in transform:
+        plain = setting._replace(config={**setting.config, "transform": transform["geometry"]})
+        with closing(plain.probe()) as probe:
+            prepare = _preparing(probe.assembly.train_source)
+            indices = _indices(source.order, SLICE)
+            rates["prepare_plain"] = _rate(prepare, indices, PLAIN * seconds)[0]
+    return rates
 
 
-def _plain_rate(setting: Setting, seconds: float) -> float | None:
-    """Preparing without the transform's function: with its geometry alone."""
-    config = {**setting.config, "transform": setting.config["transform"]["geometry"]}
-    probe = setting._replace(config=config).probe()
-    try:
-        reader: Any = probe.assembly.train_source.read  # type: ignore[attr-defined]
-        order = probe.assembly.train_source.order
-        return _rate(
-            lambda part: reader(Request(0, part, training=True)),
-            _indices(order, SLICE),
-            SHARES["plain"] * seconds,
-        )[0]
-    finally:
-        probe.close()
+def _preparing(source: Source) -> Action:
+    assert isinstance(source, StoreSource)
+    return lambda part: source.read(Request(0, part, training=True))
 
 
-def _indices(order: Any, size: int) -> Iterator[Tensor]:
-    """The order's records, at most ``size`` at a time, epoch after epoch."""
-    epoch = 0
-    while True:
+def _indices(order: Order, size: int) -> Iterator[Tensor]:
+    """Yield the indices of epoch after epoch, at most ``size`` at a time."""
+    for epoch in count():
         for share in order.shares(epoch):
             yield from share.indices.split(size)
-        epoch += 1
 
 
-def _rate(
-    action: Callable[[Tensor], object], indices: Iterator[Tensor], seconds: float
-) -> tuple[float, float]:
-    """(records per second, CPU seconds per second) of ``action``; its first call, which opens files, is not counted."""
+def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
+    """Return (records per second, CPU seconds per second) of ``action``.
+
+    The first call opens files and is not counted.
+    """
     action(next(indices))
-    start, cpu_s, count = time.perf_counter(), time.process_time(), 0
-    while (now := time.perf_counter()) - start < seconds or not count:
+    start = time.perf_counter()
+    cpu_s = time.process_time()
+    num_records = 0
+    while time.perf_counter() - start < seconds or not num_records:
         part = next(indices)
         action(part)
-        count += len(part)
-    now = time.perf_counter()
-    return count / (now - start), (time.process_time() - cpu_s) / (now - start)
+        num_records += len(part)
+    took_s = time.perf_counter() - start
+    return num_records / took_s, (time.process_time() - cpu_s) / took_s
 
 
-def _two(action: Callable[[Tensor], object], indices: Iterator[Tensor], seconds: float) -> float:
-    """Records per second of ``action`` in two threads together."""
-    lock, rates = threading.Lock(), list[float]()
+def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> float:
+    """Return records per second of ``action`` in two threads together."""
+    lock = threading.Lock()
+    rates: list[float] = []
 
-    def taken() -> Iterator[Tensor]:
+    def locked() -> Iterator[Tensor]:
         while True:
             with lock:
                 part = next(indices)
             yield part
 
     def run() -> None:
-        rates.append(_rate(action, taken(), seconds)[0])
+        rates.append(_rate(action, locked(), seconds)[0])
 
     pair = [threading.Thread(target=run, name="paceline-diagnose") for _ in range(2)]
     for thread in pair:
@@ -233,104 +217,95 @@ def _two(action: Callable[[Tensor], object], indices: Iterator[Tensor], seconds:
     return sum(rates)
 
 
-def _two_cores(seconds: float) -> float:
-    """How many times as much two threads do as one, of work that gives Python's lock away: what these cores have to give just now."""
-    data, part = bytes(1 << 20), torch.zeros(1)
+def _speedup_of_two(seconds: float) -> float:
+    """Return how many times faster two threads are at work that releases Python's lock.
 
-    def hash_some(_: Tensor) -> None:
+    This is what the cores can give now, as busy as they are.
+    """
+    data = bytes(1 << 20)
+    parts = repeat(torch.zeros(1))
+
+    def hash_data(_: Tensor) -> None:
         hashlib.sha256(data)
 
-    return _two(hash_some, repeat(part), seconds) / _rate(hash_some, repeat(part), seconds)[0]
+    return _rate_of_two(hash_data, parts, seconds) / _rate(hash_data, parts, seconds)[0]
 
 
 def touch(records: dict[str, Any]) -> int:
-    """Bytes of the records, each of which is copied: a view of mapped memory is not read before somebody looks."""
+    """Return the bytes of the records and copy each, since mapped memory is read only if used."""
     total = 0
     for values in records.values():
         if isinstance(values, Tensor):
             total += values.numel() * values.element_size()
             continue
-        total += sum(
-            len(np.ascontiguousarray(v).tobytes()) if isinstance(v, np.ndarray) else len(bytes(v))
-            for v in values
-        )
+        for value in values:
+            total += len(value.tobytes() if isinstance(value, np.ndarray) else bytes(value))
     return total
 
 
 def _copy_rate(probe: Probe) -> float | None:
-    """Records per second from page-locked memory to the device. None where the device is the host."""
+    """Return records per second from page-locked memory to the device; None without CUDA."""
     device = probe.assembly.device
     if device.type != "cuda":
         return None
-    host: Batch = pin(
-        {
-            name: one.cpu()
-            for name, one in tensors(next(probe.assembly.train_source.batches(0)).batch).items()
-        }
-    )
+    batch = next(probe.assembly.train_source.batches(0)).batch
+    host = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
     for _ in range(3):
-        _copied(host, device)
-    times_s = sorted(_copied(host, device) for _ in range(10))
-    return len(host["index"]) / median(times_s)
+        _copy_s(host, device)
+    return len(host["index"]) / median(_copy_s(host, device) for _ in range(10))
 
 
-def _copied(host: Batch, device: torch.device) -> float:
-    """Seconds of one copy."""
+def _copy_s(host: Batch, device: torch.device) -> float:
     torch.cuda.synchronize(device)
     start = time.perf_counter()
-    there = [tensor.to(device, non_blocking=True) for tensor in host.values()]
+    copies = [tensor.to(device, non_blocking=True) for tensor in host.values()]
     torch.cuda.synchronize(device)
-    del there
+    del copies
     return time.perf_counter() - start
 
 
+def _has_convolutions(probe: Probe) -> bool:
+    """Return whether the model has 2-d convolutions in channels-first layout."""
+    model: nn.Module = probe.assembly.build("model")
+    return any(
+        isinstance(module, nn.Conv2d)
+        and not module.weight.is_contiguous(memory_format=torch.channels_last)
+        for module in model.modules()
+    )
+
+
 def machine_of(device: torch.device, load: float) -> Machine:
+    gpu = None
     if device.type == "cuda":
-        return Machine(
-            num_cores(),
-            free_memory_bytes(),
-            torch.cuda.get_device_name(device),
-            torch.cuda.is_bf16_supported(),
-            load,
-        )
-    flags = (
-        Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    )
-    return Machine(
-        num_cores(), free_memory_bytes(), None, "amx_bf16" in flags or "avx512_bf16" in flags, load
-    )
-
-
-def free_memory_bytes() -> int:
-    """Memory that is free, or can be freed."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(
-                int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable")
-            )
-    except (OSError, StopIteration):
-        return 0
+        gpu = torch.cuda.get_device_name(device)
+        bf16 = torch.cuda.is_bf16_supported()
+    else:
+        flags = cpu_info("flags")
+        bf16 = "amx_bf16" in flags or "avx512_bf16" in flags
+    return Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
 
 
 def settings_of(probe: Probe) -> Settings:
-    """What was chosen, with the number of workers that came of it."""
-    config, source = probe.config, probe.assembly.train_source
+    config = probe.config
+    source = probe.assembly.train_source
     transform = probe.assembly.build("transform")
-    typed_workers = config["workers"]["num"] or 0
+    workers = config["workers"]["num"] or 0
+    if isinstance(source, StoreSource):
+        workers = source.workers.num
     return Settings(
-        len(next(iter(source.order.shares(0))).indices),
-        source.workers.num if isinstance(source, StoreSource) else typed_workers,
-        config["workers"]["kind"],
-        _module(config["loader"]),
-        _module(config["precision"]),
-        _module(config["transform"]),
-        None if transform.size is None else (int(transform.size[0]), int(transform.size[1])),
-        transform.function is not None,
-        _module(config["augment"]),
-        config["shuffle"],
-        config["order"]["block_records"],
-        config["data"].get("stage") in ("ram", "device"),
-        config["compile"],
+        batch_size=len(next(iter(source.order.shares(0))).indices),
+        workers=workers,
+        kind=config["workers"]["kind"],
+        loader=_module(config["loader"]),
+        precision=_module(config["precision"]),
+        transform=_module(config["transform"]),
+        size=None if transform.size is None else (int(transform.size[0]), int(transform.size[1])),
+        has_function=transform.function is not None,
+        augment=_module(config["augment"]),
+        shuffle=config["shuffle"],
+        block=config["order"]["block_records"],
+        staged=config["data"].get("stage") in ("ram", "device"),
+        compiled=config["compile"],
     )
 
 
@@ -339,74 +314,65 @@ def _module(block: Config) -> str:
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
-    """What the store holds, by a sample of its records. Before anything was read: its share in the page cache is told as it is."""
-    path, manifest, one = str(config["data"]["train"]), store.manifest, _one(store)
-    form = FORMS.get(type(one), "other")
+    """Describe the store by a sample of its records.
+
+    The share in the page cache is measured first, so nothing may have been read before.
+    """
+    path = str(config["data"]["train"])
+    val = config["data"].get("val")
+    manifest = store.manifest
+    first = store.first if isinstance(store, ShardedStore) else store
+    form = FORMS.get(type(first), "other")
     indices = spread(manifest.num_records, min(NUM_SAMPLES, manifest.num_records))
     files = [store.name(index) for index in indices.tolist()] if form == "folder" else _files(path)
     cached = cached_share(files) if files else None
-    disk = disk_kind(path) if Path(path).exists() else "unknown (no such path)"
     records = store.read(indices)
-    encoded = next(
-        (name for name, field in manifest.fields.items() if field.encoding == "image"), None
-    )
-    raw = next(
-        (field for field in manifest.fields.values() if field.encoding == "raw" and field.channels),
-        None,
-    )
-    sizes = _sizes(records[encoded]) if encoded is not None else []
-    channels = (manifest.fields[encoded] if encoded else raw).channels if encoded or raw else None  # type: ignore[union-attr]
-    val = config["data"].get("val")
+    fields = manifest.fields
+    encoded = next((name for name in fields if fields[name].encoding == "image"), None)
+    raw = (name for name in fields if fields[name].encoding == "raw" and fields[name].channels)
+    image = encoded or next(raw, None)
+    sizes = [] if encoded is None else _sizes(records[encoded])
+    middle = None
+    if sizes:
+        middle = (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes)))
     return Storage(
-        path,
-        form,
-        manifest.num_records,
-        touch(records) / len(indices),
-        "image" if encoded is not None else "raw",
-        disk,
-        cached,
-        (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes))) if sizes else None,
-        channels or 3,
-        len(set(sizes)) == 1,
-        one.chunk_records if isinstance(one, HDF5Store) else None,
-        free_target(path),
-        None if val is None else str(val),
-        "" if val is None else free_target(str(val)),
+        path=path,
+        form=form,
+        num_records=manifest.num_records,
+        record_bytes=touch(records) / len(indices),
+        encoding="raw" if encoded is None else "image",
+        disk=disk_kind(path) if Path(path).exists() else "unknown (no such path)",
+        cached=cached,
+        image_size=middle,
+        channels=(fields[image].channels if image else None) or 3,
+        even=len(set(sizes)) == 1,
+        chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
+        target=free_target(path),
+        val=None if val is None else str(val),
+        val_target="" if val is None else free_target(str(val)),
     )
-
-
-def _one(store: RecordStore) -> RecordStore:
-    """The store, or the first of one that is a directory."""
-    return store.first if isinstance(store, ShardedStore) else store
 
 
 def _files(path: str) -> list[str]:
-    place = Path(path)
-    if not place.exists():
-        return []
-    return (
-        [str(file) for file in sorted(place.iterdir()) if file.is_file()]
-        if place.is_dir()
-        else [path]
-    )
+    if os.path.isdir(path):
+        return [str(file) for file in sorted(Path(path).iterdir()) if file.is_file()]
+    return [path] if os.path.exists(path) else []
 
 
 def _sizes(images: list[Any]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     for data in images:
-        try:
-            found.append(image_size(data))
-        except BadImage:
-            continue
-    return found
+        with suppress(BadImage):
+            sizes.append(image_size(data))
+    return sizes
 
 
 def free_target(path: str) -> str:
-    """``path`` without its ending, and with ``-packed``, ``-packed2``, ... so that no store of that name is there."""
+    """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
     place = Path(path)
-    stem = str(place.with_suffix("")) if place.suffix in (".h5", ".lmdb") else str(place)
+    stem = str(place.with_suffix("") if place.suffix in (".h5", ".lmdb") else place)
     for number in range(1, 1000):
-        found = f"{stem}-packed{number if number > 1 else ''}"
-        if not any(Path(found + ending).exists() for ending in ("", ".h5", ".lmdb")):
-            return found
+        target = f"{stem}-packed{number if number > 1 else ''}"
+        if not any(Path(target + ending).exists() for ending in ("", ".h5", ".lmdb")):
+            return target
     return ""

@@ -1,8 +1,9 @@
-"""The small model behind predictions that were not tried: how long a step takes, from what its parts take alone.
+"""Predict the gain of advice that was not tried, from the rate of each part alone.
 
-Preparing one step's records takes ``load_s`` seconds of one thread. Workers share it, as far as there are cores, and threads only as far as they
-do not hold Python's lock. It runs beside the step wherever there are workers or a loader that reads ahead; then the slower of the two
-decides, or both together where the cores are too few for them. With neither, the step waits for all of it.
+One thread prepares the records of a step in ``load_s`` seconds. Workers divide this time, up to the
+number of cores; threads divide only the part that does not hold Python's lock. Preparing overlaps
+the step if there are workers or the loader reads ahead. The slower of the two then sets the pace,
+or the sum of both if the cores are too few. Without overlap, the step waits for all of it.
 """
 
 from dataclasses import dataclass, replace
@@ -12,27 +13,26 @@ from framework.commands.diagnose.facts import DiagnosisFacts
 
 @dataclass(frozen=True)
 class Load:
-    """What the model looks at. ``load_s``, ``compute_s``: seconds per step alone; ``compute_cores``: CPU seconds per second of computing."""
+    """The input of the model."""
 
-    load_s: float
-    compute_s: float
-    compute_cores: float
+    load_s: float  # to prepare the records of a step in one thread
+    compute_s: float  # to compute a step
+    compute_cores: float  # CPU seconds per second of computing
     num_cores: int
     workers: int
-    kind: str
-    lock_share: float
-    ahead: bool
+    kind: str  # of workers: thread or process
+    lock_share: float  # share of preparing that holds Python's lock
+    ahead: bool  # whether the loader reads ahead
 
     @property
     def step_s(self) -> float:
-        """Seconds per step."""
         if self.workers == 0 and not self.ahead:
             return self.load_s + self.compute_s
         work_s = self.load_s + self.compute_s * self.compute_cores
-        return max(self.load_s / self._parallel, self.compute_s, work_s / self.num_cores)
+        return max(self.load_s / self._speedup, self.compute_s, work_s / self.num_cores)
 
     @property
-    def _parallel(self) -> float:
+    def _speedup(self) -> float:
         """How many times as fast as one thread the workers are."""
         workers = max(1, min(self.workers, self.num_cores))
         if self.kind == "process" or workers == 1:
@@ -41,30 +41,27 @@ class Load:
 
 
 def load_of(facts: DiagnosisFacts) -> Load | None:
-    """The present settings' load; None where nothing could be measured in one thread."""
-    rates, settings = facts.rates, facts.settings
+    """Return the load of the present settings, or None if one thread could not be measured."""
+    rates = facts.rates
+    settings = facts.settings
+    num_cores = facts.machine.num_cores
     if rates.prepare is None:
         return None
     return Load(
-        settings.batch_size / rates.prepare,
-        settings.batch_size / rates.compute,
-        min(rates.compute_cores, facts.machine.num_cores),
-        facts.machine.num_cores,
-        settings.workers,
-        settings.kind,
-        facts.lock_share,
-        settings.loader != "plain",
+        load_s=facts.load_s,
+        compute_s=settings.batch_size / rates.compute,
+        compute_cores=min(rates.compute_cores, num_cores),
+        num_cores=num_cores,
+        workers=settings.workers,
+        kind=settings.kind,
+        lock_share=facts.lock_share,
+        ahead=settings.loader != "plain",
     )
 
 
 def gain(facts: DiagnosisFacts, **changes: object) -> float:
-    """The factor on the rate of whole steps when the ``Load`` changes so; never more than the headroom."""
+    """Return the factor on the training rate if fields of `Load` change, at most the headroom."""
     load = load_of(facts)
     if load is None:
         return 1.0
     return min(facts.headroom, load.step_s / replace(load, **changes).step_s)
-
-
-def load_gain(facts: DiagnosisFacts, load_s: float) -> float:
-    """The same when preparing a step's records takes ``load_s``."""
-    return gain(facts, load_s=load_s)

@@ -1,18 +1,18 @@
-"""Advice tried: whole steps of the present settings and of others in turn, each time with parts made anew."""
+"""Try advice: alternate training steps of the present settings and of others."""
 
-import statistics
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from framework.commands.diagnose.measure_parts import Setting
-from framework.commands.probe import Rate
+from framework.measure.statistics import median, quartiles
 
 NUM_WINDOWS = 4
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records per second of the present settings and of the others, pair by pair."""
+    """Pairs of rates (records per second) of the present settings and of others."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -24,48 +24,48 @@ class Comparison:
     @property
     def gain(self) -> float:
         """The median ratio."""
-        return statistics.median(self.ratios)
+        return median(self.ratios)
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles of the ratios; of fewer than four, half of all there is."""
+        """Half the interquartile range of the ratios, or half the range of fewer than four."""
         ratios = self.ratios
         if len(ratios) < 4:
             return (max(ratios) - min(ratios)) / 2
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        low, _, high = quartiles(ratios)
         return (high - low) / 2
 
 
-def whole(setting: Setting, seconds: float, burn_in_s: float) -> Rate:
-    """Whole steps, by a Probe of their own."""
-    probe = setting.probe(NUM_WINDOWS)
-    try:
-        return probe.train(seconds, burn_in_s)
-    finally:
-        probe.close()
+def training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
+    """Return records per second of training, with newly built parts."""
+    with closing(setting.probe(NUM_WINDOWS)) as probe:
+        return probe.train(seconds, burn_in_s).records_per_s
 
 
 def alternate(
     before: Setting, after: Setting, pairs: int, seconds: float, burn_in_s: float
 ) -> Comparison:
-    """``pairs`` times both, in turn, the first one changing from pair to pair, so that a drift of the machine favors neither."""
+    """Run both settings ``pairs`` times in turn.
+
+    Which setting goes first changes from pair to pair, so that drift favors neither.
+    """
+    settings = (before, after)
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            rate = whole((before, after)[which], seconds, burn_in_s)
-            rates[which].append(rate.records_per_s)
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            rates[side].append(training_rate(settings[side], seconds, burn_in_s))
     return Comparison(tuple(rates[0]), tuple(rates[1]))
 
 
-def beside(
+def compare_each(
     before: Setting, others: Sequence[Setting], seconds: float, burn_in_s: float
 ) -> list[Comparison]:
-    """Each of ``others`` between two runs of the present settings."""
-    found: list[Comparison] = []
-    last = whole(before, seconds, burn_in_s).records_per_s
+    """Run each of ``others`` between two runs of the present settings."""
+    comparisons: list[Comparison] = []
+    last = training_rate(before, seconds, burn_in_s)
     for other in others:
-        tried = whole(other, seconds, burn_in_s).records_per_s
-        now = whole(before, seconds, burn_in_s).records_per_s
-        found.append(Comparison((last, now), (tried, tried)))
+        tried = training_rate(other, seconds, burn_in_s)
+        now = training_rate(before, seconds, burn_in_s)
+        comparisons.append(Comparison((last, now), (tried, tried)))
         last = now
-    return found
+    return comparisons

@@ -1,93 +1,84 @@
-"""What a rule says: what limits, by which numbers, what to do about it, and what that should bring."""
+"""The verdict of a diagnosis rule: a cause of slowness, advice, and the gain to expect."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from framework.cli.arguments import quoted
+
+Option = str | int | list[int]
 ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
 
 
 @dataclass(frozen=True)
 class Repack:
-    """A store to be packed before training. ``source``: the input's name, folder or store; ``options``: of ``pack:``; ``target``: a path
-    without its ending; ``val``, ``val_target``: of the validation set, where there is one.
-    """
+    """A store to pack before training."""
 
-    source: str
-    path: str
-    target: str
+    source: str  # the input to pack from: folder or store
+    path: str  # the training set to pack
+    target: str  # the new training store, without its ending
     output: str = "hdf5"
-    options: Mapping[str, str | int | list[int]] = field(
-        default_factory=dict[str, str | int | list[int]]
-    )
-    val: str | None = None
-    val_target: str = ""
+    options: Mapping[str, Option] = field(default_factory=dict[str, Option])  # of ``pack``
+    val: str | None = None  # the validation set to pack
+    val_target: str = ""  # the new validation store, without its ending
 
     @property
     def paths(self) -> dict[str, tuple[str, str]]:
-        """By split: (what is packed, the store that is made)."""
-        found = {"train": (self.path, self.target + ENDINGS[self.output])}
+        """By split: (what is packed, the new store)."""
+        ending = ENDINGS[self.output]
+        paths = {"train": (self.path, self.target + ending)}
         if self.val is not None:
-            found["val"] = (self.val, self.val_target + ENDINGS[self.output])
-        return found
+            paths["val"] = (self.val, self.val_target + ending)
+        return paths
 
     def commands(self) -> list[list[str]]:
-        """The words after ``paceline`` that pack each split."""
-        options = [f"pack.{key}={_value(value)}" for key, value in self.options.items()]
+        """Return the words after ``paceline`` that pack each split."""
+        options = [
+            f"pack.{key}={str(value).replace(' ', '')}" for key, value in self.options.items()
+        ]
         return [
             [
                 "pack",
                 f"input={self.source}",
-                f"input.path={_quoted(path)}",
+                f"input.path={_literal(path)}",
                 *options,
                 f"output={self.output}",
-                f"output.path={_quoted(target)}",
+                f"output.path={_literal(target)}",
             ]
             for path, target in self.paths.values()
         ]
 
     def overrides(self) -> list[str]:
-        """What makes training read the new stores."""
-        found = [
-            f"data={self.output}",
-            *(f"data.{split}={_quoted(target)}" for split, (_, target) in self.paths.items()),
-        ]
-        return found if self.val is not None else [*found, "data.val=null"]
+        """Return the overrides that make training read the new stores."""
+        words = [f"data={self.output}"]
+        words += [f"data.{split}={_literal(target)}" for split, (_, target) in self.paths.items()]
+        if self.val is None:
+            words.append("data.val=null")
+        return words
 
 
-def _value(value: str | int | list[int]) -> str:
-    return str(value).replace(" ", "")
-
-
-def _quoted(path: str) -> str:
-    """A path as Hydra's grammar takes it literally; plain ones stay plain."""
-    if all(c.isalnum() or c in "/._-" for c in path):
-        return path
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _literal(path: str) -> str:
+    return path if re.fullmatch(r"[\w./-]+", path, re.ASCII) else quoted(path)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``rule``: its function's name. ``says``: what limits, with numbers. ``why``: why the advice should help. ``overrides``: of train.
-    ``edit``: a line to write, where no override will do. ``gain``: predicted factor on the rate of
-    whole steps; ``tried``: by a trial of some seconds, with ``spread``, instead of the model, whose word is kept as ``modeled``. ``learns``: whether it changes what is learned.
-    ``pack_s``: seconds that packing should take. ``failed``: why it cannot be done here.
-    """
-
-    rule: str
-    says: str
-    why: str
-    gain: float
-    overrides: tuple[str, ...] = ()
-    repack: Repack | None = None
-    edit: str = ""
-    learns: bool = False
-    tried: bool = False
-    modeled: float = 0.0
-    spread: float = 0.0
-    pack_s: float = 0.0
-    failed: str = ""
+    rule: str  # the name of the rule's function
+    says: str  # the cause, as a sentence with numbers
+    why: str  # what to do and how it helps, as a sentence
+    gain: float  # expected factor on the training rate
+    overrides: tuple[str, ...] = ()  # of ``train``
+    repack: Repack | None = None  # a store to pack first
+    edit: str = ""  # a change to the user's code, if no override can do it
+    learns: bool = False  # whether the advice changes what the model learns
+    tried: bool = False  # whether `gain` comes from a trial instead of the model
+    modeled: float = 0.0  # the gain that the model predicts
+    spread: float = 0.0  # of a tried gain
+    pack_s: float = 0.0  # seconds that packing is expected to take
+    failed: str = ""  # why the advice is impossible here
 
     @property
     def words(self) -> list[str]:
-        """All overrides, those of the new store among them."""
-        return [*(self.repack.overrides() if self.repack is not None else ()), *self.overrides]
+        """All overrides, including those that name a new store."""
+        store = [] if self.repack is None else self.repack.overrides()
+        return [*store, *self.overrides]

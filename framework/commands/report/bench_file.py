@@ -1,9 +1,9 @@
 """A file of ``paceline bench`` -> a Run for each of its cells."""
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from framework.commands.report.json_values import (
@@ -16,6 +16,7 @@ from framework.commands.report.json_values import (
 )
 from framework.commands.report.json_values import number as number_of
 from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
+from framework.measure.statistics import median
 
 Line = dict[str, Any]
 
@@ -89,7 +90,7 @@ def _cell(path: Path, header: Line, cell: Line, lines: list[Line], notes: list[s
         facts=facts_of(header),
         command=command_of(header.get("command")),
         started=shown(header.get("started", "")),
-        records_per_s=statistics.median(rates) if rates else None,
+        records_per_s=median(rates) if rates else None,
         rates=tuple(rates if len(rates) >= 4 else windows or rates),
         rounds={_round(lines[number], number): rate for number, rate in rounds.items()},
         spans=spans,
@@ -123,7 +124,7 @@ def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
 
 def _rate(line: Line) -> float | None:
     windows = _positives(line.get("windows"))
-    return positive(line.get("records_per_s")) or (statistics.fmean(windows) if windows else None)
+    return positive(line.get("records_per_s")) or (fmean(windows) if windows else None)
 
 
 def _positives(values: Any) -> list[float]:
@@ -141,6 +142,5 @@ def _spans(repeats: Iterable[Mapping[str, float]]) -> dict[str, RecordedSpan]:
     known = [spans for spans in repeats if spans]
     names = dict.fromkeys(name for spans in known for name in spans)
     return {
-        shown(name): RecordedSpan(statistics.fmean(spans.get(name, 0.0) for spans in known))
-        for name in names
+        shown(name): RecordedSpan(fmean(spans.get(name, 0.0) for spans in known)) for name in names
     }

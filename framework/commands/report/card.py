@@ -1,7 +1,6 @@
 """The few figures that the page begins with."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from framework.commands.report.compare_runs import Relative, alike
 from framework.commands.report.recorded_run import RecordedRun
 from framework.commands.report.units import measured, plain, rate, seconds, share
-from framework.measure.statistics import claim
+from framework.measure.statistics import claim, median
 
 
 class Card(NamedTuple):
@@ -73,7 +72,7 @@ def _of_many(
     if waits:
         yield Card(
             "Waiting for data",
-            share(statistics.median(waits)),
+            share(median(waits)),
             f"of a step in the median run; {share(min(waits))} to {share(max(waits))}",
         )
     yield from _learned(runs, names)

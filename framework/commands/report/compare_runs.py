@@ -1,11 +1,11 @@
 """Runs beside each other: what to call them, what differs, and how much longer one takes than another."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.commands.report.json_values import shown
 from framework.commands.report.recorded_run import RecordedRun
+from framework.measure.statistics import median
 
 NO_WORDS = ("true", "false", "null", "none")  # values that say nothing without their key
 ABSENT = "not set"
@@ -102,7 +102,7 @@ def _ratio(base: RecordedRun, run: RecordedRun) -> float | None:
         base.rounds[number] / rate for number, rate in shared.items() if number in base.rounds
     ]
     if ratios:
-        return statistics.median(ratios)
+        return median(ratios)
     return (
         base.records_per_s / run.records_per_s if base.records_per_s and run.records_per_s else None
     )

@@ -1,7 +1,6 @@
 """What the report knows of one run, or of one cell of a bench."""
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.contracts.span import IDLE, SPANS
+from framework.measure.statistics import median, quartiles
 
 
 class RecordedSpan(NamedTuple):
@@ -87,7 +87,7 @@ class RecordedRun:
         """Records per second: what a quarter, and what three quarters, of the reports or windows stay below. None for fewer than 4."""
         if len(self.rates) < 4:
             return None
-        low, _, high = statistics.quantiles(self.rates, n=4)
+        low, _, high = quartiles(self.rates)
         return low, high
 
     @property
@@ -95,7 +95,7 @@ class RecordedRun:
         """Half the distance between the quartiles, as a share of the median."""
         if self.quartiles is None:
             return None
-        return (self.quartiles[1] - self.quartiles[0]) / 2 / statistics.median(self.rates)
+        return (self.quartiles[1] - self.quartiles[0]) / 2 / median(self.rates)
 
 
 def stacked(

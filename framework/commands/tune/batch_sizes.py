@@ -1,12 +1,11 @@
 """The largest batch that fits, by doubling and bisection, and the rate over the batch size. Knows nothing of training."""
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from framework.measure.spread import spread_share
+from framework.measure.statistics import median, spread_share
 
 LEAST = 8  # records: where doubling begins
 FINE = 16  # the largest is known to one part in so many
@@ -40,7 +39,7 @@ class Trial(NamedTuple):
 
     @property
     def records_per_s(self) -> float:
-        return statistics.median(self.rates)
+        return median(self.rates)
 
     @property
     def spread(self) -> float:

@@ -4,7 +4,6 @@ Knows nothing of training: ``measure(candidate, seconds)`` gives rates, so that 
 """
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple, final
 from framework.commands.tune.candidate import Candidate, preference, with_depths
 from framework.commands.tune.paired_test import Pairs
 from framework.errors import PacelineError
-from framework.measure.spread import spread_share
+from framework.measure.statistics import median, spread_share
 
 Measure = Callable[[Candidate, float], Sequence[float]]
 
@@ -36,7 +35,7 @@ class Entry(NamedTuple):
 
     @property
     def records_per_s(self) -> float:
-        return statistics.median(self.rates)
+        return median(self.rates)
 
     @property
     def spread(self) -> float:
@@ -113,8 +112,8 @@ class Climb:
         """The fastest of the newest measurements, and its rate beside the present settings'; None where nothing can be said yet."""
         for rates in (self.rates, self.before):
             if len(rates) > 1 and self.default in rates:
-                best = max(rates, key=lambda one: statistics.median(rates[one]))
-                return best, statistics.median(rates[best]) / statistics.median(rates[self.default])
+                best = max(rates, key=lambda one: median(rates[one]))
+                return best, median(rates[best]) / median(rates[self.default])
         return None
 
     def _rung(self, title: str, alive: Sequence[Candidate], left: int) -> Rung:
@@ -163,26 +162,22 @@ class Climb:
     @property
     def overhead_s(self) -> float:
         """Of a visit, of late: parts are made and closed, and steps may be longer than the time given."""
-        return statistics.median(self._overheads_s)
+        return median(self._overheads_s)
 
     def _ranked(self, kept: Collection[Candidate | None]) -> list[Entry]:
-        order = sorted(self.rates, key=lambda one: -statistics.median(self.rates[one]))
+        order = sorted(self.rates, key=lambda one: -median(self.rates[one]))
         return [
             Entry(candidate, tuple(self.rates[candidate]), candidate in kept) for candidate in order
         ]
 
     def _best(self) -> set[Candidate]:
         """The fastest third, and the present settings, which all the others are compared with."""
-        order = sorted(self.rates, key=lambda one: -statistics.median(self.rates[one]))
+        order = sorted(self.rates, key=lambda one: -median(self.rates[one]))
         return {self.default, *order[: max(FEW, math.ceil(len(order) / KEPT))]}
 
     def _challenger(self) -> Candidate | None:
         """The simplest of those about as fast as the fastest, the present settings apart."""
-        medians = {
-            one: statistics.median(rates)
-            for one, rates in self.rates.items()
-            if one != self.default
-        }
+        medians = {one: median(rates) for one, rates in self.rates.items() if one != self.default}
         if not medians:
             return None
         least = (1 - EQUAL) * max(medians.values())
@@ -203,9 +198,7 @@ class Climb:
             order = (
                 (self.default, challenger) if len(rates) % 2 == 0 else (challenger, self.default)
             )
-            found = {
-                candidate: statistics.median(self._visit(candidate, seconds)) for candidate in order
-            }
+            found = {candidate: median(self._visit(candidate, seconds)) for candidate in order}
             rates.append((found[self.default], found[challenger]))
         return Final(self.default, challenger, Pairs(tuple(rates)) if rates else None)
 

@@ -14,8 +14,9 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
 from framework.commands.tune.batch_sizes import Trial
-from framework.commands.tune.memory import available_bytes, spare_bytes
+from framework.commands.tune.memory import spare_bytes
 from framework.errors import PacelineError, ResourceError, error_kinds
+from framework.measure.host import available_memory_bytes
 
 Config = dict[str, Any]
 LOOK_S = 0.05  # how often memory is looked at: a core writes some 100 MB in that time
@@ -79,7 +80,7 @@ class Guarded:
         )
         limit = self.limit_bytes
         if limit is None and not self._on_cuda():
-            limit = max(0, available_bytes() - spare_bytes())
+            limit = max(0, available_memory_bytes() - spare_bytes())
         facts = self._ask(
             {"config": self.config, "allowed": self.allowed, "limit_bytes": limit}, START_S
         )
@@ -116,7 +117,7 @@ class Guarded:
         with DefaultSelector() as selector:
             selector.register(process.stdout, EVENT_READ)  # pyright: ignore[reportArgumentType]
             while not selector.select(LOOK_S):
-                if available_bytes() < floor:
+                if available_memory_bytes() < floor:
                     return "this machine's memory was nearly used up"
                 if time.monotonic() > until:
                     return "steps take too long"

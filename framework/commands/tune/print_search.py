@@ -1,7 +1,6 @@
 """What ``paceline tune`` prints while it searches: a table per rung, and the verdict."""
 
 import os
-import statistics
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
@@ -13,6 +12,7 @@ from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
 from framework.commands.tune.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.tune.search import Search
+from framework.measure.statistics import median
 
 BUSY = 0.7  # waiting or running programs per core, over the last minute
 
@@ -159,7 +159,7 @@ def verdict(final: Final) -> str:
     if not final.pairs.is_won:
         why = f"{final.challenger} is {_beside(final.pairs)}: less than {100 * LEAST_GAIN - 100:.0f} %, or no more than chance"
         return f"as configured ({final.default}); {why}"
-    before, after = (statistics.median(rates) for rates in zip(*final.pairs.rates, strict=True))
+    before, after = (median(rates) for rates in zip(*final.pairs.rates, strict=True))
     rates = f"{after:,.0f} records/s instead of {before:,.0f}"
     return f"{final.winner} is {_beside(final.pairs)} than as configured ({final.default}): {rates}"
 

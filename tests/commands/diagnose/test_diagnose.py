@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.diagnose.diagnose import changed, taken_apart
+from framework.commands.diagnose.diagnose import changed, parse
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline
 
@@ -13,16 +13,16 @@ QUICK = ["seconds=1", "batch_size=32"]
 
 
 def test_a_run_is_diagnosed_in_words_and_in_json():
-    done = paceline("diagnose", *QUICK, "output=found.json", "apply=true")
+    done = paceline("diagnose", *QUICK, "output=result.json", "apply=true")
     assert done.code == 0, done.err
-    found = json.loads(Path("found.json").read_text())
-    assert done.out.splitlines()[-1] == "all figures: found.json"
-    assert done.out.startswith(found["limit"][:60])
+    result = json.loads(Path("result.json").read_text())
+    assert done.out.splitlines()[-1] == "all figures: result.json"
+    assert done.out.startswith(result["limit"][:60])
     assert "the whole" in done.out
-    assert found["facts"]["storage"]["form"] == "hdf5"
-    assert found["facts"]["rates"]["whole"] > 0
+    assert result["facts"]["storage"]["form"] == "hdf5"
+    assert result["facts"]["rates"]["whole"] > 0
     assert ("applied " in done.out) == (
-        found["applied"] is not None
+        result["applied"] is not None
     ) or "applied: nothing" in done.out
     assert Path("outputs/data/digits/train.h5").exists()  # packed first, as train would
     assert not list(Path().glob("outputs/2*"))
@@ -37,6 +37,7 @@ def test_a_run_is_diagnosed_in_words_and_in_json():
         (["output=no/such/place.json"], "C191"),
         (["-m", "loader=plain,prefetch"], "C192"),
         (["sedonds"], "C192"),
+        (["apply"], "C192"),
         (["--wrong"], "C192"),
         (["parallel=ddp"], "C190"),
         (["loader=plian"], "C104"),
@@ -57,7 +58,7 @@ def test_help_names_our_own_keys():
 
 
 def test_our_own_keys_are_taken_from_the_words():
-    asked = taken_apart(["loader=plain", "apply=True", "seconds=9", "--config-dir", "."])
+    asked = parse(["loader=plain", "apply=True", "seconds=9", "--config-dir", "."])
     assert asked == (["loader=plain"], True, 9.0, None, ".")
 
 
@@ -85,4 +86,4 @@ def test_a_change_takes_the_place_of_what_it_changes(words, changes, wanted):
 
 def test_a_number_of_seconds_has_bounds():
     with pytest.raises(ConfigError, match="give 1 to 3600"):
-        taken_apart(["seconds=1e9"])
+        parse(["seconds=1e9"])

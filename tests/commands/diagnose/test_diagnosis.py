@@ -38,9 +38,9 @@ def test_what_was_planted_comes_first(changes, first):
 
 
 def test_verdicts_come_by_gain_and_each_rule_speaks_once():
-    found = verdicts_of(facts(settings={"workers": 0, "loader": "plain"}, machine=CUDA))
-    assert [v.gain for v in found] == sorted((v.gain for v in found), reverse=True)
-    assert len({v.rule for v in found}) == len(found)
+    result = verdicts_of(facts(settings={"workers": 0, "loader": "plain"}, machine=CUDA))
+    assert [v.gain for v in result] == sorted((v.gain for v in result), reverse=True)
+    assert len({v.rule for v in result}) == len(result)
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
 
 
@@ -48,11 +48,11 @@ def test_the_limit_is_one_sentence_with_its_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     cause = cause_of(slow, verdicts_of(slow), [])
     assert limit_of(slow, cause).startswith(
-        "Data limits (at most 300 % to win, up to 1,000 records/s): no workers"
+        "Data limits training (at most 300 % to win, up to 1,000 records/s). No workers"
     )
     fine = facts(rates=FINE)
     assert limit_of(fine, cause_of(fine, [], [])).startswith(
-        "data is not your problem: at most 1 % to win"
+        "Data is not your problem: at most 1 % to win"
     )
 
 
@@ -70,25 +70,25 @@ def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation
         cause_of(facts(rates=FINE), [Verdict("lower_workers", "l", "w", 2.0, tried=True)], []).rule
         == "lower_workers"
     )
-    assert "one thread" in limit_of(slow, None)
+    assert "One thread" in limit_of(slow, None)
 
 
 def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(400))
     words = [*SMALL, f"data.train={path}", "workers.kind=process", "workers.num=6", "loader=plain"]
-    found = diagnose(compose_of(*words), 1.0, silent)
-    judged = {v.rule: v for v in (*found.verdicts, *found.rejected)}
+    result = diagnose(compose_of(*words), 1.0, silent)
+    judged = {v.rule: v for v in (*result.verdicts, *result.rejected)}
     assert judged["lower_workers"].tried
-    assert found.limit.endswith(".")
+    assert result.limit.endswith(".")
     assert all(verdict.modeled >= 1 for verdict in judged.values())
-    assert found.syncs == ()
+    assert result.syncs == ()
 
 
 def test_applying_runs_the_best_advice_beside_the_present_settings():
     compose = compose_of("data=synthetic", "batch_size=8")
-    found = diagnose(compose, 0.5, silent)
+    result = diagnose(compose, 0.5, silent)
     advice = Verdict("larger_batch", "s", "w", 1.5, ("batch_size=16",))
-    applied = apply(replace(found, verdicts=(advice,)), compose, 0.5, silent).applied
+    applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
     assert applied.verdict == advice
     assert len(applied.comparison.before) == len(applied.comparison.after) == 4
     assert applied.comparison.gain > 0
@@ -97,17 +97,17 @@ def test_applying_runs_the_best_advice_beside_the_present_settings():
 def test_advice_of_a_store_packs_it_where_it_says(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
-    found = diagnose(compose, 0.5, silent)
+    result = diagnose(compose, 0.5, silent)
     from framework.commands.diagnose.verdict import Repack
 
     advice = Verdict("r", "s", "w", 1.0, (), Repack("store", path, str(tmp_path / "b"), "lmdb"))
-    applied = apply(replace(found, verdicts=(advice,)), compose, 0.5, silent).applied
+    applied = apply(replace(result, verdicts=(advice,)), compose, 0.5, silent).applied
     assert (tmp_path / "b.lmdb").exists()
     assert "b.lmdb" in applied.note
 
 
 def test_without_advice_nothing_is_applied():
     compose = compose_of("data=synthetic", "batch_size=8")
-    found = replace(diagnose(compose, 0.5, silent), verdicts=(), rejected=())
-    assert found.best is None
-    assert apply(found, compose, 0.5, silent).applied is None
+    result = replace(diagnose(compose, 0.5, silent), verdicts=(), rejected=())
+    assert result.best is None
+    assert apply(result, compose, 0.5, silent).applied is None

@@ -76,9 +76,8 @@ def test_a_function_on_the_host_is_advised_to_move_to_the_gpu_in_words():
 
 
 def test_no_workers_is_named_in_so_many_words():
-    assert raise_workers(facts(settings={"workers": 0, "loader": "plain"})).says.startswith(
-        "no workers"
-    )
+    verdict = raise_workers(facts(settings={"workers": 0, "loader": "plain"}))
+    assert verdict.says.startswith("No workers")
 
 
 def test_the_gain_of_workers_is_that_of_the_model():

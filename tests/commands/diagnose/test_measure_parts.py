@@ -4,12 +4,12 @@ import torch
 
 from framework.commands.diagnose.measure_parts import (
     free_target,
-    gather,
+    gather_facts,
     machine_of,
     settings_of,
     storage_of,
     touch,
-    waited,
+    waiting_share,
 )
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
@@ -32,7 +32,7 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
         "transform=resize",
         "transform.size=[32,32]",
     ]
-    facts = gather(setting(*words), 1.0, silent)
+    facts = gather_facts(setting(*words), 1.0, silent)
     rates = facts.rates
     assert all(
         rate > 0
@@ -56,7 +56,7 @@ def test_every_part_of_a_run_on_images_has_a_rate(tmp_path):
 
 
 def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
-    facts = gather(setting("data=synthetic", "batch_size=8"), 0.5, silent)
+    facts = gather_facts(setting("data=synthetic", "batch_size=8"), 0.5, silent)
     assert facts.storage is None
     assert facts.rates.prepare is None
     assert facts.rates.compute > 0
@@ -123,7 +123,7 @@ def test_this_machine_has_cores_and_memory():
     assert (machine.gpu, machine.load) == (None, 7.0)
 
 
-def test_on_a_gpu_it_is_the_device_that_waits():
-    assert waited({"wait": 1.0, "forward": 3.0}) == 0.25
-    assert waited({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
-    assert waited({}) == 0.0
+def test_on_a_gpu_the_idle_time_of_the_device_counts_as_waiting():
+    assert waiting_share({"wait": 1.0, "forward": 3.0}) == 0.25
+    assert waiting_share({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
+    assert waiting_share({}) == 0.0

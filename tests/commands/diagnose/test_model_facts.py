@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.diagnose.model_facts import Load, gain, load_gain, load_of
+from framework.commands.diagnose.model_facts import Load, gain, load_of
 from tests.commands.diagnose.cases import facts
 
 
@@ -25,7 +25,7 @@ def test_cores_are_shared_with_the_computation():
 
 def test_a_gain_is_no_more_than_data_that_costs_nothing():
     assert gain(facts(), load_s=1e-9) == pytest.approx(4.0, rel=0.7)
-    assert load_gain(facts(), 1e-9) <= facts().headroom
+    assert gain(facts(), load_s=1e-9) <= facts().headroom
 
 
 def test_nothing_is_predicted_from_nothing():

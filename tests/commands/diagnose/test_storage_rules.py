@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from framework.commands.diagnose.storage_rules import (
+    RULES,
     order_block,
     pack_folder,
     repack_contiguous,
@@ -88,16 +91,7 @@ def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
     assert repack_contiguous(facts(storage=CHUNKED)).repack.source == "store"
 
 
-def test_what_cannot_be_seen_is_not_judged():
-    nothing = facts(storage=None, rates={"prepare": None, "read": None})
-    assert [
-        rule(nothing)
-        for rule in (
-            repack_smaller,
-            repack_raw,
-            pack_folder,
-            repack_contiguous,
-            order_block,
-            stage_ram,
-        )
-    ] == [None] * 6
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_needs_a_store_and_its_rates(rule):
+    assert rule(facts(rates={"prepare": None, "read": None})) is None
+    assert rule(replace(facts(), storage=None)) is None

@@ -15,7 +15,7 @@ def test_a_run_without_spans_has_no_shares():
 
 
 def test_the_spread_is_half_the_distance_of_the_quartiles():
-    assert RecordedRun("a", "a", rates=(90, 95, 100, 105, 110)).spread == pytest.approx(0.075)
+    assert RecordedRun("a", "a", rates=(90, 95, 100, 105, 110)).spread == pytest.approx(0.05)
     assert RecordedRun("a", "a", rates=(90, 110)).spread is None
 
 

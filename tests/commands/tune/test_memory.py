@@ -1,10 +1,9 @@
 import subprocess
 import sys
 
-import pytest
-
 from framework.commands.tune import memory
-from framework.commands.tune.memory import available_bytes, peak_bytes, spare_bytes, total_bytes
+from framework.commands.tune.memory import peak_bytes, spare_bytes
+from framework.measure.host import total_memory_bytes
 
 LIMITED = """
 import numpy as np
@@ -44,9 +43,8 @@ def test_torch_says_so_too_and_is_understood():
     assert printed(TORCH) == ["True", "RuntimeError"]
 
 
-def test_what_is_available_is_less_than_all_and_more_than_nothing():
-    assert 0 < available_bytes() <= total_bytes()
-    assert memory.LEAST_SPARE <= spare_bytes() < total_bytes()
+def test_some_memory_is_spared():
+    assert memory.LEAST_SPARE <= spare_bytes() < total_memory_bytes()
 
 
 def test_the_peak_begins_anew():
@@ -55,23 +53,3 @@ def test_the_peak_begins_anew():
     del held
     memory.forget_peak()
     assert high - peak_bytes() > 100 << 20
-
-
-@pytest.fixture
-def container(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("700000\n")
-    return tmp_path
-
-
-def test_a_containers_limit_counts_less_what_it_holds_but_for_files(container):
-    assert total_bytes() == 1_000_000
-    assert available_bytes() == 300_000
-    (container / "memory.stat").write_text("anon 100\ninactive_file 200000\n")
-    assert available_bytes() == 500_000
-
-
-def test_a_container_without_a_limit_is_the_machine(container):
-    (container / "memory.max").write_text("max\n")
-    assert available_bytes() > 1_000_000

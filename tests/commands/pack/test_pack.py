@@ -1,11 +1,9 @@
-"""``paceline pack`` and ``paceline inspect`` as their users meet them."""
+"""``paceline pack`` as its users meet it."""
 
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,6 @@ import torch
 from framework.store.open_store import open_store
 from framework.system import durable
 from tests.cli.command import is_one_error_line, paceline
-from tests.conftest import make_records, write_store
 from tests.faults import forked
 from tests.test_bad_input import image_folder
 
@@ -80,44 +77,6 @@ def test_arrays_are_packed_as_they_are():
     store.close()
 
 
-def test_inspect_prints_the_manifest_and_draws_a_grid():
-    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
-    done = paceline("inspect", "d.h5", "grid=grid.png")
-    assert done.code == 0
-    for words in (
-        "1,437 records",
-        "schema 3",
-        "field image: raw uint8 1x8x8, 64 bytes a record",
-        "class 3: 3  135 records",
-    ):
-        assert words in done.out
-    grid = cv2.imread("grid.png")
-    assert grid.shape == (576, 576, 3)  # 36 tiles of 96 pixels
-    assert grid.std() > 10
-
-
-@pytest.mark.parametrize("word", ["--json", "json=true"])
-def test_inspect_prints_one_json_object(word):
-    store = write_store("x.h5", make_records(6))
-    done = forked.paceline("inspect", store, word)
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["path"], found["num_records"], found["classes"]) == ("x.h5", 6, ["a", "b", "c"])
-    assert Path(found["grid"]).exists()
-
-
-def test_inspect_takes_one_word_for_the_store():
-    assert is_one_error_line(paceline("inspect"), "C103")
-    assert is_one_error_line(paceline("inspect", "nowhere=x"), "C102")
-    assert is_one_error_line(paceline("inspect", "a.h5", "b.h5"), "C100")
-
-
-def test_inspect_does_not_draw_over_a_store():
-    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
-    assert is_one_error_line(paceline("inspect", "d.h5", "grid=d.h5"), "C101")
-    assert paceline("inspect", "d.h5").code == 0
-
-
 def test_a_store_and_a_folder_go_back_and_forth():
     words = ["output=folder", "output.path=png"]
     assert paceline("pack", "input=digits", *words).code == 0
@@ -142,28 +101,6 @@ def test_an_output_folder_that_exists_is_refused():
     assert is_one_error_line(
         paceline("pack", "input=digits", "output=folder", "output.path=png"), "D115"
     )
-
-
-def test_a_reader_that_has_gone_is_no_error_of_the_help():
-    words = f"set -o pipefail; {sys.executable} -m framework train --help | true"
-    for _ in range(2):
-        done = subprocess.run(
-            ["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_a_reader_that_goes_early_is_no_error():
-    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
-    words = f"set -o pipefail; {sys.executable} -m framework inspect d.h5 | head -1"
-    done = subprocess.run(
-        ["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode in (0, 141)  # 0 where everything was written before the reader went
-    assert done.stderr == ""
-
-
-# ----------------------------------------------------------------------------------------------- workers, signals, sweeps
 
 
 def many_images(count=600):
@@ -268,20 +205,6 @@ def test_a_store_is_not_named_after_the_other_format(output, name):
     assert is_one_error_line(done, "C101")
     assert f"add output={'lmdb' if output == 'hdf5' else 'hdf5'}" in done.err
     assert not Path(name).exists()
-
-
-def test_advice_measures_and_packs_nothing():
-    done = paceline(
-        "pack", *many_images(100)[:1], "pack.size=[32,32]", "output.path=x.h5", "advise=true"
-    )
-    assert done.code == 0, done.err
-    assert "measured on 100 of 100 items" in done.out
-    assert re.search(r"^raw .*\d", done.out, re.MULTILINE)
-    command = done.out.strip().splitlines()[-1]
-    assert command.startswith(
-        "paceline pack input.path=many 'pack.size=[32,32]' output.path=x.h5 pack.encode="
-    )
-    assert not list(Path().glob("x.h5*"))
 
 
 def test_an_input_of_ones_own_must_be_allowed():

@@ -1,0 +1,53 @@
+from framework.commands.bench.compare_benches import Rule, judged
+from framework.commands.bench.grid import BenchCell, BenchPlan
+from framework.commands.bench.lines import Measured
+from framework.commands.bench.print_bench import (
+    MeasuringProgress,
+    print_bench,
+    rule_in_words,
+    verdict_table,
+    wide_console,
+)
+
+PLAN = BenchPlan("train", repeats=2, seconds=0.1, burn_in=0.0, seed=0)
+CHOICES = [{"data": "hdf5"}, {"data": "lmdb"}]
+
+
+def measured(choice, *rates, **more):
+    return Measured(choice, {(0, repeat): rate for repeat, rate in enumerate(rates)}, **more)
+
+
+def test_rates_are_relative_to_the_first_that_runs(capsys):
+    cells = [
+        measured({"data": "none"}, illegal="error[C104]: no such choice"),
+        measured(CHOICES[0], 100.0, 100.0, waiting=0.25),
+        measured(CHOICES[1], 200.0, 200.0),
+    ]
+    print_bench(cells, "train")
+    out = capsys.readouterr().out
+    assert "2.00x" in out
+    assert "25%" in out
+    assert out.splitlines()[-1] == "data=none: error[C104]: no such choice"
+
+
+def test_each_measurement_is_one_line_without_a_terminal(capsys):
+    with MeasuringProgress([BenchCell(choice, {}) for choice in CHOICES], PLAN) as progress:
+        progress.tell({"cell": CHOICES[0], "records_per_s": 1234.0})
+        progress.tell({"cell": CHOICES[1], "illegal": "why"})
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("2 combinations, 2 x")
+    assert lines == ["1/4  data=hdf5  1,234 records/s", "3/4  data=lmdb  why"]
+
+
+def test_a_comparison_has_a_row_per_cell(capsys):
+    before = [measured(CHOICES[0], *[100.0] * 6)]
+    after = [measured(CHOICES[0], *[50.0] * 6), measured(CHOICES[1], 1.0)]
+    wide_console().print(verdict_table(judged(before, after, Rule()), "train"))
+    out = capsys.readouterr().out
+    assert "-50.0%" in out
+    assert all(choice["data"] in out for choice in CHOICES)
+
+
+def test_the_rule_names_its_threshold_and_its_level():
+    assert "5 %" in rule_in_words(Rule(0.05, 0.01))
+    assert "0.01" in rule_in_words(Rule(0.05, 0.01))

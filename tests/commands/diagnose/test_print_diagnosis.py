@@ -1,0 +1,87 @@
+import shlex
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from framework.commands.diagnose.device_syncs import Sync
+from framework.commands.diagnose.diagnosis import Applied, Diagnosis
+from framework.commands.diagnose.print_diagnosis import (
+    MOST_SYNCS,
+    advice_lines,
+    as_json,
+    fact_lines,
+    parts_table,
+    show,
+    show_applied,
+    sync_lines,
+)
+from framework.commands.diagnose.trials import Comparison
+from framework.commands.diagnose.verdict import Repack, Verdict
+from tests.commands.diagnose.cases import facts
+
+ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
+FAILED = Verdict("processes", "s", "w", 1.2, ("workers.kind=process",), failed="no memory")
+FOUND = Diagnosis(facts(), "raise_workers", "Data limits.", (ADVICE,), (FAILED,), (), 30.0)
+
+
+def changed(words):
+    return ["epochs=3", *words]
+
+
+def test_the_limit_comes_first_and_each_advice_has_its_command(capsys):
+    show(FOUND, changed, "my folder")
+    out = capsys.readouterr().out
+    assert out.startswith("Data limits.\n")
+    assert "1. raise_workers: 1.50 times" in out
+    assert "paceline train --config-dir 'my folder' epochs=3 workers.num=4" in out
+    assert "processes (no memory)" in out
+
+
+def test_advice_about_a_store_packs_it_first():
+    verdict = Verdict("r", "s", "w", 1.5, repack=Repack("folder", "photos", "packed"))
+    lines = [line.strip() for line in advice_lines(1, verdict, changed, [])]
+    commands = [shlex.split(line) for line in lines if line.startswith("paceline ")]
+    assert [command[1] for command in commands] == ["pack", "train"]
+    assert "output.path=packed.h5" in commands[0]
+
+
+def test_every_part_has_a_row_and_one_that_was_not_measured_says_so(capsys):
+    Console(width=120).print(parts_table(facts(rates={"half": None, "copy": None, "read": None})))
+    rows = capsys.readouterr().out
+    assert "computing, half" not in rows
+    assert "not measured" in next(row for row in rows.splitlines() if "reading" in row)
+    assert "64.00" in rows  # ms a step of 64 records at 1,000 records/s
+
+
+def test_the_machine_and_the_store_are_described():
+    machine, store = fact_lines(facts())
+    assert "4 cores" in machine
+    assert "photos" in store
+    assert "300 x 400" in store
+
+
+def test_a_run_without_a_store_names_none():
+    assert "photos" not in fact_lines(replace(facts(), storage=None))[-1]
+
+
+@pytest.mark.parametrize(("count", "lines"), [(0, 1), (3, 5), (MOST_SYNCS + 2, MOST_SYNCS + 3)])
+def test_waits_for_the_device_are_listed_up_to_a_limit(count, lines):
+    syncs = [Sync("net.py", line, "item", 2, "loss.item()") for line in range(count)]
+    assert len(sync_lines(syncs, cuda=True)) == lines
+
+
+def test_what_was_applied_stands_beside_what_was_predicted(capsys):
+    comparison = Comparison((100.0, 100.0, 100.0), (140.0, 140.0, 140.0))
+    show_applied(Applied(ADVICE, comparison, "on a sample"))
+    out = capsys.readouterr().out
+    assert "on a sample" in out
+    assert "predicted 1.50" in out
+    assert "measured 1.40" in out
+
+
+def test_the_json_has_the_command_and_the_headroom():
+    plain = as_json(FOUND, ["seconds=1"])
+    assert plain["command"] == ["paceline", "diagnose", "seconds=1"]
+    assert plain["facts"]["headroom"] == FOUND.facts.headroom
+    assert plain["verdicts"][0]["rule"] == "raise_workers"

@@ -1,0 +1,44 @@
+"""Recipes made of typed words; whole searches that leave one are in ``test_tune``."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from framework.commands.tune.candidate import Candidate
+from framework.commands.tune.recipe_writer import check_name, recipe_text, typed, without_found
+from framework.errors import ConfigError
+
+DEEP = Candidate(4, "process", "prefetch", 8)
+
+
+def test_the_recipe_holds_the_winner_and_what_was_typed():
+    text = recipe_text(typed(["recipes=cifar10", "epochs=3"], None), DEEP, ["tuned today"])
+    recipe = OmegaConf.create(text)
+    assert text.startswith("# @package _global_\n# tuned today\ndefaults:\n")
+    assert recipe.defaults == ["/recipes/cifar10", "_self_", {"override /loader": "prefetch"}]
+    assert recipe.workers == {"num": 4, "kind": "process", "start_method": None}
+    assert (recipe.loader.depth, recipe.epochs) == (8, 3)
+
+
+def test_without_a_winner_the_recipe_holds_what_was_typed_alone():
+    recipe = OmegaConf.create(recipe_text(typed(["loader=plain", "epochs=3"], None), None, []))
+    assert recipe.defaults[-1] == {"override /loader": "plain"}
+    assert set(recipe) == {"defaults", "epochs"}
+
+
+def test_words_that_a_search_decides_are_left_out():
+    words = ["workers.num=3", "loader.depth=4", "loader.pin_memory=false", "epochs=3"]
+    assert without_found(words, loader_changed=False) == ["loader.pin_memory=false", "epochs=3"]
+    assert without_found(words, loader_changed=True) == ["epochs=3"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a\nb", "ü", "x" * 101])
+def test_a_name_that_leads_out_is_refused(name):
+    with pytest.raises(ConfigError, match="C197") as caught:
+        check_name(name, ["digits"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_is_not_made_of_itself():
+    check_name("mine", ["digits"])
+    with pytest.raises(ConfigError, match=r"C197.*itself"):
+        check_name("mine", ["tuned/mine"])
