@@ -18,6 +18,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from paceline_examples.noisy_waves import noisy_waves
+from sklearn.datasets import load_digits
+
 from framework.commands.report.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
 
@@ -247,12 +251,28 @@ def diagnosis() -> tuple[int, list[str]]:
     return y + 10, parts
 
 
+def recipes() -> tuple[int, list[str]]:
+    """Draw records of two recipes: digits, and a wave with and without noise."""
+    parts = [text(0, 18, "recipes=digits", font_weight="bold")]
+    for number, pixels in enumerate(load_digits().images[:8]):
+        for row, column in zip(*np.nonzero(pixels > 3), strict=True):
+            shade = "ink" if pixels[row, column] > 9 else "muted"
+            parts.append(box(60 * number + 6 * column, 34 + 6 * row, 6, 6, shade))
+    parts.append(text(0, 118, "recipes=denoise: noisy input, clean target", font_weight="bold"))
+    wave = next(noisy_waves(0, seed=0, length=240, num_chunks=1, noise=0.5))
+    for name, color, width in (("noisy", "gray", 1), ("clean", "vermillion", 2.5)):
+        points = ((2 * x, 190 - 26 * y) for x, y in enumerate(wave[name][0].tolist()))
+        parts.append(line(points, color, width))
+    return 260, parts
+
+
 PICTURES: dict[str, Callable[[], tuple[int, list[str]]]] = {
     "step": step,
     "reading": reading,
     "run": run,
     "report": report,
     "diagnosis": diagnosis,
+    "recipes": recipes,
 }
 TITLES = {
     "step": "From a record to a batch to a step, and the six spans of a step",
@@ -260,6 +280,7 @@ TITLES = {
     "run": "Loss and milliseconds per step over the seconds of a run",
     "report": "Where the time of a step went in the runs of a sweep",
     "diagnosis": "What paceline diagnose prints",
+    "recipes": "Records of the recipes digits and denoise",
 }
 
 

@@ -192,7 +192,8 @@ def test_the_site_builds_without_a_broken_link(tmp_path):
 
 def test_the_pictures_are_what_draw_makes(tmp_path):
     words = [sys.executable, str(DOCS / "draw.py"), str(tmp_path)]
-    subprocess.run(words, check=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    subprocess.run(words, check=True, timeout=120, env={**os.environ, "PYTHONPATH": paths})
     drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
     assert drawn == {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
     assert len(drawn) >= 10

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
-from framework.cli.hydra_app import stamp
+from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of
 from framework.commands.own_keys import CONFIG_DIR, read_flag, read_name, read_number, split_words
 from framework.commands.train import train
@@ -27,6 +27,7 @@ from framework.commands.tune.recipe_writer import (
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
+from framework.system.extras import needed
 from framework.system.stopping import printed, reason, undone
 
 if TYPE_CHECKING:  # these load torch
@@ -207,6 +208,7 @@ def _tune_reading(
     from framework.commands.tune.search import Search  # noqa: PLC0415
     from framework.measure.host import machine, threads_per_rank  # noqa: PLC0415
 
+    needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     torch.set_num_threads(threads_per_rank())  # as a run does
     loaders, refused = _loaders(request)
     target = config["loader"]["_target_"]
