@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from framework.errors import error_kinds
-from framework.pack.engine.jobs import DiskFull
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
