@@ -20,7 +20,13 @@ from framework.config.graph_choice import fused, refusal
 from framework.config.resume import Learned, check_form, check_same, learned, validation_data
 from framework.config.targets import Config, targets
 from framework.contracts.batch import Batch, described, move, taken, tensors, use
-from framework.contracts.data import Augment, KnowsLabels, Source, SourceContext, Transform
+from framework.contracts.data import (
+    Augment,
+    KnowsLabels,
+    Source,
+    SourceContext,
+    Transform,
+)
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.records import notes_of

@@ -66,20 +66,60 @@ class Transform(Protocol):
 
 
 class Augment(Protocol):
-    """What is done to a batch on the device: cast, normalize, and in training random changes with one draw per record.
+    """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    One that also has ``exact = True`` is compiled on a GPU by ``compile=true``: a function of its arguments alone, of operations that round as
-    soon as they are done (sums, products, quotients, square roots, comparisons, places), not of exponentials or powers, in torch's operators.
+    Augments may also have the capabilities ``KnowsLabels``, ``Exact``, ``NeedsUnitRange`` and
+    ``Normalizes``.
     """
 
     @property
     def num_draws(self) -> int:
-        """Random numbers per record it wants in training."""
+        """Random numbers per record that it needs in training."""
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        """A new batch, the old one unchanged; ``draws`` float32 [B, num_draws] on the batch's device, or None outside training. Same numbers on any device."""
+        """Return a new batch and leave the old one unchanged. Every device gives the same numbers.
+
+        ``draws``: float32 [B, num_draws] on the batch's device, or None outside training.
+        """
         ...
+
+
+@runtime_checkable
+class Exact(Protocol):
+    """A capability of an Augment: compiled by ``compile=true`` on a GPU, it gives the same numbers.
+
+    It depends on its arguments alone and uses torch's operators that round at once: sums, products,
+    quotients, square roots, comparisons and places, but no exponentials or powers.
+    """
+
+    @property
+    def exact(self) -> bool: ...
+
+
+@runtime_checkable
+class NeedsUnitRange(Protocol):
+    """A capability of an Augment: it needs pixels that are not normalized, from 0 to 1 or uint8."""
+
+    @property
+    def unit_fields(self) -> tuple[str, ...]:
+        """The fields whose pixels must not be normalized before."""
+        ...
+
+
+@runtime_checkable
+class Normalizes(Protocol):
+    """A capability of an Augment: after it, pixels are no longer from 0 to 1."""
+
+    @property
+    def normalized_fields(self) -> tuple[str, ...]:
+        """The fields whose pixels are normalized after it."""
+        ...
+
+
+def is_exact(augment: Augment) -> bool:
+    """Return whether an augment says that it is exact."""
+    return isinstance(augment, Exact) and augment.exact
 
 
 class MicroBatch(NamedTuple):
