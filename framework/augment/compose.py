@@ -52,10 +52,8 @@ def _check_pixels(parts: Mapping[str, Augment]) -> None:
     """
     normalized: dict[str, str] = {}  # fields, and by which part
     for name, part in parts.items():
-        fields = part.unit_fields if isinstance(part, NeedsUnitRange) else ()
-        for field in fields:
-            if field in normalized:
-                other = normalized[field]
+        if isinstance(part, NeedsUnitRange):
+            for other in (normalized[field] for field in part.unit_fields if field in normalized):
                 what = f"parts.{name} takes pixels from 0 to 1, and parts.{other} before it"
                 raise ValueError(f"{what} normalizes them: put it before {other}")
         if isinstance(part, Normalizes):

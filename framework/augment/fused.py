@@ -60,7 +60,7 @@ class Fused:
             return self._first(self._fused, batch, key)
         try:
             return self._fused(batch, key)
-        except Exception as error:  # noqa: BLE001  # any error of a compiler: it runs again if something outside changed
+        except Exception as error:  # noqa: BLE001  # a compiler may raise anything
             self._end(_failure(error))
             return self._plain(batch, key)
 

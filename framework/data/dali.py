@@ -135,9 +135,14 @@ class DALISource:
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
                 is_ready = field.encoding == "raw" or name in self._maps
-                image = node if is_ready else self._decoded(node, field.shape[0], gpu)
-                image = image.gpu() if gpu and is_ready else image
-                outputs.append(self._windowed(image, windows[name]) if name in windows else image)
+                image = node
+                if not is_ready:
+                    image = self._decoded(node, field.shape[0], gpu)
+                elif gpu:
+                    image = node.gpu()
+                if name in windows:
+                    image = self._windowed(image, windows[name])
+                outputs.append(image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
@@ -192,8 +197,9 @@ class DALISource:
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):
             return [np.frombuffer(value, np.uint8) for value in values]
-        planar = name in self._cut and not self.store.manifest.fields[name].interleaved
-        return values.permute(0, 2, 3, 1).contiguous().numpy() if planar else values.numpy()
+        if name in self._cut and not self.manifest.fields[name].interleaved:
+            values = values.permute(0, 2, 3, 1).contiguous()
+        return values.numpy()
 
     def _windows(
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None

@@ -51,7 +51,7 @@ class Request(NamedTuple):
 def is_cut(field: Field, transform: Transform) -> bool:
     """Return whether a field needs more than gathering.
 
-    Image files and interleaved pixels always do, pixels in planes only if the transform changes any.
+    Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
     """
     if field.encoding != "raw" or field.interleaved:
         return True

@@ -20,7 +20,7 @@ class Classify:
 
     """
 
-    def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002  # the name users read in YAML
+    def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002
         self.input = input
         self.target = target
         self.label_smoothing = label_smoothing

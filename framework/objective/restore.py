@@ -18,8 +18,8 @@ LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts
 class Restore:
     """The error between the model's result and an undamaged image. Better: higher ``psnr``.
 
-    Counts ``psnr`` of the result, cut to [0, ``peak``], as the mean over the images, in dB. If input
-    and target have one shape, also counts ``input_psnr``, so that the gain is the difference.
+    Counts ``psnr`` of the result, cut to [0, ``peak``], as the mean over the images, in dB. If
+    input and target have one shape, it also counts ``input_psnr``: the gain is the difference.
 
     Attributes:
         input: The damaged image, [B, ...], float in [0, ``peak``], or uint8, taken as [0, 1].
