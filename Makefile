@@ -28,9 +28,10 @@ check: $(READY)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-format: $(READY)  ## format the code
+format: $(READY)  ## format the code, and list its errors in docs/errors.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/errors.py
 
 bench-overhead: $(READY)  ## the Trainer's cost a step beside a hand-written loop
 	$(BIN)/python benchmarks/overhead.py

@@ -13,7 +13,6 @@ synchronized run's ``wait`` is compared with our ``idle``. On the CPU nothing ru
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import final
 
 import torch
@@ -114,13 +113,13 @@ def spread(values: list[float]) -> str:
 def cost(device: torch.device, num_rounds: int, width: int) -> None:
     batch = {"image": torch.rand(BATCH, 1, SIDE, SIDE), "label": torch.randint(10, (BATCH,))}
     clocks = {"off": NoClock(), "on": make_clock(device)}
-    trainer = trainer_of(perceptron(width), batch, clocks["on"], device)
-    runner = rounds(trainer, device)
+    runners = {
+        name: rounds(trainer_of(perceptron(width), batch, clock, device), device)
+        for name, clock in clocks.items()
+    }
 
     def round_with(name: str) -> tuple[float, float]:
-        trainer.clock, trainer.passes.mark = clocks[name], clocks[name].mark
-        trainer.train.context = replace(trainer.train.context, clock=clocks[name])
-        return timed(runner, device)
+        return timed(runners[name], device)
 
     for name in ("off", "on") * 3:  # burn-in
         round_with(name)

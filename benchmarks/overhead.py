@@ -24,7 +24,9 @@ from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
 from framework.train.cuda_graph import Recorder
-from framework.train.trainer import Plan, Trainer
+from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
+from framework.train.trainer import Trainer
 
 BATCH, FEATURES, HIDDEN = 64, 256, 256
 READ_EVERY = 50  # steps
@@ -110,18 +112,20 @@ def make_trainer(
         pin_memory=False, context=LoaderContext(source, device, lambda batch, _: batch, clock)
     )
     return Trainer(
-        Plan(epochs=10**6, report_every=READ_EVERY),
-        model=model,
-        objective=Classify("image", "label", 0.0),
-        optimizer=optimizer,
-        schedule=Constant(),
-        train=loader,
-        val=None,
-        parallel=NoParallel(device=device),
-        precision=FP32(tf32=False, device=device),
-        clock=clock,
-        val_clock=HostClock(),
-        recorder=recorder,
+        Parts(
+            plan=TrainPlan(epochs=10**6, report_every=READ_EVERY),
+            model=model,
+            objective=Classify("image", "label", 0.0),
+            optimizer=optimizer,
+            schedule=Constant(),
+            train=loader,
+            val=None,
+            parallel=NoParallel(device=device),
+            precision=FP32(tf32=False, device=device),
+            clock=clock,
+            val_clock=HostClock(),
+            recorder=recorder,
+        )
     )
 
 

@@ -20,7 +20,9 @@ from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.one_cycle import OneCycle
 from framework.store.lmdb_store import LMDBWriter
-from framework.train.trainer import Plan, Trainer
+from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
+from framework.train.trainer import Trainer
 from framework.transform.none import NoTransform
 
 cpu, normalize, clocks = (
@@ -50,17 +52,19 @@ def loader(split: str) -> PrefetchLoader:
 torch.manual_seed(0)
 model = DigitsCNN(in_channels=1, num_classes=10, width=32)
 trainer = Trainer(
-    Plan(epochs=6),
-    model=model,
-    objective=Classify("image", "label", label_smoothing=0.0),
-    optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True),
-    schedule=OneCycle(peak=0.3, start=0.1),
-    train=loader("train"),
-    val=loader("val"),
-    parallel=NoParallel(device=cpu),
-    precision=FP32(tf32=True, device=cpu),
-    clock=clocks["train"],
-    val_clock=clocks["val"],
+    Parts(
+        plan=TrainPlan(epochs=6),
+        model=model,
+        objective=Classify("image", "label", label_smoothing=0.0),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True),
+        schedule=OneCycle(peak=0.3, start=0.1),
+        train=loader("train"),
+        val=loader("val"),
+        parallel=NoParallel(device=cpu),
+        precision=FP32(tf32=True, device=cpu),
+        clock=clocks["train"],
+        val_clock=clocks["val"],
+    )
 )
 for means in trainer.epochs():  # to stop early, stop iterating
     print({name: round(value, 4) for name, value in means.items()})

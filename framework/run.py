@@ -1,4 +1,4 @@
-"""One training run in this process (one rank's, under ddp): assemble, fit, and leave the files that the run is known by."""
+"""One training run in its directory: assemble, fit, and write the files that describe the run."""
 
 import json
 import platform
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,9 +15,14 @@ from typing import Any
 
 import torch
 
-from framework.config.assemble import Assembly
+from framework.config.agreement import check_agreement
+from framework.config.assemble import Assembly, assemble
+from framework.config.choice_notes import choice_notes
+from framework.config.restore import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
-from framework.contracts.span import Span, shares
+from framework.config.training_parts import open_sinks, training_parts
+from framework.contracts.span import shares
+from framework.contracts.training import Sink
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
@@ -29,6 +34,11 @@ from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 
+PACKAGES = (
+    *("paceline", "torch", "hydra-core", "omegaconf", "numpy", "h5py", "lmdb", "simplejpeg"),
+    "nvidia-dali-cuda120",
+)
+
 
 def run(
     config: Config,
@@ -37,45 +47,53 @@ def run(
     stop: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train as ``config`` (plain values, resolved) says; returns what ``summary.json`` holds. Only rank 0 writes and says."""
+    """Train one rank of a run and return its summary. Rank 0 also writes the files and prints.
+
+    Args:
+        config: Plain values, resolved by Hydra.
+        run_dir: The directory of the run.
+        allowed: Prefixes of the user's packages.
+        stop: Asked after every step whether to stop.
+        say: Prints a note or a warning.
+
+    """
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
-    found = _found(config["resume"])
-    assembly = Assembly(
-        config, allowed, run_dir / PROFILE if config["debug"] == "profile" else None
-    )
-    trainer: Trainer | None = None
-    try:
-        leads = assembly.parallel.rank == 0
-        trainer = assembly.trainer(run_dir, found and found.state, stop, say)
-        notes = [
-            *assembly.notes,
-            *(note for part in (assembly.parallel, assembly.train) for note in part.notes),
-        ]
-        if found is not None and leads:
-            notes = [*_of_damage(found), *notes]
-        if (
-            trainer.progress.step >= trainer.total_steps
-            and (summary := _finished(run_dir)) is not None
-        ):
-            return _not_continued(summary, run_dir, assembly, trainer, say if leads else _ignored)
-        if assembly.profiled is not None:
-            _check_steps(trainer.total_steps - trainer.progress.step)
-        if leads:
-            _add_facts(run_dir, assembly)
-            for note in notes:
-                say(f"note: {note}")
+    saved = _saved_state(config["resume"])
+    profile = run_dir / PROFILE if config["debug"] == "profile" else None
+    assembly = assemble(config, allowed, say, profile)
+    with ExitStack() as stack:
+        stack.callback(assembly.close)
+        trainer = Trainer(training_parts(assembly, run_dir, stop))
+        anew = saved is not None and restore(trainer, assembly, saved.state)
+        # ranks that see different run directories would continue from different steps
+        check_agreement(assembly.parallel, {"step": trainer.progress.step})
+        notes = [*_resume_notes(saved, anew), *choice_notes(assembly)]
+        finished = _finished_summary(run_dir)
+        if trainer.progress.step >= trainer.total_steps and finished is not None:
+            if anew:
+                finished = _validated_anew(finished, notes, run_dir, assembly, trainer)
+            assembly.say(
+                f"note: this run was finished already, after {trainer.progress.step} steps; "
+                "raise epochs or max_steps to continue"
+            )
+            return finished
+        if assembly.trace is not None:
+            _check_trace(trainer.total_steps - trainer.progress.step)
+        _start_files(run_dir, assembly, notes)
         start_step = trainer.progress.step
         measured = MeasuredSink(
-            trainer.sinks, assembly.train.stats, Usage(assembly.device).lap, say, start_step
+            _open_sinks(stack, assembly, trainer, run_dir),
+            assembly.train.stats,
+            Usage(assembly.device).lap,
+            say,
+            start_step,
         )
-        trainer.sinks = [measured] if leads else []
         try:
-            trainer.fit()
+            trainer.fit([measured] if assembly.leads else [])
         except Exception as error:
-            error.add_note(
-                f"{AFTER_STEP}{trainer.progress.step}"
-            )  # for exit.json, and for whoever reads the traceback
+            # for exit.json and for the reader of the traceback
+            error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
             raise
         summary = {
             **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
@@ -84,31 +102,36 @@ def run(
             "usage": measured.usage(),
             "effective": assembly.effective,
         }
-        if leads:
+        if assembly.leads:
             write_json(run_dir / "summary.json", summary)
         return summary
-    finally:
-        for sink in trainer.sinks if trainer is not None else ():
-            sink.close()
-        assembly.close()
 
 
-def _found(resume: Config) -> RecoveredState | None:
-    """The state to go on from; None to begin."""
-    run_dir = resume["run"]
-    if run_dir is None or (resume["auto"] and newest_path(Path(run_dir)) is None):
+def _saved_state(resume: Config) -> RecoveredState | None:
+    """Return the state to continue from, or None to start from the beginning."""
+    if resume["run"] is None:
         return None
-    return newest_state(Path(run_dir))
+    run_dir = Path(resume["run"])
+    if resume["auto"] and newest_path(run_dir) is None:
+        return None
+    return newest_state(run_dir)
 
 
-def _of_damage(found: RecoveredState) -> list[str]:
-    if not found.damaged:
-        return []
-    return [f"{', '.join(found.damaged)} cannot be read; going on from {found.path.name}"]
+def _resume_notes(saved: RecoveredState | None, anew: bool) -> list[str]:
+    notes: list[str] = []
+    if saved is not None and saved.damaged:
+        damaged = ", ".join(saved.damaged)
+        notes.append(f"{damaged} cannot be read; going on from {saved.path.name}")
+    if anew:
+        notes.append(
+            "validation data differs from the saved run's: "
+            "its figures are dropped, and best begins anew"
+        )
+    return notes
 
 
-def _finished(run_dir: Path) -> dict[str, Any] | None:
-    """The summary of a run that came to its end; None where it was killed before it could write one."""
+def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that has finished; None if it was killed or stopped before."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -116,54 +139,64 @@ def _finished(run_dir: Path) -> dict[str, Any] | None:
     return summary if summary["status"] == "finished" else None
 
 
-def _ignored(text: str) -> None:
-    """Print nothing: rank 0 speaks for all."""
-
-
-def _not_continued(
-    summary: dict[str, Any],
-    run_dir: Path,
-    assembly: Assembly,
-    trainer: Trainer,
-    say: Callable[[str], None],
+def _validated_anew(
+    summary: dict[str, Any], notes: list[str], run_dir: Path, assembly: Assembly, trainer: Trainer
 ) -> dict[str, Any]:
-    """The summary of a run that has no steps left, with new figures if its validation data is new."""
-    if assembly.validates_anew:
-        for note in assembly.notes:
-            say(f"note: {note}")
-        if assembly.parallel.rank == 0:
-            _add_facts(run_dir, assembly)
-        trainer.validate()
-        summary = {
-            **summary,
-            "val": trainer.val_means,
-            "best": trainer.best,
-            "notes": [*summary["notes"], *assembly.notes],
-        }
-        if assembly.parallel.rank == 0:
-            write_json(run_dir / "summary.json", summary)
-    say(
-        f"note: this run was finished already, after {trainer.progress.step} steps; raise epochs or max_steps to continue"
-    )
+    """Validate a finished run on its new validation data, and return its new summary."""
+    _start_files(run_dir, assembly, notes)
+    with ExitStack() as stack:
+        trainer.validate(_open_sinks(stack, assembly, trainer, run_dir))
+    summary = {
+        **summary,
+        "val": trainer.val_means,
+        "best": trainer.best,
+        "notes": [*summary["notes"], *notes],
+    }
+    if assembly.leads:
+        write_json(run_dir / "summary.json", summary)
     return summary
 
 
-def _check_steps(num_steps: int) -> None:
-    """ConfigError C180 for a run that ends before its trace does."""
+def _start_files(run_dir: Path, assembly: Assembly, notes: list[str]) -> None:
+    """Write what is known before the first step, and print the notes."""
+    if assembly.leads:
+        _add_facts(run_dir, assembly)
+    for note in notes:
+        assembly.say(f"note: {note}")
+
+
+def _open_sinks(
+    stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path
+) -> list[Sink]:
+    sinks = open_sinks(assembly, trainer, run_dir)
+    for sink in sinks:
+        stack.callback(sink.close)
+    return sinks
+
+
+def _check_trace(num_steps: int) -> None:
+    """Check that the run is long enough for its trace. ConfigError C180."""
     if num_steps < LEAST_STEPS:
-        what = f"the run has {num_steps} steps, and the trace is of steps {LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
-        raise ConfigError(
-            180,
-            "debug = profile",
-            what,
-            f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more",
-        )
+        traced = f"steps {LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
+        what = f"the run has {num_steps} steps, and the trace is of {traced}"
+        fix = f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more"
+        raise ConfigError(180, "debug = profile", what, fix)
 
 
 def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
-    found = shares(trainer.spans)
+    share_of = shares(trainer.spans)
+    spans = {
+        name: {
+            "total_s": span.total_s,
+            "mean_s": span.mean_s,
+            "p50_s": span.p50_s,
+            "p90_s": span.p90_s,
+            "share": share_of[name],
+        }
+        for name, span in trainer.spans.items()
+    }
     return {
         "status": "interrupted" if trainer.stopped else "finished",
         "steps": trainer.progress.step,
@@ -173,9 +206,7 @@ def _summary(
         "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
-        "spans": {
-            name: {**_figures(span), "share": found[name]} for name, span in trainer.spans.items()
-        },
+        "spans": spans,
         "train_s": trainer.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
@@ -185,26 +216,16 @@ def _summary(
     }
 
 
-def _figures(span: Span) -> dict[str, float]:
-    return {
-        "total_s": span.total_s,
-        "mean_s": span.mean_s,
-        "p50_s": span.p50_s,
-        "p90_s": span.p90_s,
-    }
-
-
 def choices(config: Config) -> dict[str, str]:
-    """The four groups' choices: the name of the module that each block names."""
-    blocks = {
-        "data": config["data"]["source"],
-        **{name: config[name] for name in ("loader", "parallel", "precision")},
-    }
+    """Return the choices of the four groups: the names of the modules that the blocks name."""
+    blocks = {"data": config["data"]["source"]}
+    for name in ("loader", "parallel", "precision"):
+        blocks[name] = config[name]
     return {name: str(block["_target_"]).split(".")[-2] for name, block in blocks.items()}
 
 
 def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
-    """What ``run.json`` says at the start."""
+    """Return what ``run.json`` holds when a run starts."""
     return {
         "command": command,
         "overrides": overrides,
@@ -216,61 +237,56 @@ def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in (
-        "paceline",
-        "torch",
-        "hydra-core",
-        "omegaconf",
-        "numpy",
-        "h5py",
-        "lmdb",
-        "simplejpeg",
-        "nvidia-dali-cuda120",
-    ):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    versions: dict[str, str] = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def _git_revision() -> str | None:
-    """The revision of the code in the working directory, ``+`` where it was changed since; None outside a repository."""
+    """Return the revision of the code in the working directory, with ``+`` if it has changed since.
+
+    Outside a repository return None.
+    """
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        words = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
 
 
 def _add_facts(run_dir: Path, assembly: Assembly) -> None:
-    """Complete ``run.json`` with the data's manifests; a resumed run's new facts take the place of the old ones, and what was said of its end goes:
-    whoever reads it would take a run that is killed for a finished one.
+    """Complete ``run.json`` with the manifests of the data.
+
+    The facts of a resumed run replace the old ones. The old summary and exit code are removed,
+    because a run that is killed now would look finished.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
-    known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
+    known = facts(sys.argv, [])
+    if paths:
+        known = json.loads(paths[0].read_text(encoding="utf-8"))
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
     write_json(run_dir / FACTS, known)
-    _complete_resolved(run_dir, assembly)
+    _complete_resolved(run_dir, assembly.from_data)
     for name in ("summary.json", "exit.json"):
         (run_dir / name).unlink(missing_ok=True)
 
 
-def _complete_resolved(run_dir: Path, assembly: Assembly) -> None:
-    """Write what ``auto`` stood for into the newest ``resolved.json``: the run's own configuration, with numbers."""
+def _complete_resolved(run_dir: Path, from_data: Config) -> None:
+    """Replace ``auto`` in the newest ``resolved.json`` by what it stood for."""
     paths = [
         path
         for path in run_dir.glob("resolved*.json")
         if re.fullmatch(r"resolved(\.\d+)?\.json", path.name)
     ]
-    if not paths or not assembly.from_data:
+    if not paths or not from_data:
         return
     newest = max(paths, key=lambda path: (len(path.name), path.name))
     config = json.loads(newest.read_text(encoding="utf-8"))
-    for name, value in assembly.from_data.items():
+    for name, value in from_data.items():
         with suppress(KeyError, ValueError):  # a key with a dot in it stays ``auto`` here
             _put(config, name, value)
     write_json(newest, config)

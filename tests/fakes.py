@@ -18,6 +18,7 @@ from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant
 from framework.train.ema import Average
 from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -188,6 +189,17 @@ def make_model(dtype=torch.float64, dropout=0.0):
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3)).to(dtype)
 
 
+class ReportingTrainer(Trainer):
+    """A Trainer whose reports go to ``sinks``."""
+
+    def __init__(self, parts, sinks):
+        super().__init__(parts)
+        self.sinks = sinks
+
+    def epochs(self, sinks=()):
+        return super().epochs(sinks or self.sinks)
+
+
 def make_trainer(
     data=None, batch_size=4, *, model=None, lr=0.1, momentum=0.9, ema=None, order=None, **parts
 ):
@@ -208,4 +220,6 @@ def make_trainer(
         "average": None if ema is None else Average(model, ema),
         **parts,
     }
-    return Trainer(TrainPlan(**{"epochs": 1, **plan}), model=model, **chosen)
+    sinks = chosen.pop("sinks", ())
+    parts = Parts(plan=TrainPlan(**{"epochs": 1, **plan}), model=model, **chosen)
+    return ReportingTrainer(parts, sinks)

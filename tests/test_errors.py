@@ -1,10 +1,12 @@
 import pickle
+import runpy
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
 
 from framework import errors
+from framework.cli.paths import ROOT
 from framework.errors import DataError, PacelineError
 
 KINDS = PacelineError.__subclasses__()
@@ -56,7 +58,7 @@ def test_every_kind_has_a_letter_and_an_exit_code_of_its_own():
 
 
 def test_documented_exit_codes_do_not_change():
-    found = {kind.__name__: kind.exit_code for kind in KINDS}
+    codes = {kind.__name__: kind.exit_code for kind in KINDS}
     expected = [
         "ConfigError",
         "DataError",
@@ -65,10 +67,16 @@ def test_documented_exit_codes_do_not_change():
         "NumericError",
         "DistributedError",
     ]
-    assert found == {**dict(zip(expected, range(2, 8), strict=True)), "UserCodeError": 9}
+    assert codes == {**dict(zip(expected, range(2, 8), strict=True)), "UserCodeError": 9}
     assert (errors.EXIT_PREEMPTED, errors.EXIT_INTERRUPTED) == (75, 130)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_docstring_states_its_exit_code(kind):
     assert f"Exit code {kind.exit_code}." in kind.__doc__
+
+
+def test_the_page_of_errors_lists_what_the_code_raises():
+    page = runpy.run_path(str(ROOT / "docs" / "errors.py"))["page"]()
+    written = (ROOT / "docs" / "errors.md").read_text()
+    assert page == written, "docs/errors.md is out of date: run '.venv/bin/python docs/errors.py'"

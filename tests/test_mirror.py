@@ -87,21 +87,3 @@ def test_no_class_name_occurs_twice():
 
 def test_recipes_are_short():
     assert all(len(path.read_text().splitlines()) <= 25 for path in RECIPES)
-
-
-def test_every_error_number_is_documented_and_every_documented_one_is_used():
-    code = "".join(path.read_text() for path in [*PACKAGE.rglob("*.py"), *EXAMPLES.rglob("*.py")])
-    letters = {
-        "Config": "C",
-        "Data": "D",
-        "Checkpoint": "K",
-        "Resource": "R",
-        "Numeric": "N",
-        "Distributed": "P",
-        "UserCode": "U",
-    }
-    raised = re.findall(rf"\b({'|'.join(letters)})Error\(\s*(\d{{3}})", code)
-    used = {f"{letters[kind]}{number}" for kind, number in raised}
-    used.add("U100")  # ``system/user_code`` raises it through the class that it is given
-    documented = (ROOT / "docs" / "errors.md").read_text()
-    assert used == set(re.findall(r"^\| ([A-Z]\d{3}) \|", documented, re.MULTILINE))

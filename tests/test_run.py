@@ -2,7 +2,6 @@
 
 import json
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -390,7 +389,7 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
 def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(dataset, tmp_path):
     with pytest.raises(ConfigError, match=r"^error\[C180\]: debug = profile: the run has 6 steps"):
         trained(dataset, tmp_path, "debug=profile")
-    assert not (tmp_path / "metrics.jsonl").read_text()
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_run_that_goes_on_has_not_ended(dataset, tmp_path):
@@ -464,7 +463,7 @@ def test_a_fact_below_a_key_with_a_dot_leaves_the_stored_configuration_readable(
     (tmp_path / "resolved.json").write_text(
         json.dumps({"model": {"a.b": {"num_classes": "auto"}, "in_channels": "auto"}})
     )
-    taken = SimpleNamespace(from_data={"model.a.b.num_classes": 7, "model.in_channels": 3})
+    taken = {"model.a.b.num_classes": 7, "model.in_channels": 3}
     _complete_resolved(tmp_path, taken)
     assert read(tmp_path / "resolved.json")["model"] == {
         "a.b": {"num_classes": "auto"},

@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, final
 
 import torch
 
-from framework.config.assemble import Assembly
+from framework.config.assemble import Assembly, assemble
+from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
@@ -22,6 +23,7 @@ from framework.data.source import StoreSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.statistics import spread_share
+from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 NUM_WINDOWS = 8
@@ -158,7 +160,7 @@ class Probe:
             "verify": verify,
             "data": {**config["data"], "val": None},
         }
-        self.assembly = Assembly(self.config, allowed)
+        self.assembly = assemble(self.config, allowed)
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
         """Device batches taken as fast as they come."""
@@ -204,8 +206,8 @@ class Probe:
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
         counted = _Counted(loader)
-        trainer = self.assembly.trainer(None, None, lambda: windows.count(counted.take()))
-        trainer.train, trainer.val = counted, None
+        parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
+        trainer = Trainer(replace(parts, train=counted, val=None))
         # last: its time runs from here, and making the trainer is no burn-in
         windows = self._windows(
             seconds,

@@ -1,38 +1,49 @@
-"""Decide from the configuration whether steps can be captured as a CUDA graph."""
+"""Decide whether steps can be captured as a CUDA graph."""
 
 from typing import Any
 
-import torch
-
-from framework.config.schema import DALI
 from framework.config.signature import static_signature
+from framework.contracts.data import Source
+from framework.contracts.parallel import Parallel
+from framework.train.lr_scaling import without_scaling
+
+Config = dict[str, Any]
 
 
-def fused(optim: dict[str, Any]) -> dict[str, Any]:
-    """The optimizer's block as a graph wants it, where there is such and it says nothing else: fused ones read their rate anew at every step."""
+def fused(optim: Config) -> Config:
+    """Return the optimizer's block with ``fused: true``, if the optimizer has it and nothing else is typed.
+
+    Only a fused optimizer reads its learning rate anew at every replay.
+    """
     signature = static_signature(str(optim["_target_"]))
-    able = (
-        signature is not None
-        and "fused" in signature.names
-        and not (optim.get("foreach") or optim.get("differentiable"))
+    can_fuse = signature is not None and "fused" in signature.names
+    if not can_fuse or optim.get("foreach") or optim.get("differentiable"):
+        return optim
+    return {"fused": True, **optim}
+
+
+def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
+    """Return why steps cannot be captured, or None if they can.
+
+    Args:
+        config: Plain values, resolved.
+        parallel: May refuse, as several replicas do.
+        source: May refuse, as DALI does.
+
+    """
+    device = parallel.device.type
+    reads_rates = fused(without_scaling(config["optim"])).get("fused")
+    reasons = (
+        f"{device} has no graphs" if device != "cuda" else None,
+        parallel.graph_refusal,
+        source.graph_refusal,
+        "a step of several passes is not captured" if config["accumulate"] > 1 else None,
+        _precision_refusal(config["precision"]),
+        "on_nan=skip looks at every step" if config["on_nan"] == "skip" else None,
+        None if reads_rates else "only a fused optimizer reads its rate anew",
     )
-    return {"fused": True, **optim} if able else optim
+    return next(filter(None, reasons), None)
 
 
-def refusal(config: dict[str, Any], device: torch.device) -> str | None:
-    """Why steps of ``config`` are not captured; None where they can be."""
-    reasons = {
-        f"{device.type} has no graphs": device.type != "cuda",
-        "a step of several replicas is not captured": not config["parallel"]["_target_"].endswith(
-            ".NoParallel"
-        ),
-        "a step of several passes is not captured": config["accumulate"] > 1,
-        "DALI frees memory in threads of its own, which capturing forbids": str(
-            config["data"]["source"]["_target_"]
-        )
-        == DALI,
-        "fp16's scaling looks at every step": config["precision"].get("dtype") == "fp16",
-        "on_nan=skip looks at every step": config["on_nan"] == "skip",
-        "only a fused optimizer reads its rate anew": not config["optim"].get("fused"),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+def _precision_refusal(block: Config) -> str | None:
+    return "fp16's scaling looks at every step" if block.get("dtype") == "fp16" else None

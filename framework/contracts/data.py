@@ -1,4 +1,4 @@
-"""Contracts for data: transforms, augmentations, and the sources that deliver host batches."""
+"""Contracts for data: transforms, augmentations, and the sources of host batches."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -16,51 +16,67 @@ RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 
 @runtime_checkable
 class KnowsLabels(Protocol):
-    """A capability of an Augment, or of a Transform's function: it treats label maps otherwise than pictures.
+    """A capability of an Augment or a Transform: it treats label maps differently from pictures.
 
-    What moves pixels moves label maps by the same random numbers, writes ``IGNORE`` for pixels that come from outside, and never blends
-    them. What changes colors leaves them alone.
+    A change that moves pixels moves those of label maps by the same random numbers, writes
+    ``IGNORE`` for pixels from outside the picture, and never blends them. A change of colors skips
+    label maps.
     """
 
     def with_labels(self, labels: Sequence[str]) -> Any:
-        """A copy that knows which fields are label maps.
+        """Return a copy that treats the fields ``labels`` as label maps.
 
         Raises:
-            ConfigError: C193: what it is configured to do cannot be done to a label map.
+            ConfigError: C193: the configured change cannot be applied to a label map.
 
         """
         ...
 
 
 class Transform(Protocol):
-    """Geometry of one image, on the host: which window of it is cut, and to what size it is scaled. One decision, any executor."""
+    """The geometry of one image on the host: which window is cut, and to what size it is scaled."""
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) in pixels of every result; None: each keeps its window's size."""
+        """(height, width) of every result in pixels.
+
+        None: each result has the size of its window.
+        """
         ...
 
     @property
     def antialias(self) -> bool:
-        """Whether shrinking averages (True) or interpolates linearly between nearest pixels (False: faster, and rougher)."""
+        """Whether shrinking averages pixels.
+
+        False interpolates between neighbors, which is faster.
+        """
         ...
 
     @property
     def num_draws(self) -> int:
-        """Random numbers per record that ``windows`` wants in training."""
+        """Random numbers that ``windows`` needs per record in training."""
         ...
 
     @property
     def function(self) -> RecordFunction | None:
-        """What is done to a record's images after they are cut, or None: (uint8 [H, W, C] numpy arrays by field, seed) -> the same
-        fields. All fields in one call, so that a pair gets the same change. ``seed``: int64 >= 0 that depends on (run seed, epoch,
-        record); None outside training. Picklable.
+        """A picklable function that changes a record's images after they are cut, or None.
+
+        It maps (uint8 [H, W, C] NumPy arrays by field, seed) to the same fields. It gets all fields
+        in one call, so that a pair gets the same change. The seed is an int64 >= 0 that depends on
+        the run's seed, the epoch and the record; it is None outside training.
         """
         ...
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        """``sizes`` int64 [B, 2] (height, width), ``draws`` float32 [B, num_draws] or None outside training ->
-        int64 [B, 5]: top, left, height, width, flip (bit 0: mirrored, bit 1: upside down).
+        """Choose a window of each image.
+
+        Args:
+            sizes: int64 [B, 2]: height and width in pixels.
+            draws: float32 [B, num_draws] in [0, 1), or None outside training.
+
+        Returns:
+            int64 [B, 5]: top, left, height, width and flip (bit 0: mirrored, bit 1: upside down).
+
         """
         ...
 
@@ -74,13 +90,18 @@ class Augment(Protocol):
 
     @property
     def num_draws(self) -> int:
-        """Random numbers per record that it needs in training."""
+        """Random numbers that it needs per record in training."""
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        """Return a new batch and leave the old one unchanged. Every device gives the same numbers.
+        """Return a new batch, and leave the given one unchanged.
 
-        ``draws``: float32 [B, num_draws] on the batch's device, or None outside training.
+        Every device gives the same numbers.
+
+        Args:
+            batch: A batch on the device.
+            draws: float32 [B, num_draws] in [0, 1) on the batch's device, or None outside training.
+
         """
         ...
 
@@ -130,18 +151,27 @@ class MicroBatch(NamedTuple):
     last: bool
 
 
-MicroBatches = Generator[
-    MicroBatch, None, None
-]  # a generator, so that closing it early frees what it holds
+# A generator, so that closing it early frees what it holds.
+MicroBatches = Generator[MicroBatch, None, None]
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a Source is given at runtime. ``order`` makes the order once the number of records is known.
+    """What a Source is given at runtime.
 
-    ``num_workers`` None: chosen from the data: a worker per core of this rank (``num_cores``) where images are decoded, none where
-    records are only gathered.
-    ``start_method``: of worker processes: ``fork``, ``forkserver``, ``spawn``; None: the system's. ``verify``: ``off``, ``first_epoch`` (of this process) or ``always``: compare records with their CRC32.
+    Attributes:
+        order: Makes the order from the number of records.
+        transform: The geometry of each image.
+        training: Whether random changes are applied.
+        seed: Seed of the run.
+        num_workers: None: one per core of this rank if images are decoded, none otherwise.
+        worker_kind: ``process`` or ``thread``.
+        device: Where the batches are used.
+        verify: ``off``, ``first_epoch`` (of this process) or ``always``: check records' CRC32.
+        worker_timeout_s: How long to wait for a batch.
+        start_method: ``fork``, ``forkserver``, ``spawn`` or None for the system's default.
+        num_cores: Cores that this rank may use.
+
     """
 
     order: Callable[[int], Order]
@@ -158,10 +188,10 @@ class SourceContext:
 
 
 class Source(Protocol):
-    """Records as host batches (DALI on a GPU: device batches), in the order of ``order.shares``. Owns decoding and workers.
+    """Records as host batches, in the order of ``order.shares``. DALI on a GPU gives device batches.
 
-    Every batch carries ``index``: int64 [B], the records' numbers in the store. Image fields are uint8 [B, C, H, W].
-    A batch may also hold values that are no tensors, such as a list of B strings: they reach the augmentation and the objective as they are.
+    A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
+    in the store. Image fields are uint8 [B, C, H, W].
     """
 
     @property
@@ -170,23 +200,37 @@ class Source(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step with its batches cannot be captured as a CUDA graph; None if it can."""
+        ...
+
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        """Steps ``start``.. of an epoch. Closing the iterator early leaves no thread or file behind; processes stay until ``close``."""
+        """Yield the steps of an epoch from ``start`` on.
+
+        Closing the iterator early leaves no thread or file behind. Worker processes stay until
+        ``close``.
+        """
         ...
 
     def sample(self, count: int) -> Batch:
-        """``count`` records (fewer where there are fewer), evenly spaced, as evaluation sees them; read in this process."""
+        """Return at most ``count`` evenly spaced records as in evaluation, read in this process."""
         ...
 
     def stages(self) -> dict[str, float]:
-        """Where reading's time went since this was asked last: thread-seconds per stage, over all workers. From any thread.
+        """Return the thread-seconds of each stage since the last call, over all workers.
 
-        ``read``: bytes or rows out of the store, and comparing them with their CRC32. ``decode``: an image file's bytes to pixels.
-        ``transform``: windows, scaling, flipping, the transform's function, and writing the result into the batch; of pixels stored raw,
-        whose rows are only looked at before, it is the first touch of their memory too. ``collate``: joining slices, stacking.
+        Any thread may call this. The stages are:
 
-        A thread's second counts whether it computed, or waited for a disk, a core or Python's lock. A batch's seconds count when it is
-        handed over, ``sample``'s never. A stage that did not happen is left out; {} where the source cannot know.
+        - ``read``: bytes or rows out of the store, and the check of their CRC32;
+        - ``decode``: from the bytes of an image file to pixels;
+        - ``transform``: cut, scale, flip, call the transform's function, and write into the batch
+          (raw pixels are mapped, so this is also where their memory is touched first);
+        - ``collate``: join slices, and stack.
+
+        A thread's second counts whether the thread computed or waited for a disk, a core or
+        Python's lock. Time counts when its batch is delivered, and never for ``sample``. A stage
+        that did not happen is missing; a source that cannot measure returns {}.
         """
         ...
 

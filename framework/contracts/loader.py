@@ -12,30 +12,42 @@ from framework.contracts.span import Span
 
 
 class Clock(Protocol):
-    """Where the time goes. The time between two marks belongs to the second one's name, so nothing is left over."""
+    """Measures where the time goes.
+
+    The time between two marks belongs to the name of the second one, so that none is left over.
+    """
 
     def mark(self, name: str) -> None:
-        """What ran since the last mark was ``name``; ``report`` ends a step. Never synchronizes."""
+        """Count the time since the last mark as ``name``, without synchronizing.
+
+        The name ``report`` ends a step.
+        """
         ...
 
     def skip(self) -> None:
-        """What ran since the last mark is not counted."""
+        """Do not count the time since the last mark."""
         ...
 
     def spans(self) -> dict[str, Span]:
-        """By name, how long the steps since the last call took; one under way counts as far as it is known. A device's clock may hand
-        in the newest steps one call later, and tells ``idle``, the device's, from ``wait``, the host's. {} where the clock is off.
+        """Return the spans, by name, of the steps since the last call of ``spans`` or ``lap``.
+
+        A step in progress counts as far as it is known. The clock of a device may deliver the
+        newest steps one call later. It distinguishes ``idle`` (the device waits) from ``wait`` (the
+        host waits). {} if the clock is off.
         """
         ...
 
     def lap(self) -> dict[str, float]:
-        """The total seconds of ``spans``; what one has handed out, the other does not."""
+        """Return the total seconds of ``spans``."""
         ...
 
 
 @dataclass(frozen=True)
 class LoaderContext:
-    """What a Loader is given at runtime. ``augment(batch, epoch)`` finishes a batch on the device."""
+    """What a Loader is given at runtime.
+
+    ``augment(batch, epoch)`` finishes a batch on the device.
+    """
 
     source: Source
     device: torch.device
@@ -44,8 +56,14 @@ class LoaderContext:
 
 
 class LoaderStats(NamedTuple):
-    """Of the time since it was asked last. ``stages_s``: the source's ``stages``. ``ready``: host batches that lay ready when the next one
-    was asked for, on average; None where none was asked for, or there is no queue. ``depth``: the most that may lie there; 0 without a queue.
+    """How preparing batches went since the last call of ``Loader.stats``.
+
+    Attributes:
+        stages_s: Thread-seconds per stage, as in ``Source.stages``.
+        ready: Average number of host batches that were ready when the next one was requested. None
+            if none was requested, or if there is no queue.
+        depth: The most batches that the queue holds; 0 without a queue.
+
     """
 
     stages_s: Mapping[str, float]
@@ -54,7 +72,10 @@ class LoaderStats(NamedTuple):
 
 
 class Loader(Protocol):
-    """Device batches in the source's order, safe on the current stream. Never changes what is learned, only when it is there."""
+    """Device batches in the source's order, safe on the current stream.
+
+    A loader decides only when a batch is ready, never what is learned.
+    """
 
     @property
     def num_steps(self) -> int:
@@ -63,20 +84,29 @@ class Loader(Protocol):
 
     @property
     def identity(self) -> dict[str, int]:
-        """What decides which records a step of an epoch holds; a run resumed inside an epoch must have the same."""
+        """What decides the records of each step.
+
+        A run resumed inside an epoch must have the same.
+        """
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of this choice on this machine; said once."""
+        """What the user should know about this choice on this machine; printed once."""
         ...
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        """Steps ``start``.. of an epoch. Marks ``wait`` and ``copy``. Errors of the source surface here; an early close cleans up."""
+        """Yield the steps of an epoch from ``start`` on. Mark ``wait`` and ``copy`` on the clock.
+
+        Errors of the source are raised here. Closing the iterator early cleans up.
+        """
         ...
 
     def stats(self) -> LoaderStats:
-        """How preparing batches went since this was asked last; for the thread that takes them."""
+        """Return how preparing batches went since the last call.
+
+        Call this in the thread that takes the batches.
+        """
         ...
 
     def close(self) -> None: ...

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Parallel(Protocol):
-    """How many replicas, and how they talk."""
+    """How many replicas compute, and how they communicate."""
 
     @property
     def rank(self) -> int: ...
@@ -20,45 +20,75 @@ class Parallel(Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def notes(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about this choice on this machine; printed once."""
+        ...
 
     @property
     def home(self) -> torch.device:
-        """Where the model is made, and tried on a few records, before it is wrapped."""
+        """The device on which the model is built and tried before ``wrap``."""
+        ...
+
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why a step cannot be captured as a CUDA graph; None if it can."""
         ...
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, replicated or cut into parts; it is on ``home``."""
+        """Return the model, replicated or sharded. The given model is on ``home``."""
         ...
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The user's model inside: its ``state_dict`` has the plain names."""
+        """Return the user's model inside, whose ``state_dict`` has the plain names."""
         ...
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The same with plain tensors, whatever is cut into parts; asked on all ranks at once."""
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return ``state`` with every sharded tensor gathered into a plain one.
+
+        All ranks must call this at the same time. A state is a nested dict of tensors and plain
+        values.
+        """
         ...
 
-    def parted(
+    def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        """A whole state of a Stepper (``model``, ``average``, ``optimizer``) cut into this rank's parts; asked on all ranks at once."""
+        """Return ``state`` with this rank's shard of every tensor that the parallel choice shards.
+
+        All ranks must call this at the same time.
+
+        Args:
+            state: A gathered state with the keys ``model``, ``average`` and ``optimizer``.
+            model: The wrapped model.
+            optimizer: The optimizer of the wrapped model.
+
+        """
         ...
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        """Around forward and backward of one micro-batch: gradients are exchanged in the last one only."""
+        """Return the context for forward and backward of one micro-batch.
+
+        Ranks exchange gradients only in the ``last`` micro-batch of a step.
+        """
         ...
 
     def total(self, sums: Tensor) -> Tensor:
-        """Element-wise sum over all ranks; host float64 in, host float64 out."""
+        """Return the elementwise sum over all ranks. Takes and returns a host float64 tensor."""
         ...
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """Every rank's ``values`` [n], in the ranks' order; n may differ. Host in, host out."""
+        """Return the ``values`` of all ranks in rank order.
+
+        Each is a host tensor [n]; n may differ.
+        """
         ...
 
     def agree(self, *flags: bool) -> list[bool]:
-        """Each True on every rank at the same call once any rank said True; called once per step, always with as many."""
+        """Return for each flag whether any rank has set it, at the same call on every rank.
+
+        Call this once per step, with the same number of flags. The answer may come some calls
+        later.
+        """
         ...
 
     def close(self) -> None: ...
@@ -74,8 +104,12 @@ class Precision(Protocol):
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
-        """Unscale, clip, step, in this order. False: the weights did not move, because a scaled gradient overflowed or, with ``skip_bad``,
-        because a gradient is not finite.
+        """Unscale the gradients, clip them, and step, in this order.
+
+        Return whether the weights moved.
+
+        The weights do not move if a scaled gradient overflowed or, with ``skip_bad``, if a gradient
+        is not finite.
         """
         ...
 

@@ -7,19 +7,24 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 KINDS = ("image", "labels", "raw")
-IGNORE = 255  # a label map's value for pixels without a class; what Pascal VOC uses
+IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
 
 
 @dataclass(frozen=True)
 class Field:
     """One named part of a record.
 
-    ``encoding``: ``raw`` (an array of ``dtype`` and ``shape``) or ``image`` (an image file's bytes, JPEG, PNG, ...; decoded it is
-    uint8 and ``shape`` is (channels, None, None)). Raw uint8 of shape [C, H, W] or [H, W, C], C 1 or 3, are an image's pixels: whichever
-    way they lie in the store, a batch has them as [B, C, H, W].
+    Raw uint8 arrays [C, H, W] or [H, W, C] with 1 or 3 channels are the pixels of an image. Either
+    layout becomes [B, C, H, W] in a batch.
 
-    ``kind`` says what the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels`` (a label map: a class number per
-    pixel, never blended; uint8 with one channel, as a PNG or raw), or ``raw`` (anything else). Without one it is derived.
+    Attributes:
+        dtype: NumPy name, such as ``uint8``.
+        shape: Of one record. An encoded image has (channels, None, None).
+        encoding: ``raw`` (an array) or ``image`` (the bytes of an image file, decoded to uint8).
+        kind: What the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels``
+            (a label map: one class number per pixel, never blended; uint8 with one channel) or
+            ``raw`` (anything else). Derived from the other attributes if it is empty.
+
     """
 
     dtype: str
@@ -33,7 +38,7 @@ class Field:
 
     @property
     def channels(self) -> int | None:
-        """Of an image, encoded or raw; None for what is none."""
+        """The number of channels of an image, encoded or raw; None for any other field."""
         if self.encoding == "image":
             return self.shape[0] or 3
         if self.dtype != "uint8" or len(self.shape) != 3:
@@ -42,13 +47,22 @@ class Field:
 
     @property
     def interleaved(self) -> bool:
-        """Whether raw pixels lie as [H, W, C]: twice as fast to cut and scale as [C, H, W], which is as a model wants them."""
+        """Whether raw pixels are stored as [H, W, C], which is cut and scaled twice as fast."""
         return self.encoding == "raw" and self.channels is not None and self.shape[0] not in (1, 3)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store that is a directory. ``sha256``: of the file's bytes, hexadecimal; ``digest``: of its own manifest."""
+    """One file of a store that is a directory.
+
+    Attributes:
+        name: File name.
+        num_records: Records in the file.
+        size_bytes: Size of the file.
+        sha256: Of the file's bytes, hexadecimal.
+        digest: From the file's own manifest.
+
+    """
 
     name: str
     num_records: int
@@ -59,7 +73,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """Mean and standard deviation of each channel of a field: of pixels in [0, 1], or of floats as they are."""
+    """Mean and standard deviation per channel: of pixels scaled to [0, 1], or of floats as is."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -67,11 +81,21 @@ class ChannelStatistics:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store says of itself; kept inside the store as JSON.
+    """The description of a store, kept inside it as JSON.
 
-    ``digest``: sha256 over the CRC32s of the records' bytes (uint32, little-endian) in order: what is stored, whatever stores it. ``shards``: the
-    files of a store that is a directory, in the records' order. ``statistics``: by field, measured while packing; a store written
-    before schema 3 has none.
+    Attributes:
+        num_records: Number of records.
+        fields: Fields of a record by name.
+        classes: Class names by class number.
+        class_counts: Records per class.
+        source: Where the records come from.
+        options: How the store was packed.
+        digest: SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in order. It
+            depends on the content, not on the kind of store.
+        shards: Files of a store that is a directory, in the order of the records.
+        statistics: Measured while packing, by field. Empty before schema 3.
+        schema: Version of this format.
+
     """
 
     num_records: int
@@ -93,59 +117,82 @@ class Manifest:
         return tuple(name for name, field in self.fields.items() if field.kind == "labels")
 
 
-Records = dict[
-    str, Any
-]  # raw fields: Tensor [B, *shape]; image fields: a list of B byte buffers (memoryview or bytes)
+# Raw fields: Tensor [B, *shape]. Image fields: a list of B byte buffers (memoryview or bytes).
+Records = dict[str, Any]
 
 
 class RecordStore(Protocol):
     """Records on disk, read by batch.
 
-    Opened lazily, per process: picklable at any time, safe under fork, forkserver and spawn. The same path may be opened twice.
+    A store opens its files lazily in each process, so it can be pickled at any time and is safe
+    under fork, forkserver and spawn. The same path may be opened twice.
     """
 
     @property
     def manifest(self) -> Manifest:
-        """What is inside. DataError where the file is missing, truncated, or not a store."""
+        """The description of the store.
+
+        Raises:
+            DataError: The file is missing, truncated, or not a store.
+
+        """
         ...
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        """The records at ``indices`` (int64 [B], host), in that order, repeats allowed; tensors are owned by the caller.
+        """Return the records at ``indices`` in that order. The caller owns the tensors.
 
-        ``views``: raw fields for which a list of B numpy arrays in the store's own memory will do, where it has them; not to be changed.
+        Args:
+            indices: int64 [B], on the host; repeats are allowed.
+            views: Raw fields that may come as a list of B read-only NumPy arrays in the store's
+                memory.
+
         """
         ...
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        """Those of ``indices`` whose bytes, as ``read`` gave them, are not what their stored CRC32 says. [] where none is stored."""
+        """Return the ``indices`` whose ``records`` differ from their stored CRC32, if any."""
         ...
 
     def key(self, index: int) -> str:
-        """The name record ``index`` was packed under (its file, say); "" where it has none."""
+        """Return the name under which a record was packed, such as its file's, or ""."""
         ...
 
     def name(self, index: int) -> str:
-        """What to call record ``index`` in an error: store, number, and key where it has one."""
+        """Return a record's name for errors: store, number, and key if there is one."""
         ...
 
     def check(self) -> None:
-        """DataError D117 where the files are not those that were opened first: replaced or rewritten meanwhile."""
+        """Check that the files are still those that were opened first.
+
+        Raises:
+            DataError: D117: a file was replaced or rewritten.
+
+        """
         ...
 
     def close(self) -> None:
-        """Give back handles and maps; a later read opens again."""
+        """Release handles and maps. A later read opens them again."""
         ...
 
 
 class RecordWriter(Protocol):
-    """Writes one file of records. What was not closed is not readable, and an old file under the same name stays until ``close``."""
+    """Writes one file of records.
+
+    The file is readable only after ``close``. An older file of the same name stays until then.
+    """
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
-        """Append records. Raw fields: numpy arrays [B, *shape]; image fields: lists of bytes. ``keys``: a name for each record."""
+        """Append records.
+
+        Args:
+            records: Raw fields are NumPy arrays [B, *shape]; image fields are lists of B ``bytes``.
+            keys: A name for each record.
+
+        """
         ...
 
     def close(self, manifest: Manifest) -> None:
-        """Commit, with the digest filled in: everything is on disk and under its final name when this returns."""
+        """Fill in the digest and commit. The file is then on disk under its final name."""
         ...
 
     def abort(self) -> None:
@@ -154,39 +201,52 @@ class RecordWriter(Protocol):
 
 
 class Chunk(NamedTuple):
-    """Records on their way into a store: numpy arrays [B, *shape] for raw fields, lists of B ``bytes`` for image fields; B may be 0."""
+    """Records for a store, as ``RecordWriter.write`` takes them. B may be 0."""
 
     records: Records
     keys: list[str]
 
 
 class RecordInput(Protocol):
-    """Where records come from when packing: a list of items, each turned into zero or more records, in any process. Picklable."""
+    """Where records come from when packing: items that each become zero or more records.
+
+    An input is picklable, and any process may read any item.
+    """
 
     @property
     def manifest(self) -> Manifest:
-        """Fields, classes and source of what will be read; ``num_records`` is the number of items. DataError where there is nothing
-        to pack. The order of the items does not depend on the order in which a file system lists them.
+        """Fields, classes and source of the records; ``num_records`` is the number of items.
+
+        The order of the items does not depend on the order in which a file system lists them.
+
+        Raises:
+            DataError: There is nothing to pack.
+
         """
         ...
 
     def read(self, start: int, stop: int) -> Chunk:
-        """Items ``start``..``stop``, pure: the same items give the same records. DataError names the item that is bad."""
+        """Return the records of items ``start`` to ``stop``. The same items give the same records.
+
+        Raises:
+            DataError: An item is bad; the error names it.
+
+        """
         ...
 
     def name(self, index: int) -> str:
-        """What to call item ``index`` in an error."""
+        """Return an item's name for errors."""
         ...
 
 
 @runtime_checkable
 class Notable(Protocol):
-    """A part that may have something to say to the user, once. Stores, sources and inputs may be notable."""
+    """A part that may have notes for the user, printed once: a store, a source or an input."""
 
     @property
     def notes(self) -> tuple[str, ...]: ...
 
 
 def notes_of(part: object) -> tuple[str, ...]:
-    """What a part has to say; () for one that is not notable."""
+    """Return a part's notes, and () for a part without any."""
     return part.notes if isinstance(part, Notable) else ()

@@ -11,10 +11,16 @@ from framework.contracts.batch import Batch
 from framework.contracts.span import Span
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that costs a microsecond at every step
+@dataclass(slots=True, eq=False)  # not frozen, which costs a microsecond per step
 class Outcome:
-    """What an objective found: ``loss`` (mean over ``count`` records, 0-d), ``sums`` (tensors whose elements add up over the records:
-    0-d, or a value per record, which saves summing at every step). A tensor of another form is refused: ConfigError C220.
+    """The result of an objective. Tensors of another form raise ConfigError C220.
+
+    Attributes:
+        loss: 0-d tensor: the mean over the records.
+        sums: Metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
+            with one value per record, which saves a sum in every step.
+        count: Number of records.
+
     """
 
     loss: Tensor
@@ -23,28 +29,43 @@ class Outcome:
 
 
 class Objective(Protocol):
-    """What is to be made small, and what is counted beside it: sums and counts, never means of means."""
+    """The loss to minimize and the metrics beside it: sums and counts, never means of means."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome: ...
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-        """Whether validation means ``new`` are better than ``old``."""
+        """Return whether the validation means ``new`` are better than ``old``."""
         ...
 
 
 class Schedule(Protocol):
-    """The learning rate over the steps. Pure: the factor on the optimizer's own rate at ``step`` of ``total_steps``."""
+    """The learning rate over the steps, as a pure function.
+
+    It returns the factor on the optimizer's own rate at ``step`` of ``total_steps``.
+    """
 
     def __call__(self, step: int, total_steps: int) -> float: ...
 
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the log. ``means``: loss and metrics per record; ``spans``: of the steps since the last line.
+    """One line of the log.
 
-    ``epoch_left``: records to the end of the epoch; ``left_s``: seconds to the end of the run, at its pace so far. ``stages_s``: where
-    reading's time went, in thread-seconds per step; ``ready``: batches that lay ready when one was asked for; ``usage``: of the machine.
-    These three are empty where nobody measures them. ``skipped``: steps of the run so far that left the weights as they were.
+    Attributes:
+        split: ``train`` or ``val``.
+        step: Optimizer steps of the run so far.
+        epoch: Number of the epoch.
+        means: Loss and metrics, averaged over records.
+        records_per_s: Records per second, over all ranks.
+        spans: Of the steps since the last line.
+        learning_rate: Of the last step.
+        epoch_left: Records until the end of the epoch.
+        left_s: Seconds until the end of the run at its pace so far.
+        stages_s: Thread-seconds per step of reading, by stage. Empty if not measured.
+        ready: Batches that were ready when one was requested. None if not measured.
+        skipped: Steps of the run so far that left the weights unchanged.
+        usage: Usage of the machine. Empty if not measured.
+
     """
 
     split: str
@@ -64,8 +85,15 @@ class Report:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a Sink is given at runtime. ``start_step`` > 0 in a resumed run: what was logged after it is void. ``sample``: records to look
-    at; its label maps are pictures, a color for each class.
+    """What a Sink is given at runtime.
+
+    Attributes:
+        run_dir: Directory of the run.
+        total_steps: Optimizer steps of the whole run.
+        epochs: Epochs of the whole run.
+        start_step: Greater than 0 in a resumed run, which replaces what was logged after this step.
+        sample: Records to look at. Label maps are colored, with one color per class.
+
     """
 
     run_dir: Path
@@ -81,7 +109,7 @@ class Sink(Protocol):
     def write(self, report: Report) -> None: ...
 
     def flush(self) -> None:
-        """Have the disk hold what was written: a state is about to be saved, from which another run may go on."""
+        """Put on disk what was written. Called before a state is saved."""
         ...
 
     def close(self) -> None: ...
@@ -91,7 +119,7 @@ class Checkpoints(Protocol):
     """Where the state of a run is kept."""
 
     def is_late(self) -> bool:
-        """Whether it is time for a save."""
+        """Return whether it is time to save."""
         ...
 
     def save(
@@ -102,8 +130,18 @@ class Checkpoints(Protocol):
         best: bool,
         final: bool,
     ) -> None:
-        """Publish ``state`` for resuming, and ``weights`` (a plain ``state_dict``), where given, as last, and as best where they are.
+        """Publish a state to resume from, and weights to use.
 
-        ResourceError where the disk refuses, and it is the ``final`` save of a run.
+        Args:
+            step: Optimizer steps so far.
+            state: The state of the run.
+            weights: A plain ``state_dict``, published as the last weights; None to keep the old
+                ones.
+            best: Whether to publish ``weights`` as the best, too.
+            final: Whether this is the last save of the run.
+
+        Raises:
+            ResourceError: The disk refuses the final save.
+
         """
         ...

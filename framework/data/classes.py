@@ -105,6 +105,10 @@ class MappedSource:
         return self.source.order
 
     @property
+    def graph_refusal(self) -> str | None:
+        return self.source.graph_refusal
+
+    @property
     def manifest(self) -> Manifest:
         manifest = self.source.manifest
         if not manifest.class_counts:

@@ -36,6 +36,8 @@ def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "D
 class DALISource:
     """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead."""
 
+    graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
+
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
         self._dali = _import_dali()
         self.store = open_store(path)

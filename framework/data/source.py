@@ -22,6 +22,8 @@ class StoreSource:
     ``on_close`` is called once, at the end.
     """
 
+    graph_refusal = None
+
     def __init__(
         self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
     ) -> None:

@@ -29,6 +29,8 @@ class SyntheticSource:
 
     """
 
+    graph_refusal = None
+
     def __init__(
         self,
         path: str,

@@ -1,4 +1,7 @@
-"""Batch statistics over all ranks. torch's SyncBatchNorm on CUDA; on CPU, which it refuses, one of ours."""
+"""Batch norm with the statistics of all ranks.
+
+CUDA uses torch's SyncBatchNorm. torch refuses it on the CPU, which uses HostSyncBatchNorm instead.
+"""
 
 from typing import Any, final
 
@@ -7,88 +10,38 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+_BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
 
 def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with every batch norm replaced by one that sees all ranks. Names in its ``state_dict`` stay."""
+    """Replace every batch norm of a model by one that synchronizes. Names in its state stay."""
     if device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for name, child in model.named_children():
-        if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-            setattr(model, name, HostSyncBatchNorm(child))
-        else:
-            synchronized(child, device)
-    if isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+    if isinstance(model, _BatchNorm):
         return HostSyncBatchNorm(model)
+    for name, child in model.named_children():
+        setattr(model, name, synchronized(child, device))
     return model
 
 
-@final
-class _Normalized(torch.autograd.Function):
-    """(x float [B, C, ...] normalized by all ranks' mean and biased variance [C], these, all ranks' count), by torch's own kernels for one process
-    and one exchange each way. Source of the sum of variances: Chan et al., "Updating formulae and a pairwise algorithm for sample variances", 1979.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        mine = torch.batch_norm_update_stats(x, None, None, 0.0)
-        each = _gathered(torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *mine])).double()
-        counts, (means, variances) = each[:, :1], each[:, 1:].chunk(2, dim=1)
-        count = counts.sum()
-        mean = (counts * means).sum(0) / count
-        variance = ((counts * (variances + (means - mean).square())).sum(0) / count).to(x.dtype)
-        ctx.eps, mean = eps, mean.to(x.dtype)
-        ctx.save_for_backward(x, weight, mean, torch.rsqrt(variance + eps), count)
-        ctx.mark_non_differentiable(mean, variance, count)
-        return (
-            nn.functional.batch_norm(x, mean, variance, weight, bias, eps=eps),
-            mean,
-            variance,
-            count,
-        )
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # once_differentiable's type
-        gradient, (x, weight, mean, scale, count) = gradients[0], ctx.saved_tensors
-        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, None, None, mean, scale, True, ctx.eps, [False, True, True]
-        )
-        means = torch.stack([of_weight, of_bias])
-        dist.all_reduce(means)
-        along, all_of_it = means.div_(count.to(x.dtype))
-        shape = (-1, *[1] * (x.dim() - 2))
-        by_gradient = weight * scale  # gradient * by_gradient + x * by_x + rest: two passes
-        by_x = -by_gradient * scale * along
-        rest = -by_x * mean - by_gradient * all_of_it
-        of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape)).addcmul_(
-            x, by_x.view(shape)
-        )
-        return of_x, of_weight, of_bias, None
-
-
-def _gathered(mine: Tensor) -> Tensor:
-    """[ranks, values]: in the ranks' order, so that all add alike."""
-    each = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(each, mine)
-    return torch.stack(each)
-
-
 class HostSyncBatchNorm(nn.Module):
-    """A batch norm whose mean and variance are those of all ranks' records; one exchange a pass."""
+    """A batch norm on the CPU with the mean and variance of all ranks' records.
+
+    Each pass exchanges data once.
+    """
 
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(self, old: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+    def __init__(self, old: _BatchNorm) -> None:
         super().__init__()
-        self.eps, self.momentum, self.affine = old.eps, old.momentum, old.affine
-        self.weight, self.bias = (
-            old.weight,
-            old.bias,
-        )  # the same parameters: the optimizer may hold them already
+        self.eps = old.eps
+        self.momentum = old.momentum
+        self.affine = old.affine
+        # The same parameters, because the optimizer may hold them already.
+        self.weight = old.weight
+        self.bias = old.bias
         self.register_buffer("running_mean", old.running_mean)
         self.register_buffer("running_var", old.running_var)
         self.register_buffer("num_batches_tracked", old.num_batches_tracked)
@@ -101,24 +54,80 @@ class HostSyncBatchNorm(nn.Module):
             )
         wide = x if x.dtype == torch.float64 else x.float()
         if self.affine:
-            weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+            weight = self.weight.to(wide.dtype)
+            bias = self.bias.to(wide.dtype)
         else:
-            weight, bias = wide.new_ones(x.shape[1]), wide.new_zeros(x.shape[1])
-        normal, mean, variance, count = _Normalized.apply(wide, weight, bias, self.eps)
+            weight = wide.new_ones(x.shape[1])
+            bias = wide.new_zeros(x.shape[1])
+        result, mean, variance, count = _Normalized.apply(wide, weight, bias, self.eps)
         self._track(mean, variance * (count / (count - 1).clamp(min=1)).to(variance.dtype))
-        return normal.to(x.dtype)
+        return result.to(x.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
-        if (
-            self.running_mean is None
-            or self.running_var is None
-            or self.num_batches_tracked is None
-        ):
+        """Update the running statistics with a pass's mean and unbiased variance."""
+        if self.running_mean is None or self.running_var is None:
             return
+        assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        momentum = (
-            self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
-        )
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(unbiased, momentum)
+
+
+@final
+class _Normalized(torch.autograd.Function):
+    """Normalize x (float [B, C, ...]) by the mean and variance of all ranks.
+
+    It uses torch's kernels for one process, and one exchange in each direction. It returns the
+    normalized x, the mean [C], the biased variance [C] and the number of values per channel.
+
+    Source: sums of variances by Chan et al., "Updating formulae and a pairwise algorithm for
+    computing sample variances", 1979.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        own = torch.batch_norm_update_stats(x, None, None, 0.0)
+        every = _gathered(torch.cat([x.new_tensor([x.numel() / x.shape[1]]), *own])).double()
+        counts = every[:, :1]
+        means, variances = every[:, 1:].chunk(2, dim=1)
+        count = counts.sum()
+        mean = (counts * means).sum(0) / count
+        variance = ((counts * (variances + (means - mean).square())).sum(0) / count).to(x.dtype)
+        mean = mean.to(x.dtype)
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight, mean, torch.rsqrt(variance + eps), count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        result = nn.functional.batch_norm(x, mean, variance, weight, bias, eps=eps)
+        return result, mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # once_differentiable's type
+        gradient = gradients[0]
+        x, weight, mean, scale, count = ctx.saved_tensors
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, None, None, mean, scale, True, ctx.eps, [False, True, True]
+        )
+        sums = torch.stack([of_weight, of_bias])
+        dist.all_reduce(sums)
+        mean_of_weight, mean_of_bias = sums.div_(count.to(x.dtype))
+        # The gradient of x is gradient * by_gradient + x * by_x + rest, computed in two passes.
+        shape = (-1, *[1] * (x.dim() - 2))
+        by_gradient = weight * scale
+        by_x = -by_gradient * scale * mean_of_weight
+        rest = -by_x * mean - by_gradient * mean_of_bias
+        of_x = torch.addcmul(rest.view(shape), gradient, by_gradient.view(shape))
+        return of_x.addcmul_(x, by_x.view(shape)), of_weight, of_bias, None
+
+
+def _gathered(own: Tensor) -> Tensor:
+    """Return all ranks' values [ranks, values], in rank order, so that all ranks add alike."""
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return torch.stack(every)

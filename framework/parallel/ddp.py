@@ -1,4 +1,4 @@
-"""DistributedDataParallel: a process per replica."""
+"""DistributedDataParallel: one process per replica."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
@@ -9,20 +9,30 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from framework.errors import ConfigError
-from framework.parallel.gather_state import Whole
+from framework.parallel.defaults import UnshardedState
 from framework.parallel.group import RankGroup
 
 COMPRESS = ("none", "bf16")
 
 
 @final
-class DistributedParallel(Whole, RankGroup):
-    """One replica per rank. Gradients are averaged over ranks, in buckets, while backward still runs.
+class DistributedParallel(UnshardedState, RankGroup):
+    """One replica per rank. Gradients are averaged over ranks in buckets while backward still runs.
 
-    ``sync_batch_norm``: batch statistics over all ranks, without which results depend on their number. ``bucket_mb``: gradients exchanged at once.
-    ``static_graph``: every step uses the same parameters in the same order, which spares DDP its search for unused ones.
-    ``compress``: ``bf16`` exchanges gradients as bfloat16, half the bytes, rounded. ``num_processes``, ``num_nodes``, ``endpoint``,
-    ``max_restarts``: who starts ranks reads them.
+    Args:
+        num_processes: Ranks on this host. This and the other unused arguments are for the launcher.
+        sync_batch_norm: Whether batch statistics are those of all ranks. Without it results depend
+            on the number of ranks.
+        timeout_s: How long a rank waits for the others.
+        num_nodes: Number of hosts.
+        endpoint: Where several hosts meet, as ``host:port``.
+        max_restarts: How often all ranks restart when one fails.
+        bucket_mb: Megabytes of gradients that are exchanged at once.
+        static_graph: Whether every step uses the same parameters in the same order, which saves DDP
+            the search for unused ones.
+        compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
+        device: A CPU, or any GPU; the rank then takes its own GPU.
+
     """
 
     def __init__(
@@ -39,24 +49,21 @@ class DistributedParallel(Whole, RankGroup):
         *,
         device: torch.device,
     ) -> None:
+        where = f"parallel.compress = {compress}"
         if compress not in COMPRESS:
-            raise ConfigError(
-                136,
-                f"parallel.compress = {compress}",
-                "not a way to send",
-                f"choose {' or '.join(COMPRESS)}",
-            )
-        if (
-            compress == "bf16" and device.type != "cuda"
-        ):  # torch refuses it on gloo; under another name it hangs now and then
-            raise ConfigError(136, "parallel.compress = bf16", "not among CPUs", "choose none")
+            fix = f"choose {' or '.join(COMPRESS)}"
+            raise ConfigError(136, where, "is not a way to send gradients", fix)
+        # torch refuses its hook on gloo, and a copy of the hook sometimes hangs there.
+        if compress == "bf16" and device.type != "cuda":
+            raise ConfigError(136, where, "does not work among CPUs", "choose none")
         super().__init__("ddp", timeout_s, sync_batch_norm, device)
-        self.bucket_mb, self.static_graph, self.compress = bucket_mb, static_graph, compress
+        self.bucket_mb = bucket_mb
+        self.static_graph = static_graph
+        self.compress = compress
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        model = self.trainable(model)
         replica = DistributedDataParallel(
-            model,
+            self.trainable(model),
             device_ids=[self.device] if self.device.type == "cuda" else None,
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,
@@ -70,8 +77,6 @@ class DistributedParallel(Whole, RankGroup):
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        return (
-            model.no_sync()
-            if not last and isinstance(model, DistributedDataParallel)
-            else nullcontext()
-        )
+        if not last and isinstance(model, DistributedDataParallel):
+            return model.no_sync()
+        return nullcontext()

@@ -1,4 +1,7 @@
-"""Fully sharded data parallel (torch's FSDP2): each rank keeps a part of every weight, gradient and moment. For models larger than a device."""
+"""Fully sharded data parallel (torch's FSDP2), for models larger than a device.
+
+Each rank keeps a shard of every weight, gradient and optimizer state.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
@@ -16,10 +19,10 @@ _NOTHING = nullcontext()
 
 @final
 class ShardedParallel(RankGroup):
-    """One part of the model per rank. A module of ``unit_parameters`` or more is gathered whole when it computes, then let go; what is smaller
-    goes with what it is in. States are saved whole: they are those of every other choice.
+    """One shard of the model per rank. Saved states are gathered, and fit every other choice.
 
-    ``sync_batch_norm``, ``timeout_s``, and what who starts ranks reads (``num_processes``, ...), as in ddp.
+    A module with ``unit_parameters`` or more is gathered when it computes, and then released.
+    Smaller modules belong to the unit around them. The other arguments are those of ddp.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class ShardedParallel(RankGroup):
 
     @property
     def home(self) -> torch.device:
-        """The host: the model need not fit on one device."""
+        """The host, because the model may not fit on one device."""
         return torch.device("cpu")
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -51,16 +54,16 @@ class ShardedParallel(RankGroup):
         return model
 
     def _units(self, model: nn.Module) -> list[nn.Module]:
-        """Modules to be sharded by themselves, inner ones first."""
-        found: list[nn.Module] = []
+        """Return the modules that are sharded separately, inner ones first."""
+        units: list[nn.Module] = []
         taken: set[int] = set()
         for module in reversed(list(model.modules())[1:]):
-            own = {id(one): one.numel() for one in module.parameters() if id(one) not in taken}
-            computes = type(module).forward is not nn.Module.forward  # lists of modules do not
+            own = {id(p): p.numel() for p in module.parameters() if id(p) not in taken}
+            computes = type(module).forward is not nn.Module.forward  # a ModuleList does not
             if computes and sum(own.values()) >= self.unit_parameters:
-                found.append(module)
+                units.append(module)
                 taken |= own.keys()
-        return found
+        return units
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
@@ -70,41 +73,46 @@ class ShardedParallel(RankGroup):
             model.set_requires_gradient_sync(last)
         return _NOTHING
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        return _each(state)
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return _gathered(state)
 
-    def parted(
+    def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         weights = model.state_dict()
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         moments = {
-            number: {name: _part(value, parameters[number]) for name, value in values.items()}
+            number: {name: _shard(value, parameters[number]) for name, value in values.items()}
             for number, values in state["optimizer"]["state"].items()
         }
-        parts = {
-            key: {name: _part(value, weights[name]) for name, value in (state[key] or {}).items()}
+        shards = {
+            key: {name: _shard(value, weights[name]) for name, value in (state[key] or {}).items()}
             for key in ("model", "average")
         }
         return {
             **state,
-            **parts,
-            "average": parts["average"] or None,
+            **shards,
+            "average": shards["average"] or None,
             "optimizer": {**state["optimizer"], "state": moments},
         }
 
 
-def _each(node: Any) -> Any:
-    """The same, its shards gathered to the host: on all ranks, which must ask together, in the same order."""
+def _gathered(node: Any) -> Any:
+    """Return a nested state with its shards gathered on the host.
+
+    All ranks must call this at the same time, because each shard is an exchange.
+    """
     if isinstance(node, DTensor):
         return node.full_tensor().cpu()
     if isinstance(node, dict):
-        return {name: _each(value) for name, value in node.items()}
-    return [_each(value) for value in node] if isinstance(node, list) else node
+        return {name: _gathered(value) for name, value in node.items()}
+    return [_gathered(value) for value in node] if isinstance(node, list) else node
 
 
-def _part(value: Any, like: Tensor) -> Any:
-    """This rank's part of ``value``, cut as ``like`` is, where it is of that shape."""
+def _shard(value: Any, like: Tensor) -> Any:
+    """Return this rank's shard of ``value`` if it has the shape of the sharded tensor ``like``."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -1,4 +1,4 @@
-"""Ranks that talk: sums, lists and flags over a process group; gloo on CPU, nccl on GPU."""
+"""Ranks that exchange sums, lists and flags over a process group: gloo on CPU, nccl on GPU."""
 
 import os
 import signal
@@ -16,74 +16,81 @@ from framework.parallel.batch_norm import synchronized
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
 from framework.system.signal_handlers import handled
 
-_left: list[dist.ProcessGroup | None] = []  # groups that were closed, until the process ends
+# Groups that were closed. They live until the process ends: see RankGroup.close.
+_closed: list[dist.ProcessGroup | None] = []
 
-AGREE_STEPS, AGREE_S = (
-    16,
-    1.0,
-)  # at most so many steps, or seconds, between exchanges of the stop flag: 0.1 ms each on gloo
+# The most steps and seconds between two exchanges of the flags, which take 0.1 ms each on gloo.
+AGREE_STEPS = 16
+AGREE_S = 1.0
 
 
 class RankGroup:
-    """A rank among ``world_size``, on ``device``, or on the GPU of its own. ``timeout_s``: how long it waits for another.
-    ``sync_batch_norm``: batch statistics over all ranks, without which results depend on their number.
+    """One of ``world_size`` ranks.
 
-    ConfigError C109 where nobody has started ranks, DistributedError P101 where they cannot meet.
+    Args:
+        choice: Name of the choice of parallel, for errors.
+        timeout_s: How long this rank waits for the others.
+        sync_batch_norm: Whether batch statistics are those of all ranks. Without it results depend
+            on the number of ranks.
+        device: A CPU, or any GPU; the rank then takes its own GPU.
+
+    Raises:
+        ConfigError: C109: no launcher has started ranks. C145: the host has too few GPUs.
+        DistributedError: P101: the ranks cannot meet.
+
     """
+
+    graph_refusal = "a step of several replicas is not captured"
 
     def __init__(
         self, choice: str, timeout_s: float, sync_batch_norm: bool, device: torch.device
     ) -> None:
+        where = f"parallel = {choice}"
         if not under_launcher():
             what = "this process is not one of several ranks"
-            raise ConfigError(
-                109, f"parallel = {choice}", what, "start with 'paceline train' or torchrun"
-            )
-        cuda = device.type == "cuda"
-        self.device = (
-            torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else device
-        )
-        if cuda:
-            if (self.device.index or 0) >= torch.cuda.device_count():
-                what = (
-                    f"rank {self.device.index} of this host finds {torch.cuda.device_count()} GPU"
-                )
-                raise ConfigError(
-                    145,
-                    f"parallel = {choice}",
-                    what,
-                    "start as many ranks as there are GPUs, or set device=cpu",
-                )
-            torch.cuda.set_device(self.device)
+            raise ConfigError(109, where, what, "start with 'paceline train' or torchrun")
+        self.device = device
+        if device.type == "cuda":
+            self.device = _own_gpu(where)
+        self._join(where, timeout_s)
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.sync_batch_norm = sync_batch_norm
+        self.notes: tuple[str, ...] = ()
+        self._steps_left = 1
+        self._every_steps = 1
+        self._agreed_at = time.monotonic()
+        self._flags: list[bool] = []
+
+    def _join(self, where: str, timeout_s: float) -> None:
+        is_gpu = self.device.type == "cuda"
         try:
-            # a rank that waits for others, which may be dead, would not hear a handler of Python's, and has nothing to save
+            # A rank that waits for others, which may be dead, would not run a Python handler. It has
+            # nothing to save.
             with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
                 store, rank, world_size = meet()
                 all_up(store, rank, world_size)
                 dist.init_process_group(
-                    "nccl" if cuda else "gloo",
+                    "nccl" if is_gpu else "gloo",
                     store=PrefixStore("paceline/group", store),
                     rank=rank,
                     world_size=world_size,
                     timeout=timedelta(seconds=timeout_s),
-                    device_id=self.device if cuda else None,
+                    device_id=self.device if is_gpu else None,
                 )
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
+        # torch's DistNetworkError and DistStoreError are RuntimeErrors.
+        except (RuntimeError, ValueError) as error:
             what = f"the ranks could not meet ({error})"
-            raise DistributedError(
-                101, f"parallel = {choice}", what, "look at MASTER_ADDR and MASTER_PORT"
-            ) from error
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.sync_batch_norm = sync_batch_norm
-        self.notes: tuple[str, ...] = ()
-        self._left, self._every, self._agreed_at = 1, 1, time.monotonic()
-        self._asked: list[bool] = []
+            fix = "look at MASTER_ADDR and MASTER_PORT"
+            raise DistributedError(101, where, what, fix) from error
 
     def trainable(self, model: nn.Module) -> nn.Module:
-        """``model`` as ranks may share it. ConfigError C108 for one without a parameter to train, which torch refuses."""
+        """Return ``model``, with synchronized batch norm if that was chosen.
+
+        Raises:
+            ConfigError: C108: no parameter can be trained, which torch would refuse later.
+
+        """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
         return synchronized(model, self.device) if self.sync_batch_norm else model
@@ -103,35 +110,56 @@ class RankGroup:
     def gather(self, values: Tensor) -> list[Tensor]:
         lengths = torch.zeros(self.world_size, dtype=torch.float64)
         lengths[self.rank] = len(values)
-        lengths = [int(length) for length in self.total(lengths)]
-        padded = torch.zeros(max(lengths), dtype=values.dtype)
+        sizes = [int(length) for length in self.total(lengths)]
+        padded = torch.zeros(max(sizes), dtype=values.dtype)
         padded[: len(values)] = values
-        found = [torch.empty_like(padded, device=self.device) for _ in lengths]
-        dist.all_gather(found, padded.to(self.device))
-        return [one.cpu()[:length] for one, length in zip(found, lengths, strict=True)]
+        gathered = [torch.empty_like(padded, device=self.device) for _ in sizes]
+        dist.all_gather(gathered, padded.to(self.device))
+        return [tensor.cpu()[:size] for tensor, size in zip(gathered, sizes, strict=True)]
 
     def agree(self, *flags: bool) -> list[bool]:
-        """Exchanged about once a second, so that it costs nothing in fast steps and answers soon in slow ones; rank 0's clock decides."""
-        self._asked = [
-            asked or flag for asked, flag in zip_longest(self._asked, flags, fillvalue=False)
-        ]
-        self._left -= 1
-        if self._left > 0:
+        """Return for each flag whether any rank has set it since the last exchange.
+
+        Ranks exchange the flags about once a second, by the clock of rank 0. That costs nothing in
+        fast steps, and answers soon in slow ones. Between exchanges the answer is False.
+        """
+        known = zip_longest(self._flags, flags, fillvalue=False)
+        self._flags = [earlier or flag for earlier, flag in known]
+        self._steps_left -= 1
+        if self._steps_left > 0:
             return [False] * len(flags)
         now = time.monotonic()
-        step_s = (now - self._agreed_at) / self._every
-        wish = min(AGREE_STEPS, max(1, int(AGREE_S / step_s))) if self.rank == 0 else 0
-        *asked, every = self.total(
-            torch.tensor([*map(float, self._asked), float(wish)], dtype=torch.float64)
+        steps = 0
+        if self.rank == 0:
+            step_s = (now - self._agreed_at) / self._every_steps
+            steps = min(AGREE_STEPS, max(1, int(AGREE_S / step_s)))
+        *counts, every_steps = self.total(
+            torch.tensor([*self._flags, steps], dtype=torch.float64)
         ).tolist()
-        self._left = self._every = int(every)
-        self._asked, self._agreed_at = [], now
-        return [count > 0 for count in asked]
+        self._steps_left = self._every_steps = int(every_steps)
+        self._agreed_at = now
+        self._flags = []
+        return [count > 0 for count in counts]
 
     def close(self) -> None:
-        """Leaves the group, but keeps it: a replica holds it too, and as the last to let go would wait for gloo's threads while it holds the
-        interpreter's lock, for which they may wait: for ever (pytorch#56297).
+        """Leave the group, but keep the object alive.
+
+        A replica holds the group, too. If the replica were the last owner, its destruction would
+        wait for gloo's threads while it holds the interpreter's lock, which they may need:
+        pytorch#56297.
         """
         if dist.is_initialized():
-            _left.append(dist.group.WORLD)
+            _closed.append(dist.group.WORLD)
             dist.destroy_process_group()
+
+
+def _own_gpu(where: str) -> torch.device:
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    num_gpus = torch.cuda.device_count()
+    if index >= num_gpus:
+        what = f"rank {index} of this host finds {num_gpus} GPU"
+        fix = "start as many ranks as there are GPUs, or set device=cpu"
+        raise ConfigError(145, where, what, fix)
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device

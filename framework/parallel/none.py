@@ -1,22 +1,18 @@
 """One replica in this process."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from framework.parallel.gather_state import Whole
-
-_NOTHING = nullcontext()
+from framework.parallel.defaults import SingleProcess
 
 
 @final
-class NoParallel(Whole):
+class NoParallel(SingleProcess):
     """The model as it is."""
 
-    rank = 0
-    world_size = 1
+    graph_refusal = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, *, device: torch.device) -> None:
@@ -27,18 +23,3 @@ class NoParallel(Whole):
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
-
-    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        return _NOTHING
-
-    def total(self, sums: Tensor) -> Tensor:
-        return sums
-
-    def gather(self, values: Tensor) -> list[Tensor]:
-        return [values]
-
-    def agree(self, *flags: bool) -> list[bool]:
-        return list(flags)
-
-    def close(self) -> None:
-        pass

@@ -1,7 +1,9 @@
-"""Virtual ranks: a batch is cut into so many parts whatever computes them, and everything is added in one order, so that 1, 2 or 4 processes
-learn the same bits.
+"""Virtual ranks: 1, 2 or 4 processes learn the same bits.
 
-Source of the idea: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
+A batch is cut into a fixed number of parts, whatever number of processes computes them, and all
+sums are added in one order.
+
+Source: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -13,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from framework.errors import ConfigError
-from framework.parallel.gather_state import Whole
+from framework.parallel.defaults import UnshardedState
 from framework.parallel.group import RankGroup
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.system.rng import seed_generators
@@ -23,8 +25,11 @@ _SEEDS = 1 << 62
 
 @final
 class PairwiseSum:
-    """Adds tensors as a balanced tree over their numbers, so that sums of aligned runs of 2**n of them are sums inside the whole's. Keeps
-    log2(count) + 1 tensors, which become its own. Also the more exact way: Higham, "The accuracy of floating point summation", 1993.
+    """Adds tensors as a balanced binary tree, so that aligned runs of 2**n of them are subtrees.
+
+    It keeps log2(count) + 1 tensors, and adds in their memory. This order is also more exact.
+
+    Source: Higham, "The accuracy of floating point summation", 1993.
     """
 
     def __init__(self) -> None:
@@ -38,7 +43,7 @@ class PairwiseSum:
         self._parts.append((count, value))
 
     def total(self) -> Tensor:
-        """Of all that was added; then of nothing again."""
+        """Return the sum, and start again from nothing."""
         _, value = self._parts.pop()
         while self._parts:
             value = self._parts.pop()[1].add_(value)
@@ -46,20 +51,34 @@ class PairwiseSum:
 
 
 def pairwise_sum(values: Iterable[Tensor]) -> Tensor:
-    """The sum, in ``PairwiseSum``'s order, in the memory of one of them."""
-    found = PairwiseSum()
+    """Return the sum in the order of ``PairwiseSum``, in the memory of one of the values."""
+    result = PairwiseSum()
     for value in values:
-        found.add(value)
-    return found.total()
+        result.add(value)
+    return result.total()
 
 
 @final
-class VirtualParallel(Whole, RankGroup):
-    """Each of ``num_processes`` computes its share of ``virtual_ranks`` parts of every batch, one after the other: a part sees its own records only in batch norm
-    and draws its own random numbers, as a rank of ddp would. Gradients, and what batch norm keeps, are averaged over the parts, pairwise, after the last one.
+class VirtualParallel(UnshardedState, RankGroup):
+    """Each process computes its share of the virtual ranks, which are the parts of every batch.
 
-    ``num_threads``: of a process, on CPU: kernels that share a sum among other threads add in another order. ``timeout_s``, and what who starts ranks reads
-    (``num_processes``, ...), as in ddp. ConfigError C143 where the parts cannot be dealt out so that the order of adding stays.
+    Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
+    numbers. Gradients and batch norm's buffers are averaged over the parts after the last one.
+
+    Args:
+        num_processes: Ranks on this host. This and the other unused arguments are for the launcher.
+        virtual_ranks: Number of parts.
+        num_threads: Threads of a process on the CPU. Kernels with another number add in another
+            order.
+        timeout_s: How long a rank waits for the others.
+        num_nodes: Number of hosts.
+        endpoint: Where several hosts meet, as ``host:port``.
+        max_restarts: How often all ranks restart when one fails.
+        device: A CPU, or any GPU; the rank then takes its own GPU.
+
+    Raises:
+        ConfigError: C143: the processes cannot share the parts and keep the order of adding.
+
     """
 
     def __init__(
@@ -79,21 +98,18 @@ class VirtualParallel(Whole, RankGroup):
         check_virtual_ranks(virtual_ranks, self.world_size)
         if self.device.type == "cpu":
             torch.set_num_threads(num_threads)
-        self._parts = range(
-            self.rank * virtual_ranks // self.world_size,
-            (self.rank + 1) * virtual_ranks // self.world_size,
-        )
+        share = virtual_ranks // self.world_size
+        self._parts = range(self.rank * share, (self.rank + 1) * share)
         self._step: _Step | None = None
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if any(isinstance(one, nn.SyncBatchNorm) for one in model.modules()):
-            raise ConfigError(
-                146, "model", "SyncBatchNorm looks at other processes' records", "BatchNorm"
-            )
+        if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+            what = "SyncBatchNorm looks at other processes' records"
+            raise ConfigError(146, "model", what, "use BatchNorm")
         self.share_start(self.trainable(model))
-        drawn = torch.get_rng_state().to(self.device)
-        dist.broadcast(drawn, 0)
-        torch.set_rng_state(drawn.cpu())
+        generator = torch.get_rng_state().to(self.device)
+        dist.broadcast(generator, 0)
+        torch.set_rng_state(generator.cpu())
         return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -101,9 +117,8 @@ class VirtualParallel(Whole, RankGroup):
 
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Generator[None, None, None]:
-        if self._step is None:
-            self._step = _Step(model, self.virtual_ranks)
-        step, self._step = self._step, None  # a pass that fails ends its step
+        step = self._step or _Step(model, self.virtual_ranks)
+        self._step = None  # a pass that fails ends its step
         step.begin(self._parts[step.num_passes])
         yield
         step.end()
@@ -112,136 +127,132 @@ class VirtualParallel(Whole, RankGroup):
         else:
             self._step = step
 
-    def _exchanged(self, mine: Tensor) -> Tensor:
-        """The ranks' sum: each adds up one piece, in the ranks' order, and all get the pieces: the bytes of a ring, in one order."""
+    def _exchanged(self, own: Tensor) -> Tensor:
+        """Return the sum over the ranks, added in rank order.
+
+        Each rank adds one piece, and all ranks get the pieces. This moves as many bytes as a ring.
+        """
         if self.world_size == 1:
-            return mine
-        size = -(-len(mine) // self.world_size)
-        whole = nn.functional.pad(mine, (0, self.world_size * size - len(mine)))
-        pieces = torch.empty_like(whole)
-        dist.all_to_all_single(pieces, whole)
-        dist.all_gather(
-            list(whole.view(self.world_size, size)),
-            pairwise_sum(pieces.view(self.world_size, size)),
-        )
-        return whole[: len(mine)]
+            return own
+        size = -(-len(own) // self.world_size)
+        padded = nn.functional.pad(own, (0, self.world_size * size - len(own)))
+        pieces = torch.empty_like(padded)
+        dist.all_to_all_single(pieces, padded)
+        summed = pairwise_sum(pieces.view(self.world_size, size))
+        dist.all_gather(list(padded.view(self.world_size, size)), summed)
+        return padded[: len(own)]
 
 
 @final
 class _Step:
-    """One optimizer step's parts on this rank."""
+    """The parts of one optimizer step on this rank."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
-        self.num_passes, self._model, self._count, self._part = 0, model, count, 0
+        self.num_passes = 0
+        self._model = model
+        self._count = count
+        self._part = 0
         self._parameters = {
-            name: one for name, one in model.named_parameters() if one.requires_grad
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
         }
-        self._start = {name: one.clone() for name, one in model.named_buffers()}
-        self._versions = self._changes()
+        self._start = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        self._versions = self._current_versions()
         self._sum = PairwiseSum()
-        self._seed = int(
-            torch.randint(_SEEDS, ())
-        )  # the same on all ranks: they draw nothing else between steps
+        # The same seed on all ranks, which draw nothing else between steps.
+        self._seed = int(torch.randint(_SEEDS, ()))
         self._generator = torch.get_rng_state()
 
     @torch.no_grad()
     def begin(self, part: int) -> None:
-        """Each part meets the model as the step found it."""
+        """Give the part the buffers from the start of the step, and its own seed."""
         if self.num_passes:
-            for name, own in self._model.named_buffers():
-                own.copy_(self._start[name])
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(self._start[name])
         self._part = part
         seed_generators((self._seed + part) % _SEEDS)
 
     @torch.no_grad()
     def end(self) -> None:
-        """Take the part's gradients away, and what it made of the buffers. A parameter that took no part has zeros."""
+        """Add the part's gradients and buffers to the sum. An unused parameter has zeros."""
         self._check()
-        own = self._parameters.values()
         gradients = [
-            torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in own
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+            for parameter in self._parameters.values()
         ]
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
-        values = [self._value(own, start) for own, start in buffers]
-        everything = torch.cat([one.flatten() for one in (*_reals(gradients), *values)])
-        self._sum.add(
-            everything.div_(self._count)
-        )  # now: of large numbers, a sum would be infinite
+        values = [self._value(buffer, start) for buffer, start in buffers]
+        everything = torch.cat([tensor.flatten() for tensor in (*_reals(gradients), *values)])
+        # Divide before the sum, which could overflow.
+        self._sum.add(everything.div_(self._count))
         self.num_passes += 1
-        for one in own:
-            one.grad = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
-    def _changes(self) -> list[int]:
-        return [one._version for one in self._model.parameters()]  # noqa: SLF001  # torch's own count of changes in place
+    def _current_versions(self) -> list[int]:
+        # torch's own count of changes in place
+        return [parameter._version for parameter in self._model.parameters()]  # noqa: SLF001
 
     def _check(self) -> None:
-        """ConfigError C146: the next part, and the other ranks, would not meet the model as the step found it."""
-        moved = [
-            name
-            for (name, _), now, then in zip(
-                self._model.named_parameters(), self._changes(), self._versions, strict=True
-            )
-            if now != then
-        ]
-        here = {name: (one.shape, one.dtype) for name, one in self._model.named_buffers()}
-        then = {name: (one.shape, one.dtype) for name, one in self._start.items()}
-        told = [f"changes {name}" for name in moved]
-        told += [
-            f"adds, removes or reshapes {name}"
-            for name in {**then, **here}
-            if then.get(name) != here.get(name)
-        ]
-        if told:
-            what = f"forward {told[0]}, which parts of a batch cannot share"
-            raise ConfigError(
-                146,
-                "model",
-                what,
-                "parallel=none, or a forward that leaves them alone (an Embedding without max_norm)",
-            )
+        """Check that the next part, and the other ranks, find the model as the step found it.
 
-    def _value(self, own: Tensor, start: Tensor) -> Tensor:
-        """What is to be averaged, and whether there is anything: a constant, which may be infinite, stays what it is. Whole numbers cannot be
-        averaged: the first part's change, to 24 bits, is everybody's.
+        Raises:
+            ConfigError: C146: the forward pass changed a weight or the set of buffers.
+
         """
-        changed = (
-            (own != start).any().reshape(1).to(torch.float32)
-        )  # on the device: nobody waits for it
-        if own.is_floating_point():
-            return torch.cat([changed, own.flatten()])
-        change = (own.long() - start.long()).to(torch.float32).flatten()
-        return torch.cat(
-            [changed, change * self._count if self._part == 0 else torch.zeros_like(change)]
-        )
+        names = [name for name, _ in self._model.named_parameters()]
+        versions = zip(names, self._current_versions(), self._versions, strict=True)
+        faults = [f"changes {name}" for name, now, before in versions if now != before]
+        now = {name: (own.shape, own.dtype) for name, own in self._model.named_buffers()}
+        before = {name: (own.shape, own.dtype) for name, own in self._start.items()}
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        faults += [f"adds, removes or reshapes {name}" for name in changed]
+        if faults:
+            what = f"forward {faults[0]}, which parts of a batch cannot share"
+            fix = (
+                "set parallel=none, or use a forward that leaves them alone (an Embedding without "
+                "max_norm)"
+            )
+            raise ConfigError(146, "model", what, fix)
+
+    def _value(self, buffer: Tensor, start: Tensor) -> Tensor:
+        """Return a flag that says whether the buffer changed, and the values to average.
+
+        An unchanged buffer stays as it is, since it may hold infinite constants. Integers cannot be
+        averaged: all ranks take the change that the first part made, which is exact up to 24 bits.
+        """
+        changed = (buffer != start).any().reshape(1).to(torch.float32)  # without synchronizing
+        if buffer.is_floating_point():
+            return torch.cat([changed, buffer.flatten()])
+        change = (buffer.long() - start.long()).to(torch.float32).flatten()
+        factor = self._count if self._part == 0 else 0
+        return torch.cat([changed, change * factor])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
         """Give the model the means over the parts."""
-        gradients = [
-            torch.empty_like(one) for one in self._parameters.values()
-        ]  # laid out as the weights: fused optimizers want it
-        buffers, starts = _reals(self._model.buffers()), _reals(self._start.values())
-        sizes = [one.numel() for one in _reals(gradients)] + [1 + one.numel() for one in buffers]
+        # Fused optimizers want gradients with the memory layout of the weights.
+        gradients = [torch.empty_like(parameter) for parameter in self._parameters.values()]
+        reals = _reals(gradients)
+        buffers = _reals(self._model.buffers())
+        starts = _reals(self._start.values())
+        sizes = [tensor.numel() for tensor in reals] + [1 + own.numel() for own in buffers]
         means = exchanged(self._sum.total()).split(sizes)
-        for one, mean in zip(_reals(gradients), means, strict=False):
-            one.copy_(mean.view(one.shape))
-        for one, gradient in zip(self._parameters.values(), gradients, strict=True):
-            one.grad = gradient
-        for one, start, found in zip(buffers, starts, means[len(gradients) :], strict=True):
-            mean, changed = found[1:].view(one.shape), found[0] != 0
-            one.copy_(
-                torch.where(
-                    changed,
-                    mean if one.is_floating_point() else start.long() + mean.round().long(),
-                    start,
-                )
-            )
-        seed_generators(
-            (self._seed + self._count) % _SEEDS
-        )  # none stands where this rank's last part left it
+        for gradient, mean in zip(reals, means, strict=False):
+            gradient.copy_(mean.view(gradient.shape))
+        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+            parameter.grad = gradient
+        for buffer, start, values in zip(buffers, starts, means[len(reals) :], strict=True):
+            mean = values[1:].view(buffer.shape)
+            if not buffer.is_floating_point():
+                mean = start.long() + mean.round().long()
+            buffer.copy_(torch.where(values[0] != 0, mean, start))
+        # The ranks' last parts differ, so all generators continue from a common state.
+        seed_generators((self._seed + self._count) % _SEEDS)
         torch.set_rng_state(self._generator)
 
 
 def _reals(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The same memory, complex numbers as pairs of real ones."""
-    return [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+    """Return the same memory with complex numbers as pairs of real ones."""
+    return [torch.view_as_real(own) if own.is_complex() else own for own in tensors]

@@ -11,8 +11,7 @@ from framework.contracts.batch import Batch, tensors
 from framework.contracts.training import Outcome
 from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
-from framework.train.passes import Passes
-from framework.train.step import Stepper
+from framework.train.step import Passes, Stepper
 
 WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
 

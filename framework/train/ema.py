@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, for evaluation and for keeping."""
+"""An exponential moving average of the weights, which is evaluated and kept instead of them."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,44 +7,51 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+# importing torch's DTensor takes a second, so sharded tensors are known by their methods
+
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process has of it: a shard's own memory, or all of a tensor that is not sharded."""
+    """Return the part of a sharded tensor that this process holds, or a plain tensor itself."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """All of it: a shard's whole, from all ranks, which must ask together; any other tensor itself."""
-    full_tensor = getattr(
-        tensor, "full_tensor", None
-    )  # not isinstance: to import DTensor takes a second, of every command
+    """Return the whole of a sharded tensor, or a plain tensor itself. All ranks call it together."""
+    full_tensor = getattr(tensor, "full_tensor", None)
     return tensor if full_tensor is None else full_tensor()
 
 
 @final
 class Average:
-    """Of ``model``'s weights. ``decay``: the share of the old average at each optimizer step. Buffers (batch norm's statistics) are copied."""
+    """The moving average of a model's weights. Buffers, such as batch norm's statistics, are copied.
+
+    Args:
+        model: Holds the weights.
+        decay: The share of the old average that each optimizer step keeps, 0 to 1.
+
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model, self.decay = model, decay
-        self._weights = [one.detach().clone() for one in model.parameters()]
-        self._buffers = [one.detach().clone() for one in model.buffers()]
+        self.model = model
+        self.decay = decay
+        self._weights = [weight.detach().clone() for weight in model.parameters()]
+        self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the model's weights in; one fused operation for all of them. Never synchronizes."""
+        """Add the current weights in one fused operation. Never synchronizes."""
         torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
-            [local(one) for one in self._weights],
-            [local(one.detach()) for one in self.model.parameters()],
+            [local(average) for average in self._weights],
+            [local(weight.detach()) for weight in self.model.parameters()],
             1 - self.decay,
         )
-        for mine, theirs in zip(self._buffers, self.model.buffers(), strict=True):
-            mine.copy_(theirs)
+        for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
+            average.copy_(buffer)
 
     @contextmanager
-    def applied(self) -> Generator[None, None, None]:
-        """Inside, the model has the average for its weights."""
+    def applied(self) -> Generator[None]:
+        """Give the model the average for its weights inside the context."""
         self._swap()
         try:
             yield
@@ -53,27 +60,27 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        own = (*self.model.parameters(), *self.model.buffers())
-        for mine, theirs in zip((*self._weights, *self._buffers), own, strict=True):
-            kept = local(theirs.detach()).clone()
-            local(theirs.detach()).copy_(local(mine))
-            local(mine).copy_(kept)
+        for average, own in zip(self._averages(), self._own(), strict=True):
+            kept = local(own.detach()).clone()
+            local(own.detach()).copy_(local(average))
+            local(average).copy_(kept)
+
+    def _averages(self) -> list[Tensor]:
+        return [*self._weights, *self._buffers]
+
+    def _own(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.model.buffers()]
 
     def state_dict(self) -> dict[str, Any]:
-        """By the model's names."""
-        own = [*self.model.parameters(), *self.model.buffers()]
-        kept = {
-            id(theirs): mine
-            for theirs, mine in zip(own, [*self._weights, *self._buffers], strict=True)
-        }
-        return {
-            name: kept.get(id(value), value)
-            for name, value in self.model.state_dict(keep_vars=True).items()
-        }
+        """Return the average under the model's names."""
+        pairs = zip(self._own(), self._averages(), strict=True)
+        average_of = {id(own): average for own, average in pairs}
+        own_state = self.model.state_dict(keep_vars=True)
+        return {name: average_of.get(id(value), value) for name, value in own_state.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """KeyError, RuntimeError where ``state`` is another model's."""
-        for name, mine in self.state_dict().items():
-            if isinstance(mine, Tensor):
-                local(mine).copy_(local(state[name]))
+        """Load an average. KeyError or RuntimeError if it belongs to another model."""
+        for name, average in self.state_dict().items():
+            if isinstance(average, Tensor):
+                local(average).copy_(local(state[name]))

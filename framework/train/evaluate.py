@@ -19,9 +19,10 @@ def evaluate(
     clock: Clock,
     parallel: Parallel,
 ) -> tuple[dict[str, float], float]:
-    """Loss and metrics per record, and the number of records, over all ranks. ``model`` is left in evaluation.
+    """Return loss and metrics per record, and the number of records, over all ranks.
 
-    What is drawn in it does not move the generators: what is learned does not depend on how often it was looked at.
+    ``model`` stays in evaluation mode. The random generators are restored afterwards, so that
+    learning does not depend on how often a run validates.
     """
     model.eval()
     tally = Tally()

@@ -1,4 +1,8 @@
-"""Steps to take, steps taken, and what was found in them since the last report: sums and counts, and only then means, so uneven batches weigh what they hold."""
+"""How long to train, how far a run is, and the means of what its steps returned.
+
+Sums and counts are kept, and means are computed only from them, so that uneven batches weigh what
+they hold.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,14 +15,23 @@ from torch import Tensor
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 
-SHOWN = 5  # records named of a batch that went wrong
+SHOWN = 5  # records that a message names of a batch that went wrong
 
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """How long, and how often. ``max_steps``, ``validate_every`` (None: at the end of every epoch) and ``save_every`` are optimizer steps.
+    """How long to train, and what is due when.
 
-    ``skip_bad``: leave out a step whose gradients are not finite. ``max_missed``: steps in a row that may leave the weights as they were.
+    Attributes:
+        epochs: Number of epochs.
+        max_steps: Most optimizer steps of the run, or None.
+        report_every: Optimizer steps between two reports.
+        validate_every: Optimizer steps between two validations; None for one at the end of every epoch.
+        save_every: Optimizer steps between two saved states, or None.
+        clip_norm: Largest norm of the gradients, or None.
+        skip_bad: Whether a step whose gradients are not finite is skipped.
+        max_missed: How many steps in a row may leave the weights unchanged.
+
     """
 
     epochs: int
@@ -33,8 +46,15 @@ class TrainPlan:
 
 @dataclass
 class Progress:
-    """Where a run is. ``epoch_step``: optimizer steps of the present epoch; counted where they are taken, not where data is prepared.
-    ``scheduled``: of the ``step`` steps those that changed the weights; ``missed``: how many in a row, up to now, did not.
+    """How far a run is, counted where steps are taken and not where data is prepared.
+
+    Attributes:
+        step: Optimizer steps taken.
+        epoch: Epochs completed.
+        epoch_step: Optimizer steps of the current epoch.
+        scheduled: Steps that changed the weights.
+        missed: The latest steps in a row that did not change the weights.
+
     """
 
     step: int = 0
@@ -45,7 +65,14 @@ class Progress:
 
 
 class Pass(NamedTuple):
-    """What one forward pass found, at which step, and in which records (int64 [B]; None where the batch does not say)."""
+    """What one forward pass returned.
+
+    Attributes:
+        outcome: The objective's result.
+        step: The optimizer step, counted from 1.
+        indices: The records, int64 [B]; None if the batch does not say.
+
+    """
 
     outcome: Outcome
     step: int
@@ -53,16 +80,24 @@ class Pass(NamedTuple):
 
     @property
     def where(self) -> str:
-        """As in ``step 12, records 3, 1, 7, ... (64)``."""
+        """Where it happened, such as ``step 12, records 3, 1, 7, ... (64)``."""
         if self.indices is None:
             return f"step {self.step}"
         some = ", ".join(map(str, self.indices[:SHOWN].tolist()))
-        return f"step {self.step}, records {some}{f', ... ({len(self.indices)})' if len(self.indices) > SHOWN else ''}"
+        more = f", ... ({len(self.indices)})" if len(self.indices) > SHOWN else ""
+        return f"step {self.step}, records {some}{more}"
 
 
 class Columns(NamedTuple):
-    """All passes' ``counts`` and ``losses`` [passes], and ``sums``, whose elements add up: float64 on the host, so that whether they were
-    saved and read in between does not change a bit.
+    """The results of many passes, as float64 on the host.
+
+    In this form they can be saved and read without changing a bit of the means.
+
+    Attributes:
+        counts: The number of records of each pass, [passes].
+        losses: The mean loss of each pass, [passes].
+        sums: By name, values that add up over the records.
+
     """
 
     counts: Tensor
@@ -71,51 +106,140 @@ class Columns(NamedTuple):
 
 
 def check_outcome(outcome: Any) -> None:
-    """Check that an objective returned what can be added up. Numbers in ``sums`` become tensors. ConfigError C220."""
+    """Check that an objective returned values that can be added up. Numbers in ``sums`` become tensors.
+
+    Raises:
+        ConfigError: C220.
+
+    """
     if not isinstance(outcome, Outcome):
+        what = f"a {type(outcome).__name__}, not an Outcome"
         fix = "return framework.contracts.training.Outcome(loss, sums, count)"
-        raise ConfigError(
-            220, "the objective's result", f"a {type(outcome).__name__}, not an Outcome", fix
-        )
+        raise ConfigError(220, "the objective's result", what, fix)
     loss: Any = outcome.loss
     sums: Any = outcome.sums
     if not isinstance(loss, Tensor) or loss.dim():
-        fix = "return the mean over the records"
-        raise ConfigError(
-            220, "Outcome.loss", f"{_form(loss)}, not a tensor without dimensions", fix
-        )
+        what = f"{_form(loss)}, not a tensor without dimensions"
+        raise ConfigError(220, "Outcome.loss", what, "return the mean over the records")
     if not isinstance(sums, dict):
-        raise ConfigError(
-            220, "Outcome.sums", f"{_form(sums)}, not a dict", "return tensors by name"
-        )
+        what = f"{_form(sums)}, not a dict"
+        raise ConfigError(220, "Outcome.sums", what, "return tensors by name")
     for name, value in sums.items():
+        if isinstance(value, Tensor):
+            fits = not value.dim() or value.shape == (outcome.count,) or value.numel() == 1
+        else:
+            fits = isinstance(value, int | float)
+        if not fits:
+            what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
+            fix = (
+                "return a tensor without dimensions; "
+                "of a matrix, such as a confusion, an entry per element"
+            )
+            raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
         if not isinstance(value, Tensor):
-            sums[name] = _as_tensor(name, value)
-        elif value.dim() and value.shape != (outcome.count,) and value.numel() != 1:
-            raise _no_sum(name, value)
-
-
-def _as_tensor(name: str, value: Any) -> Tensor:
-    if not isinstance(value, int | float):
-        raise _no_sum(name, value)
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def _no_sum(name: str, value: Any) -> ConfigError:
-    what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
-    fix = (
-        "return a tensor without dimensions; of a matrix, such as a confusion, an entry per element"
-    )
-    return ConfigError(220, f"Outcome.sums['{name}']", what, fix)
+            sums[name] = torch.tensor(value, dtype=torch.float64)
 
 
 def _form(value: Any) -> str:
-    """Return what a value is, for messages. Never raises."""
-    return (
-        f"has the shape {list(value.shape)}"
-        if isinstance(value, Tensor)
-        else f"is a {type(value).__name__}"
-    )
+    """Describe a value for a message. Never raises."""
+    if isinstance(value, Tensor):
+        return f"has the shape {list(value.shape)}"
+    return f"is a {type(value).__name__}"
+
+
+@final
+class Tally:
+    """The results of this rank's passes since the last report.
+
+    Attributes:
+        carried: The number of records over all ranks that a resumed run took over.
+
+    """
+
+    def __init__(self) -> None:
+        self._passes: list[Pass] = []
+        self._before: Columns | None = None  # taken over from the run that this one continues
+        self.carried = 0.0
+
+    def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
+        """Keep the result of a pass, without its graph.
+
+        Args:
+            outcome: The objective's result.
+            counts: Whether its records count; False for records that only fill a batch.
+            step: The optimizer step, counted from 1.
+            index: The records, int64 [B], or None.
+
+        Raises:
+            ConfigError: C220 for a result of another form than the one before.
+
+        """
+        check_outcome(outcome)
+        if self._passes and outcome.sums.keys() != self._passes[0].outcome.sums.keys():
+            had = ", ".join(self._passes[0].outcome.sums) or "nothing"
+            has = ", ".join(outcome.sums) or "nothing"
+            what = f"has {has}, and had {had} one pass before"
+            raise ConfigError(220, "Outcome.sums", what, "return the same keys every time")
+        outcome.loss = outcome.loss.detach()
+        self._passes.append(Pass(outcome if counts else _nothing(outcome), step, index))
+
+    def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
+        """Return loss and metrics per record, and the number of records, over all ranks.
+
+        Reads the device once per name. ``total`` adds up over the ranks.
+        """
+        counts, losses, sums = self.columns()
+        names = sorted(sums)
+        mine = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
+        *totals, count = total(torch.stack(mine)).tolist()
+        per_record = [value / max(count, 1) for value in totals]
+        return dict(zip(["loss", *names], per_record, strict=True)), count
+
+    def clear(self) -> None:
+        self._passes = []
+        self._before = None
+        self.carried = 0.0
+
+    def columns(self) -> Columns:
+        """Return the results in the order of the passes."""
+        passes = self._passes
+        if not passes:
+            return self._before or _concatenated([])
+        sums: dict[str, Tensor] = {}
+        for name in passes[0].outcome.sums:
+            values = [done.outcome.sums[name].reshape(-1) for done in passes]
+            sums[name] = torch.cat(values).cpu().double()
+        counts = torch.tensor([done.outcome.count for done in passes], dtype=torch.float64)
+        losses = torch.stack([done.outcome.loss for done in passes]).cpu().double()
+        columns = Columns(counts, losses, sums)
+        return columns if self._before is None else _concatenated([self._before, columns])
+
+    def first_bad(self) -> Pass | None:
+        """Return this rank's first pass whose loss is not finite."""
+        return next((done for done in self._passes if not math.isfinite(done.outcome.loss)), None)
+
+    def drop_bad(self) -> None:
+        """Count passes whose loss is not finite as nothing. Reads the device once."""
+        if not self._passes:
+            return
+        finite = torch.stack([done.outcome.loss for done in self._passes]).isfinite().tolist()
+        for number, is_finite in enumerate(finite):
+            if not is_finite:
+                done = self._passes[number]
+                self._passes[number] = done._replace(outcome=_nothing(done.outcome))
+
+    def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
+        """Return the results of all ranks."""
+        columns = self.columns()
+        return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums)}
+
+    def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
+        """Take over saved results. With another number of ranks, each takes those of several or of none."""
+        ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
+        before = _concatenated(ranks[rank::world_size])
+        self._passes = []
+        self._before = before if len(before.counts) else None
+        self.carried = sum(float(columns.counts.sum()) for columns in ranks)
 
 
 def _nothing(outcome: Outcome) -> Outcome:
@@ -123,94 +247,7 @@ def _nothing(outcome: Outcome) -> Outcome:
     return Outcome(torch.zeros_like(outcome.loss), sums, 0)
 
 
-@final
-class Tally:
-    """What was found since the last report, on this rank."""
-
-    def __init__(self) -> None:
-        self._passes: list[Pass] = []
-        self._before: Columns | None = None  # of the run that this one goes on from
-        self.carried = 0.0  # records in it, over all ranks
-
-    def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
-        """Keep a pass, without its graph; as nothing where its records do not count (fillers). ConfigError C220."""
-        check_outcome(outcome)
-        if self._passes and outcome.sums.keys() != self._passes[0].outcome.sums.keys():
-            had, has = (
-                ", ".join(sums) or "nothing"
-                for sums in (self._passes[0].outcome.sums, outcome.sums)
-            )
-            raise ConfigError(
-                220,
-                "Outcome.sums",
-                f"has {has}, and had {had} one pass before",
-                "return the same keys every time",
-            )
-        outcome.loss = outcome.loss.detach()
-        self._passes.append(Pass(outcome if counts else _nothing(outcome), step, index))
-
-    def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
-        """Loss and metrics per record, and the number of records, over all ranks. Reads the device once per name."""
-        counts, losses, sums = self.columns()
-        names = sorted(sums)
-        *totals, count = total(
-            torch.stack(
-                [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
-            )
-        ).tolist()
-        return {
-            name: value / max(count, 1)
-            for name, value in zip(["loss", *names], totals, strict=True)
-        }, count
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._passes, self._before, self.carried = [], None, 0.0
-
-    def columns(self) -> Columns:
-        """What was found, in the order in which it came."""
-        passes, before = self._passes, self._before
-        if not passes:
-            return before or _joined([])
-        sums = {
-            name: torch.cat([one.outcome.sums[name].reshape(-1) for one in passes]).cpu().double()
-            for name in passes[0].outcome.sums
-        }
-        counts = torch.tensor([one.outcome.count for one in passes], dtype=torch.float64)
-        found = Columns(
-            counts, torch.stack([one.outcome.loss for one in passes]).cpu().double(), sums
-        )
-        return found if before is None else _joined([before, found])
-
-    def first_bad(self) -> Pass | None:
-        """The first pass of this rank whose loss is not finite."""
-        return next((one for one in self._passes if not math.isfinite(one.outcome.loss)), None)
-
-    def drop_bad(self) -> None:
-        """Count what is not finite as nothing. Reads the device once."""
-        if not self._passes:
-            return
-        good = torch.stack([one.outcome.loss for one in self._passes]).isfinite().tolist()
-        self._passes = [
-            one if is_good else one._replace(outcome=_nothing(one.outcome))
-            for one, is_good in zip(self._passes, good, strict=True)
-        ]
-
-    def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
-        """Of all ranks."""
-        columns = self.columns()
-        return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums)}
-
-    def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
-        """Go on after what was found before; of another number of ranks each takes on several's, or nobody's."""
-        ranks = [_unflat(one, state["sums"]) for one in state["ranks"]]
-        before = _joined(ranks[rank::world_size])
-        self._passes, self._before = [], before if len(before.counts) else None
-        self.carried = sum(float(one.counts.sum()) for one in ranks)
-
-
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """One after the other."""
+def _concatenated(parts: Sequence[Columns]) -> Columns:
     if not parts:
         nothing = torch.zeros(0, dtype=torch.float64)
         return Columns(nothing, nothing, {})
@@ -218,29 +255,26 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     sums = {
         name: torch.cat([part.sums[name] for part in parts if name in part.sums]) for name in names
     }
-    return Columns(
-        torch.cat([part.counts for part in parts]), torch.cat([part.losses for part in parts]), sums
-    )
+    counts = torch.cat([part.counts for part in parts])
+    losses = torch.cat([part.losses for part in parts])
+    return Columns(counts, losses, sums)
 
 
 def _flat(columns: Columns) -> Tensor:
-    """All of ``columns`` but the sums' names: float64 [n], for sending; sums in the order of their names."""
-    values = [
-        columns.counts,
-        columns.losses,
-        *(columns.sums[name] for name in sorted(columns.sums)),
-    ]
-    return torch.cat([torch.tensor([len(values), *map(len, values)], dtype=torch.float64), *values])
+    """Put columns into one tensor for sending, float64 [n]: their number, their lengths, their values.
+
+    Sums are in the order of their names, which are not included.
+    """
+    sums = [columns.sums[name] for name in sorted(columns.sums)]
+    values = [columns.counts, columns.losses, *sums]
+    lengths = torch.tensor([len(values), *map(len, values)], dtype=torch.float64)
+    return torch.cat([lengths, *values])
 
 
 def _unflat(values: Tensor, names: Sequence[str]) -> Columns:
-    """What ``_flat`` was made of."""
-    count = int(values[0])
-    counts, losses, *sums = values[count + 1 :].split(
-        [int(length) for length in values[1 : count + 1]]
-    )
-    return Columns(
-        counts.clone(),
-        losses.clone(),
-        {name: one.clone() for name, one in zip(sorted(names), sums, strict=False)},
-    )
+    """Undo ``_flat``."""
+    num_columns = int(values[0])
+    lengths = [int(length) for length in values[1 : num_columns + 1]]
+    counts, losses, *sums = values[num_columns + 1 :].split(lengths)
+    by_name = {name: part.clone() for name, part in zip(sorted(names), sums, strict=False)}
+    return Columns(counts.clone(), losses.clone(), by_name)

@@ -1,4 +1,4 @@
-"""Numbers that are none any more: NaN and infinity, looked for and told of."""
+"""Find NaN and infinity in weights and losses, and say where they came from."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,54 +15,73 @@ FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or loo
 
 
 def all_finite(model: nn.Module, but: Mapping[str, bool] | None = None) -> bool:
-    """Whether all weights and buffers are; ``but`` the buffers of these names may be infinite, and NaN where it says True. Reads the device once, and
-    once for each of them.
+    """Return whether all weights and buffers are finite.
+
+    Reads the device once, and once more for each buffer in ``but``.
+
+    Args:
+        model: Its weights and buffers are checked.
+        but: Buffers that may be infinite, by name; True if they may also be NaN.
+
     """
     but = but or {}
-    buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
-    own = [*model.parameters(), *(one for name, one in buffers.items() if name not in but)]
-    numbers = all(
-        but[name] or not one.isnan().any() for name, one in buffers.items() if name in but
-    )
-    return numbers and are_finite([one.detach() for one in own if one.is_floating_point()])
+    weights = [weight.detach() for weight in model.parameters() if weight.is_floating_point()]
+    for name, buffer in _float_buffers(model).items():
+        if name not in but:
+            weights.append(buffer)
+        elif not but[name] and buffer.isnan().any():
+            return False
+    return are_finite(weights)
 
 
 def infinite_buffers(model: nn.Module) -> dict[str, bool]:
-    """The names of buffers that hold infinity or NaN by design, as an attention's mask does, or what is not set yet; whether it is NaN."""
-    buffers = {name: one for name, one in model.named_buffers() if one.is_floating_point()}
-    return {name: bool(one.isnan().any()) for name, one in buffers.items() if not are_finite([one])}
+    """Return the names of buffers that are not finite from the start, and whether they hold NaN.
+
+    Some are so by design, as an attention mask is, and others are not set yet.
+    """
+    buffers = _float_buffers(model).items()
+    return {
+        name: bool(buffer.isnan().any()) for name, buffer in buffers if not are_finite([buffer])
+    }
+
+
+def _float_buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all elements are, by the largest magnitude: few operations for all. Reads the device once."""
-    shards = [one for one in tensors if one.numel() and hasattr(one, "full_tensor")]
-    others = [one for one in tensors if one.numel() and not hasattr(one, "full_tensor")]
-    norms = [
-        gathered(torch.nn.utils.get_total_norm(same, math.inf)) for same in (shards, others) if same
-    ]
+    """Return whether all elements are finite, from one norm over all tensors. Reads the device once."""
+    filled = [tensor for tensor in tensors if tensor.numel()]
+    shards = [tensor for tensor in filled if hasattr(tensor, "full_tensor")]
+    plain = [tensor for tensor in filled if not hasattr(tensor, "full_tensor")]
+    groups = [group for group in (shards, plain) if group]
+    norms = [gathered(torch.nn.utils.get_total_norm(group, math.inf)) for group in groups]
     return all(math.isfinite(norm) for norm in norms)
 
 
 def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:
-    """What to raise, asked on all ranks at once; ``bad``: this rank's first pass whose loss is not finite. The rank that met it first says in
-    which records (N101), the others that it does (P104).
+    """Return the error to raise. All ranks call it together.
+
+    The rank that met the first bad loss names its records (N101); the others point to it (P104).
+
+    Args:
+        what: What is wrong.
+        step: The current optimizer step.
+        bad: This rank's first pass whose loss is not finite, or None.
+        parallel: Gathers the steps of all ranks.
+
     """
-    steps = [
-        float(first)
-        for first in parallel.gather(
-            torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64)
-        )
-    ]
+    mine = torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64)
+    steps = [float(first) for first in parallel.gather(mine)]
     if steps.index(min(steps)) != parallel.rank:
-        return DistributedError(
-            104, f"step {step}", what, "the rank that met it first names the records"
-        )
-    return NumericError(101, f"step {step}" if bad is None else bad.where, what, FIX)
+        fix = "the rank that met it first names the records"
+        return DistributedError(104, f"step {step}", what, fix)
+    where = f"step {step}" if bad is None else bad.where
+    return NumericError(101, where, what, FIX)
 
 
 def too_many(progress: Progress) -> NumericError:
-    """Steps in a row that changed nothing."""
+    """Return the error for too many steps in a row that changed nothing."""
     what = f"the gradients of {progress.missed} steps in a row were not finite"
-    return NumericError(
-        102, f"step {progress.step + 1}", what, "lower optim.lr, set clip_norm, or look at the data"
-    )
+    fix = "lower optim.lr, set clip_norm, or look at the data"
+    return NumericError(102, f"step {progress.step + 1}", what, fix)

@@ -1,21 +1,75 @@
-"""What an optimizer step is, beyond the optimizer: its rate, the average of the weights, and what becomes of gradients that are no numbers."""
+"""One optimizer step: its passes, its learning rate, the average of the weights, and bad gradients."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
 from torch import nn
 
-from framework.contracts.parallel import Precision
-from framework.contracts.training import Schedule
+from framework.contracts.batch import Batch
+from framework.contracts.parallel import Parallel, Precision
+from framework.contracts.training import Objective, Outcome, Schedule
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
 
 
 @final
+class Passes:
+    """The forward and backward passes of a step, run kernel by kernel.
+
+    Args:
+        model: Wrapped by ``parallel``.
+        objective: Computes the loss.
+        parallel: Exchanges the gradients.
+        precision: Scales the loss.
+        mark: The clock's ``mark``.
+
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        parallel: Parallel,
+        precision: Precision,
+        mark: Callable[[str], None],
+    ) -> None:
+        self.model = model
+        self.objective = objective
+        self.parallel = parallel
+        self.precision = precision
+        self.mark = mark
+
+    def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
+        """Add ``weight`` times the gradient of the loss. ``last`` marks the last pass of a step."""
+        with self.parallel.accumulate(self.model, last):
+            with self.precision.autocast():
+                outcome = self.objective(self.model, batch)
+            self.mark("forward")
+            self.precision.backward(outcome.loss if weight == 1.0 else outcome.loss * weight)
+        self.mark("backward")  # includes the exchange of gradients
+        return outcome
+
+
+@final
 class Stepper:
-    """Steps ``optimizer``, whose parameters are ``model``'s (the user's own, not what wraps it)."""
+    """The update of the weights at the end of a step.
+
+    Args:
+        plan: Clips gradients, and says what happens to bad ones.
+        model: The user's own model, not what wraps it.
+        optimizer: Over the parameters of ``model``.
+        schedule: The factor on the learning rate.
+        precision: Steps the optimizer.
+        average: The moving average of the weights, or None.
+
+    Attributes:
+        updated: Whether the pass itself has updated the weights, as a captured step does.
+        infinite: The buffers that are infinite by design, as ``infinite_buffers`` returns them.
+
+    """
 
     def __init__(
         self,
@@ -26,40 +80,43 @@ class Stepper:
         precision: Precision,
         average: Average | None,
     ) -> None:
-        self.plan, self.model, self.optimizer, self.schedule = plan, model, optimizer, schedule
-        self.precision, self.average = precision, average
+        self.plan = plan
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.precision = precision
+        self.average = average
+        self.updated = False
+        self.infinite = infinite_buffers(model)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._factor = 1.0
-        self.updated = False  # by who took the pass: a captured step includes it
         self._buffers = _Buffers(model) if plan.skip_bad else None
-        self.infinite = infinite_buffers(model)  # from the start: no sign of anything
 
     @property
     def rate(self) -> float:
-        """The newest learning rate, of the first group."""
+        """The newest learning rate of the first parameter group."""
         return self._rates[0] * self._factor
 
     def share_rates(self) -> None:
-        """From now on kernels read the rates from the device, as float32, where ``set_rates`` writes them: a captured step may not know them."""
+        """Keep the learning rates on the device as float32, so that a captured step reads the current ones."""
         for group in self.optimizer.param_groups:
-            group["lr"] = torch.tensor(
-                group["lr"], dtype=torch.float32, device=group["params"][0].device
-            )
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
             if "capturable" in group:
                 group["capturable"] = True
-        # steps that are not captured (the first, short batches) are meant: torch would warn of them
+        # torch would warn of steps that are not captured, but the first ones and short batches are not
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Inside, the model has the weights that are evaluated and kept: the average's, where there is one."""
+        """Give the model, inside the context, the weights that are evaluated and kept."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def weights(self) -> dict[str, Any]:
-        """What is kept, to use."""
+        """Return the weights that are kept: the average's if there is one."""
         return (self.average or self.model).state_dict()
 
     def set_rates(self, progress: Progress, last_step: int) -> None:
-        """Those of the next step. A step that is left out takes no place in the schedule."""
+        """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
         self._factor = self.schedule(progress.scheduled, last_step)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             if isinstance(group["lr"], torch.Tensor):
@@ -68,18 +125,24 @@ class Stepper:
                 group["lr"] = rate * self._factor
 
     def update(self) -> bool:
-        """Whether the weights changed."""
+        """Update the weights from the gradients. Return False if the step was skipped."""
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
         if changed and self.average is not None:
             self.average.update()
         return changed
 
     def step(self, progress: Progress, last_step: int) -> None:
-        """One step, counted as one that changed the weights or missed them. NumericError N102 where too many in a row did not."""
+        """Finish one step, and count it as taken or missed.
+
+        Raises:
+            NumericError: N102 if more steps in a row than ``plan.max_missed`` were missed.
+
+        """
         if not self.updated:
             self.set_rates(progress, last_step)
         if self.updated or self.update():
-            progress.scheduled, progress.missed = progress.scheduled + 1, 0
+            progress.scheduled += 1
+            progress.missed = 0
             if self._buffers is not None:
                 self._buffers.keep()
         else:
@@ -92,7 +155,7 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Return the state of all that steps: tensors and plain values."""
         return {
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
@@ -101,21 +164,17 @@ class Stepper:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken, with this run's own rates, decays and the like: where they differ, the user has said so."""
+        """Continue from ``state``, with this run's own rates and options: if they differ, the user typed them."""
         self.model.load_state_dict(state["model"])
         if self.average is not None:
-            self.average.load_state_dict(
-                state["model"] if state["average"] is None else state["average"]
-            )
-        # before the optimizer takes it: by its options it decides where its state lies
-        options = [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in self.optimizer.param_groups
-        ]
-        groups = [
-            {**group, **own}
-            for group, own in zip(state["optimizer"]["param_groups"], options, strict=True)
-        ]
+            saved = state["model"] if state["average"] is None else state["average"]
+            self.average.load_state_dict(saved)
+        # the options come first, because they decide on which device the optimizer keeps its state
+        groups: list[dict[str, Any]] = []
+        saved_groups = state["optimizer"]["param_groups"]
+        for group, own in zip(saved_groups, self.optimizer.param_groups, strict=True):
+            options = {name: value for name, value in own.items() if name != "params"}
+            groups.append({**group, **options})
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
         if self._buffers is not None:
@@ -124,26 +183,26 @@ class Stepper:
 
 @final
 class _Buffers:
-    """A model's buffers as they were, for when a step is left out: batch norm's statistics have seen its records by then."""
+    """A copy of a model's buffers, for steps that are skipped after batch norm has seen their records."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model  # which may put another tensor in a buffer's place
-        self._kept = {name: one.clone() for name, one in model.named_buffers()}
+        self._model = model  # not its buffers: a model may replace them
+        self._kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     @torch.no_grad()
     def keep(self) -> None:
-        """They are good now."""
-        for name, own in self._model.named_buffers():
+        """Remember the current buffers as valid."""
+        for name, buffer in self._model.named_buffers():
             kept = self._kept.get(name)
-            if kept is not None and kept.shape == own.shape:
-                kept.copy_(own)
+            if kept is not None and kept.shape == buffer.shape:
+                kept.copy_(buffer)
             else:
-                self._kept[name] = own.clone()
+                self._kept[name] = buffer.clone()
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """As they were when they were good; one that is of another shape at every step is what the last made of it."""
-        for name, own in self._model.named_buffers():
+        """Restore the valid buffers, except those whose shape has changed since."""
+        for name, buffer in self._model.named_buffers():
             kept = self._kept.get(name)
-            if kept is not None and kept.shape == own.shape:
-                own.copy_(kept)
+            if kept is not None and kept.shape == buffer.shape:
+                buffer.copy_(kept)

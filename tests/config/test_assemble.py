@@ -1,35 +1,18 @@
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
-from paceline_examples.digits_net import DigitsCNN
-from torch import nn
 
-from framework.config.assemble import check_fit, numbered
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
+from framework.config.assemble import assemble, fuses, numbered
+from framework.config.choice_notes import choice_notes
+from framework.data.source import StoreSource
+from framework.data.synthetic import SyntheticSource
 from framework.errors import ConfigError
-from framework.objective.classify import Classify
 from tests.cli.command import is_one_error_line, losses, paceline
-
-# -------------------------------------------------------------------------------------------------------------- check_fit
-
-CONFIG = {"model": {"_target_": "paceline_examples.digits_net.DigitsCNN"}}
-
-
-def batch(channels=1):
-    return {
-        "index": torch.arange(2),
-        "image": torch.zeros(2, channels, 8, 8),
-        "label": torch.tensor([0, 9]),
-    }
-
-
-def test_a_model_that_fits_is_left_in_training_mode_and_unchanged():
-    model = DigitsCNN(1, 10, 2)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    check_fit(model, Classify("image", "label", 0.0), batch(), CONFIG)
-    assert model.training
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -39,26 +22,7 @@ def test_a_gpu_has_a_number(given, found):
     assert str(numbered(torch.device(given))) == found
 
 
-UNFIT = [
-    (DigitsCNN(3, 10, 2), Classify("image", "label", 0.0)),  # channels
-    (DigitsCNN(1, 3, 2), Classify("image", "label", 0.0)),  # classes
-    (DigitsCNN(1, 10, 2), Classify("picture", "label", 0.0)),  # a field that is not there
-    (DigitsCNN(1, 10, 2), Classify("label", "image", 0.0)),  # the wrong way round
-]
-
-
-@pytest.mark.parametrize(("model", "objective"), UNFIT)
-def test_a_model_that_does_not_fit_the_data_is_told_with_the_data_s_shapes(model, objective):
-    with pytest.raises(
-        ConfigError, match=r"^error\[C118\]: model = paceline_examples.*: does not fit the data's"
-    ) as caught:
-        check_fit(model, objective, batch(), CONFIG)
-    assert "image (1, 8, 8), label ()" in str(caught.value)
-    assert "set the model's keys" in str(caught.value)
-
-
-# ---------------------------------------------------------------------------------------------------------- the model's keys
-
+NOBODY = Grant(typed=False, exported="")
 SYNTHETIC = [
     "data=synthetic",
     "data.val=null",
@@ -69,47 +33,33 @@ SYNTHETIC = [
 ]
 
 
-def test_the_augmentation_is_compiled_where_that_was_asked_for_and_is_exact_and_not_on_the_cpu(
-    monkeypatch,
-):
-    from framework.cli.allowed import Grant
-    from framework.cli.compose_config import composed
-    from framework.commands.probe import Probe
-    from framework.config.assemble import Assembly
-
-    for words, exact in (
-        [["augment=normalize"], True],
-        [["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip}]"], False],
-    ):
-        config, allowed = composed(
-            [*SYNTHETIC, "compile=true", *words], Grant(typed=False, exported="")
-        )
-        probe = Probe(config, allowed)
-        try:
-            assembly: Assembly = probe.assembly
-            assert not assembly._fuses
-            assert not any("compile" in note for note in assembly.notes)
-            monkeypatch.setattr(assembly, "device", torch.device("cuda", 0))
-            assert assembly._fuses == exact
-            assert any("compile=true" in note for note in assembly.notes) == (not exact)
-        finally:
-            probe.close()
+@pytest.mark.parametrize(
+    ("words", "exact"),
+    [
+        (["augment=normalize"], True),
+        (["augment=kornia", "augment.pipeline=[{name: RandomHorizontalFlip}]"], False),
+    ],
+)
+def test_an_exact_augmentation_is_compiled_on_a_gpu_if_that_was_asked_for(words, exact):
+    config = composed([*SYNTHETIC, "prepare=null", "compile=true", *words], NOBODY)[0]
+    with closing(assemble(config, ())) as assembly:
+        assert not any("compile" in note for note in choice_notes(assembly))
+        assert not fuses(assembly.config, assembly.augment, torch.device("cpu"))
+        assert fuses(assembly.config, assembly.augment, torch.device("cuda", 0)) == exact
 
 
-def test_a_pixel_s_channels_lie_together_where_that_was_asked_for():
-    from framework.cli.allowed import Grant
-    from framework.cli.compose_config import composed
-    from framework.commands.probe import Probe
+def test_a_failed_assembly_closes_what_it_opened(monkeypatch):
+    closed = []
 
-    config, allowed = composed([*SYNTHETIC, "channels_last=true"], Grant(typed=False, exported=""))
-    probe = Probe(config, allowed)
-    try:
-        model = probe.assembly.trainer(None, None, lambda: False).model
-    finally:
-        probe.close()
-    convs = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
-    assert convs
-    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convs)
+    def close(source):
+        closed.append(source)
+
+    monkeypatch.setattr(StoreSource, "close", close)
+    monkeypatch.setattr(SyntheticSource, "close", close)
+    config = composed([*SYNTHETIC, "prepare=null", "last=drop", "batch_size=1000000"], NOBODY)[0]
+    with pytest.raises(ConfigError, match="C134"):
+        assemble(config, ())
+    assert closed
 
 
 @pytest.mark.slow

@@ -264,7 +264,7 @@ def sharded(_):
     optimizer = torch.optim.AdamW(model.parameters())
     found = {
         "expected_start": expected,
-        "start": flat(ranks.whole(dict(model.state_dict())).values()),
+        "start": flat(ranks.gather_state(dict(model.state_dict())).values()),
         "sizes": sizes,
         "units": units,
     }
@@ -282,17 +282,17 @@ def sharded(_):
         "of_ddp": gradients(twin.module),
     }
     optimizer.step()
-    state = ranks.whole(
+    state = ranks.gather_state(
         {"model": model.state_dict(), "average": None, "optimizer": optimizer.state_dict()}
     )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     other = torch.optim.AdamW(model.parameters())
-    parts = ranks.parted(state, model, other)
+    parts = ranks.shard_state(state, model, other)
     model.load_state_dict(parts["model"])
     other.load_state_dict(parts["optimizer"])
-    again = ranks.whole(
+    again = ranks.gather_state(
         {"model": model.state_dict(), "average": None, "optimizer": other.state_dict()}
     )
     found["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(

@@ -113,7 +113,7 @@ def test_ways_of_sending_gradients_change_no_bit(options, name):
 
 def test_bfloat16_is_refused_among_cpus():
     with pytest.raises(
-        ConfigError, match=r"^error\[C136\]: parallel.compress = bf16: not among CPUs"
+        ConfigError, match=r"^error\[C136\]: parallel.compress = bf16: does not work among CPUs"
     ):
         DistributedParallel(
             2, sync_batch_norm=True, timeout_s=1.0, compress="bf16", device=torch.device("cpu")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from framework.objective.classify import Classify
-from framework.parallel.warm_up_ddp import settle
+from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.system.rng import generator_state, set_generator_state
 from tests.cli.command import losses, paceline
 
@@ -29,7 +29,7 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
         "index": torch.arange(6),
         "image": torch.randn(6, 2, 2, generator=torch.Generator().manual_seed(1)),
     }
-    settle(
+    warm_up_ddp(
         model,
         Classify("image", "label", 0.0),
         Plain(),

@@ -255,5 +255,7 @@ def test_a_state_of_captured_steps_is_gone_on_with_by_others():
     again = make(None, 4)
     again.load_state_dict(state)
     again.fit()
-    for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+    for one, other in zip(
+        again.parts.model.parameters(), whole.parts.model.parameters(), strict=True
+    ):
         assert torch.equal(one, other)

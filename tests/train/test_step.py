@@ -3,12 +3,14 @@ import torch
 from torch import nn
 
 from framework.errors import NumericError
+from framework.objective.classify import Classify
+from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.cosine import Cosine
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
-from framework.train.step import Stepper
-from tests.fakes import CPU, SkippingPrecision
+from framework.train.step import Passes, Stepper
+from tests.fakes import CPU, FakeClock, SkippingPrecision, make_data, make_model
 
 
 def make(precision=None, average=None, lr=0.1, first=nn.Linear, **plan):
@@ -122,3 +124,22 @@ def test_buffers_may_come_late_and_change_their_shape():
         learn(stepper, progress, value=value, count=count)
     first = stepper.model[0]
     assert (progress.missed, float(first.calls), len(first.newest)) == (1, 2.0, 2)
+
+
+def test_gradients_of_passes_add_up_by_their_weights():
+    model, data, clock = make_model(), make_data(6), FakeClock()
+    passes = Passes(
+        model,
+        Classify("x", "y", 0.0),
+        NoParallel(device=CPU),
+        FP32(tf32=False, device=CPU),
+        clock.mark,
+    )
+    whole = torch.autograd.grad(passes.objective(model, data).loss, list(model.parameters()))
+    for part, last in ((slice(0, 2), False), (slice(2, 6), True)):
+        count = part.stop - part.start
+        outcome = passes({name: one[part] for name, one in data.items()}, count / 6, last)
+        assert outcome.count == count
+    for parameter, gradient in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert clock.marks == ["forward", "backward"] * 2

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 import framework
 from framework.commands.probe import Probe
+from framework.config.training_parts import training_parts
 from framework.contracts.batch import move
 
 OURS = str(Path(framework.__file__).parent) + os.sep
@@ -84,18 +85,18 @@ def culprit(frame: FrameType | None) -> tuple[str, int] | None:
 def _step_of(probe: Probe) -> Callable[[], None]:
     """Return a function that calls the user's parts as one training step does."""
     assembly = probe.assembly
-    trainer = assembly.trainer(None, None, lambda: False)
+    parts = training_parts(assembly)
     with closing(assembly.train_source.batches(0)) as batches:
         host = next(batches).batch
-    augment = assembly.augmenter()
+    augment = assembly.augmenter(training=True)
 
     def step() -> None:
         batch = augment(move(host, assembly.device), 0)
-        with trainer.precision.autocast():
-            outcome = trainer.objective(trainer.model, batch)
-        trainer.precision.backward(outcome.loss)
-        trainer.precision.step(trainer.stepper.optimizer, None)
-        trainer.stepper.optimizer.zero_grad(set_to_none=True)
+        with parts.precision.autocast():
+            outcome = parts.objective(parts.model, batch)
+        parts.precision.backward(outcome.loss)
+        parts.precision.step(parts.optimizer, None)
+        parts.optimizer.zero_grad(set_to_none=True)
 
     return step
 

@@ -1,4 +1,4 @@
-"""A run in this process, and ranks in processes of their own, each of which ``start_rank`` starts."""
+"""Run in this process, or in ranks in processes of their own, each started through ``start_rank``."""
 
 import json
 import os
@@ -35,7 +35,8 @@ from framework.system.durable import write_json
 from framework.system.stopping import die_with_parent, exit_code, leave, undone
 
 Config = dict[str, Any]
-# what a rank would only end with again
+
+# with these exit codes a rank would only fail again
 LASTING = tuple(
     kind.exit_code
     for kind in (ConfigError, DataError, CheckpointError, NumericError, UserCodeError)
@@ -47,52 +48,58 @@ def run_here(
     run_dir: Path,
     allowed: tuple[str, ...],
     meeting: Meeting | None = None,
-    one_of_many: bool = False,
+    in_sweep: bool = False,
 ) -> RunOutcome:
-    """Prepare the data, then train in this process, or in ranks started for it; with those of other hosts, where there is a ``meeting``.
+    """Prepare the data, then train in this process or in ranks that are started for it.
 
-    ``one_of_many``: jobs of a sweep. One whose library keeps memory for good (DALI's pools: NVIDIA/DALI#3480) gets a process of its own, as if it were a rank.
+    Args:
+        config: Plain values, resolved.
+        run_dir: The directory of the run.
+        allowed: Prefixes of the user's packages.
+        meeting: How to meet the other hosts of the run, or None.
+        in_sweep: Whether the run is one of many in this process. DALI never frees its memory pools
+            (NVIDIA/DALI#3480), so such a job with DALI gets a process of its own.
+
     """
-    pack_missing(
-        config, allowed
-    )  # a signal here ends the command at once: there is nothing to save yet
-    apart = one_of_many and config["data"]["source"]["_target_"] == DALI
+    pack_missing(config, allowed)  # a signal ends the command at once: there is nothing to save yet
+    apart = in_sweep and config["data"]["source"]["_target_"] == DALI
     if ("num_processes" in config["parallel"] or apart) and "RANK" not in os.environ:
         return _launch(config, run_dir, allowed, meeting)
     return _run(config, run_dir, allowed, StopSignals(of_rank=False))
 
 
 def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
-    """Start this host's ranks of the run that another host leads; returns the exit code. What may be called was said here, not there."""
+    """Start this host's ranks of the run that another host leads. Return the exit code.
+
+    ``allowed`` was typed on this host: the leader cannot extend it.
+    """
     shared = json.loads(meeting.share(None))
-    config, run_dir = shared["config"], Path(shared["run_dir"])
+    config = shared["config"]
+    run_dir = Path(shared["run_dir"])
     check_targets(config, allowed)
-    outcome = outcome_of(
-        partial(run_here, config, run_dir, allowed, meeting),
-        run_dir,
-        bool(config["debug"]),
-        allowed,
-    )
+    action = partial(run_here, config, run_dir, allowed, meeting)
+    outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
+    return _told_code(outcome)
+
+
+def _told_code(outcome: RunOutcome) -> int:
+    """Print why a run failed, and return its exit code."""
     if outcome.code:
-        print(outcome.reason, file=sys.stderr)
+        _say(outcome.reason)
     return outcome.code
 
 
-def _run(config: Config, run_dir: Path, allowed: tuple[str, ...], heard: StopSignals) -> RunOutcome:
-    with heard:
-        summary = run(config, run_dir, allowed, heard.stopped, _say)
-    if summary["status"] != "interrupted":
-        return RunOutcome(0, "finished", summary["steps"])
+def _run(
+    config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals
+) -> RunOutcome:
+    with signals:
+        summary = run(config, run_dir, allowed, signals.stopped, _say)
     step = summary["steps"]
-    return RunOutcome(
-        heard.exit_code,
-        f"stopped after step {step}, state saved; go on with: {_resume_command(run_dir)}",
-        step,
-    )
-
-
-def _resume_command(run_dir: Path) -> str:
-    return f"paceline train {shlex.quote(f'resume={run_dir}')}"
+    if summary["status"] != "interrupted":
+        return RunOutcome(0, "finished", step)
+    command = f"paceline train {shlex.quote(f'resume={run_dir}')}"
+    reason = f"stopped after step {step}, state saved; go on with: {command}"
+    return RunOutcome(signals.exit_code, reason, step)
 
 
 def _say(text: str) -> None:
@@ -102,60 +109,57 @@ def _say(text: str) -> None:
 def _launch(
     config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None
 ) -> RunOutcome:
-    """Start the ranks and wait. Their own words about what went wrong are in files, since a launcher knows only exit codes."""
-    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
+    """Start the ranks and wait for them. They write their outcomes to files: a launcher sees only exit codes."""
+    # torch.distributed.elastic is slow to import
+    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415
 
-    chosen = config["parallel"]
-    num_processes, max_restarts = chosen.get("num_processes", 1), chosen.get("max_restarts", 0)
+    parallel = config["parallel"]
+    num_processes = parallel.get("num_processes", 1)
     shared = {"config": config, "run_dir": str(run_dir), "allowed": allowed}
     if meeting is None or meeting.leads:
-        _read_outcomes(
-            run_dir, "*"
-        )  # of ranks that were killed together with who should have read them
+        _read_outcomes(run_dir, "*")  # left by ranks that were killed together with their launcher
     if meeting is not None and meeting.leads:
         meeting.share(json.dumps(shared))
-    mine = f"{socket.gethostname()}-{os.getpid()}"
-    failed = ""
-    tidy = undone(lambda _: (_read_outcomes(run_dir, mine), remove_leftovers()))
-    with tidy, _in_memory(json.dumps({**shared, "launcher": mine})) as path:
+    launcher = f"{socket.gethostname()}-{os.getpid()}"
+    failure = ""
+    tidy = undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
+    with tidy, _in_memory(json.dumps({**shared, "launcher": launcher})) as path:
         try:
-            environment = _environment(num_processes, meeting)
             signal_number = launch(
                 num_processes,
                 "framework.commands.train.start_rank",
                 [path],
-                environment,
-                max_restarts,
+                _environment(num_processes, meeting),
+                parallel.get("max_restarts", 0),
                 meeting,
             )
         except DistributedError as error:
-            signal_number, failed = 0, str(error)
-    StopSignals(
-        of_rank=False
-    ).__enter__()  # a signal that comes twice must not change how the run ends
-    said = _read_outcomes(run_dir, mine)
-    silent = [rank for rank in range(num_processes) if rank not in said] if meeting is None else []
+            signal_number = 0
+            failure = str(error)
+    # a second signal must not change how the run ends
+    StopSignals(of_rank=False).__enter__()
+    outcomes = _read_outcomes(run_dir, launcher)
+    silent: list[int] = []
+    if meeting is None:
+        silent = [rank for rank in range(num_processes) if rank not in outcomes]
     if signal_number and silent:  # killed by the launcher before they could stop by themselves
-        return RunOutcome(
-            exit_code(signal_number), f"stopped at once; {newest_checkpoint(run_dir)}"
-        )
-    return _verdict(list(said.values()), silent, failed)
+        reason = f"stopped at once; {newest_checkpoint(run_dir)}"
+        return RunOutcome(exit_code(signal_number), reason)
+    return _cause(list(outcomes.values()), silent, failure)
 
 
 def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
-    """The ranks' own: cores shared out; and the way to other hosts, which gloo would guess from this one's name."""
-    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
+    """Return the ranks' own variables: their share of the cores, and the interface to other hosts."""
+    environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
     interface = meeting and meeting.interface
-    return (
-        {**threads, "GLOO_SOCKET_IFNAME": interface}
-        if interface and "GLOO_SOCKET_IFNAME" not in os.environ
-        else threads
-    )
+    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+        environment["GLOO_SOCKET_IFNAME"] = interface  # gloo would guess it from the host's name
+    return environment
 
 
 @contextmanager
 def _in_memory(text: str) -> Generator[str, None, None]:
-    """A file for processes that we start, and that no disk ever holds, since the environment's secrets are in it: its path."""
+    """Yield the path of a file in memory. Its text holds the environment's secrets, so no disk may have it."""
     with os.fdopen(os.memfd_create("paceline"), "w") as file:
         file.write(text)
         file.flush()
@@ -163,115 +167,114 @@ def _in_memory(text: str) -> Generator[str, None, None]:
 
 
 def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
-    """What each rank of a launcher said, the earliest first."""
-    paths = sorted(
-        run_dir.glob(f"exit.rank*.{launcher}.json"), key=lambda path: path.stat().st_mtime_ns
-    )
+    """Return the outcomes of a launcher's ranks, the earliest first, and remove their files."""
+    paths = run_dir.glob(f"exit.rank*.{launcher}.json")
     outcomes: dict[int, RunOutcome] = {}
-    for path in paths:
-        rank, outcome = (
-            int(path.name.split(".")[1][4:]),
-            RunOutcome(**json.loads(path.read_text(encoding="utf-8"))),
-        )
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        rank = int(path.name.split(".")[1].removeprefix("rank"))
+        outcome = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
         outcomes[rank] = outcome._replace(rank=rank if outcome.code else None)
         path.unlink()
     return outcomes
 
 
-def _verdict(said: list[RunOutcome], silent: list[int], failed: str) -> RunOutcome:
-    """The cause: the first rank with an error of its own; else one that ended without a word; else what all say."""
-    own = [outcome for outcome in said if outcome.code not in (0, DistributedError.exit_code)]
-    if own or (said and not failed):
-        return own[0] if own else said[0]
+def _cause(outcomes: list[RunOutcome], silent: list[int], failure: str) -> RunOutcome:
+    """Return the outcome that explains the others.
+
+    That is the first rank with an error of its own, then a rank that left no outcome, then any.
+    """
+    own = [outcome for outcome in outcomes if outcome.code not in (0, DistributedError.exit_code)]
+    if own:
+        return own[0]
+    if outcomes and not failure:
+        return outcomes[0]
     if silent:
-        lost = DistributedError(
-            102,
-            f"rank {silent[0]}",
-            "ended without a word",
-            "was it killed? look at memory and the system's log",
-        )
-        steps = [outcome.step for outcome in said if outcome.step is not None]
+        fix = "was it killed? look at memory and the system's log"
+        lost = DistributedError(102, f"rank {silent[0]}", "ended without a word", fix)
+        steps = [outcome.step for outcome in outcomes if outcome.step is not None]
         return RunOutcome(lost.exit_code, str(lost), max(steps, default=None), silent[0])
-    return next(
-        (outcome for outcome in said if outcome.code),
-        RunOutcome(DistributedError.exit_code, failed),
-    )
+    failed = RunOutcome(DistributedError.exit_code, failure)
+    return next((outcome for outcome in outcomes if outcome.code), failed)
 
 
-def run_shared(mine: Config | None) -> int:
-    """One rank under a launcher that is not ours. Rank 0 brings what it composed; the others get it through the launcher's store."""
+def run_shared(composed: Config | None) -> int:
+    """Run one rank under a launcher that is not ours, such as torchrun. Return the exit code.
+
+    Args:
+        composed: What rank 0 composed. The other ranks pass None and get it through the
+            launcher's store.
+
+    """
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
-    shared = mine or json.loads(share_text(None))
+    shared = composed or json.loads(share_text(None))
     run_dir = Path(shared["run_dir"])
-    action, show_traceback = (
-        partial(_run_shared, shared, mine is not None),
-        bool(shared["config"]["debug"]),
-    )
-    outcome = outcome_of(action, run_dir, show_traceback, shared["allowed"])
-    if mine is not None:
+    action = partial(_run_shared, shared, composed is not None)
+    outcome = outcome_of(action, run_dir, bool(shared["config"]["debug"]), shared["allowed"])
+    if composed is not None:
         return conclude(outcome, run_dir, short=False)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return _told_code(outcome)
 
 
 def _run_shared(shared: Config, leads: bool) -> RunOutcome:
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
-    config, allowed = shared["config"], tuple(shared["allowed"])
+    config = shared["config"]
+    allowed = tuple(shared["allowed"])
     if leads:
-        pack_missing(config, allowed)  # before the others hear of it: they read what is packed
+        pack_missing(config, allowed)  # before the other ranks start, which read what is packed
         share_text(json.dumps(shared))
     return _run(config, Path(shared["run_dir"]), allowed, StopSignals(of_rank=True))
 
 
 def main(path: str) -> NoReturn:
-    """One rank started by ``_launch``."""
+    """Run one rank that ``_launch`` has started, and end the process."""
     leave(_rank(path))
 
 
 def _rank(path: str) -> int:
-    """Train; returns the exit code, which the launcher takes as a reason to start all ranks again: 0 where they were
-    told to stop, since that is no failure; the file tells.
+    """Train, and return the exit code.
+
+    The launcher restarts all ranks unless the code is 0. A rank that was told to stop therefore
+    returns 0, and only its file says so.
     """
     shared = json.loads(Path(path).read_text(encoding="utf-8"))
-    run_dir, config, allowed = Path(shared["run_dir"]), shared["config"], tuple(shared["allowed"])
+    run_dir = Path(shared["run_dir"])
+    config = shared["config"]
+    allowed = tuple(shared["allowed"])
     if allowed:
         sys.path.append(os.getcwd())
-    said = run_dir / f"exit.rank{os.environ['RANK']}.{shared['launcher']}.json"
-    if said.exists() and (code := json.loads(said.read_text(encoding="utf-8"))["code"]) in LASTING:
-        return code
-    said.unlink(missing_ok=True)
-    _tell_restart(config)
+    result = run_dir / f"exit.rank{os.environ['RANK']}.{shared['launcher']}.json"
+    if result.exists():
+        code = json.loads(result.read_text(encoding="utf-8"))["code"]
+        if code in LASTING:
+            return code
+    result.unlink(missing_ok=True)
+    _say_restart(config)
     signals = StopSignals(of_rank=True)
     action = partial(_run, _restartable(config, run_dir), run_dir, allowed, signals)
     outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
-    write_json(said, outcome._asdict())
+    write_json(result, outcome._asdict())
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         return outcome.code
-    if (
-        not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1
-    ):  # told on another host, whose launcher waits for nobody
+    # stopped on another host: this host's launcher, which waits for nobody, has to know
+    if not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1:
         os.kill(os.getppid(), signal.SIGUSR1)
     return 0
 
 
 def _restartable(config: Config, run_dir: Path) -> Config:
-    """Going on from what an earlier start of the same ranks has saved: the directory was this run's alone."""
+    """Make a restarted rank continue from what its earlier start has saved in the run's own directory."""
     resume = config["resume"]
-    return (
-        config
-        if resume["run"]
-        else {**config, "resume": {**resume, "run": str(run_dir), "auto": True}}
-    )
+    if resume["run"]:
+        return config
+    return {**config, "resume": {**resume, "run": str(run_dir), "auto": True}}
 
 
-def _tell_restart(config: Config) -> None:
+def _say_restart(config: Config) -> None:
     number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ["RANK"] == "0" and number != "0":
-        _say(
-            f"note: a rank was lost; all start again ({number} of {config['parallel']['max_restarts']}), from the newest state"
-        )
+        count = f"{number} of {config['parallel']['max_restarts']}"
+        _say(f"note: a rank was lost; all start again ({count}), from the newest state")

@@ -1,4 +1,7 @@
-"""One rank: ``python -m framework.commands.train.start_rank FILE``. Signals have their meaning before anything large is imported."""
+"""Start one rank: ``python -m framework.commands.train.start_rank FILE``.
+
+Signals get their meaning before anything large is imported.
+"""
 
 import os
 import signal

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 from framework.commands.probe import Probe, Windows
+from framework.config.training_parts import training_parts
 from framework.order import Order
-from framework.train.trainer import Progress
+from framework.train.metrics import Progress
+from framework.train.trainer import Trainer
 
 Config = dict[str, Any]
 
@@ -76,7 +78,7 @@ def visit(
     probe = Probe(config, allowed)
     try:
         counted = _Counted(probe.assembly.train_source.order, probe, seconds, burn_in_s)
-        trainer = probe.assembly.trainer(None, None, counted)
+        trainer = Trainer(training_parts(probe.assembly, stop=counted))
         counted.follow(trainer.progress, epoch)
         start = time.perf_counter()
         trainer.fit()

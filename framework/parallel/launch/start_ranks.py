@@ -1,4 +1,4 @@
-"""Start ranks with the library form of torchrun, and wait for them. Its engine restarts what is lost; nothing here does so itself."""
+"""Start ranks with torchrun's library, which also restarts lost ranks, and wait for them."""
 
 import logging
 import os
@@ -23,22 +23,75 @@ from framework.system.stopping import (
     expects_signals,
 )
 
-SAVE_S = 600  # how long ranks that were told to stop may take to end their step and save
+SAVE_S = 600  # how long stopped ranks may take to end their step and save
 LOOK_S = 0.1
-JOIN_S = 600  # how long hosts wait for one that was lost
+JOIN_S = 600  # how long hosts wait for a lost one
 
 
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that this torch's launcher has."""
-    from torch.distributed.launcher.api import LaunchConfig  # noqa: PLC0415
+def launch(
+    num_processes: int,
+    module: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    max_restarts: int = 0,
+    meeting: Meeting | None = None,
+) -> int:
+    """Run ``python -m module arguments`` as ranks on this machine, and wait for them.
 
-    return {
-        name: value for name, value in options.items() if name in LaunchConfig.__dataclass_fields__
+    Every call uses a free port and restores the environment, so the jobs of a sweep can follow each
+    other.
+
+    Args:
+        num_processes: Number of ranks on this machine.
+        module: The module that each rank runs.
+        arguments: Its arguments.
+        environment: Variables that the ranks get in addition.
+        max_restarts: How often all ranks are restarted when one fails.
+        meeting: The other hosts, if there are any.
+
+    Returns:
+        0, or the number of the signal that ended the ranks after they had time to save.
+
+    Raises:
+        DistributedError: P102: a rank failed once too often. P101: other hosts do not come.
+
+    """
+    # These modules are slow to import.
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    options: dict[str, Any] = {
+        "shutdown_timeout": SAVE_S,
+        "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
     }
+    known = LaunchConfig.__dataclass_fields__  # of this version of torch
+    config = LaunchConfig(
+        nproc_per_node=num_processes,
+        rdzv_backend="c10d",
+        max_restarts=max_restarts,
+        monitor_interval=0.1,
+        **_rendezvous(meeting),
+        **{name: value for name, value in options.items() if name in known},
+    )
+    engine = _Engine(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
+    try:
+        with _surroundings(environment):
+            return engine.run(_Ranks(module, num_processes), leave_alone=meeting is not None)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        what = f"ended with exit code {failure.exitcode}"
+        fix = "its own message stands above"
+        raise DistributedError(102, f"rank {rank}", what, fix) from error
+    except RendezvousError as error:
+        what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
+        where = "parallel" if meeting is None else f"parallel.endpoint = {meeting.endpoint}"
+        raise DistributedError(101, where, what, "look at the other hosts") from error
 
 
 def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
-    """Where this host's ranks meet those of others; a free port where there are none."""
+    """Return the options that say where the ranks of all hosts meet: a free port for one host."""
     if meeting is None:
         return {
             "min_nodes": 1,
@@ -58,12 +111,12 @@ def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
 
 @contextmanager
 def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
-    """The ranks' environment, and quiet: our ranks say themselves what went wrong."""
-    for name in list(logging.root.manager.loggerDict):  # each has a level of its own
+    """Set the ranks' environment inside the block, and silence torchrun: ranks report themselves."""
+    for name in list(logging.root.manager.loggerDict):  # each has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     before = dict(os.environ)
-    # restarts of gloo ranks meet stale addresses in a shared store: pytorch#135712
+    # Restarted gloo ranks find stale addresses in a shared store: pytorch#135712.
     os.environ.update(environment, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     try:
         yield
@@ -73,7 +126,7 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
 
 
 class _Ranks:
-    """The rank processes of this host, and what they have been told.
+    """The rank processes of this host, and which of them have got a signal.
 
     Args:
         module: The module that each of them runs.
@@ -82,13 +135,17 @@ class _Ranks:
     """
 
     def __init__(self, module: str, num_processes: int) -> None:
-        self._module, self._num_processes = module.encode(), num_processes
+        self._module = module.encode()
+        self._num_processes = num_processes
         self._told: set[int] = set()
         self._seen = False
         self._at_work = False
 
     def look(self) -> list[int]:
-        """Return those that hear signals, as ranks do after their first step, and note when all do."""
+        """Return the ranks that handle signals, as they do after their first step.
+
+        Remember when all do.
+        """
         living = self._living()
         ready = [pid for pid in living if expects_signals(pid)]
         self._seen = self._seen or bool(living)
@@ -96,11 +153,11 @@ class _Ranks:
         return ready
 
     def starting(self) -> bool:
-        """Return whether some have not done their first step."""
+        """Return whether some ranks have not done their first step."""
         return not self._at_work and not self.all_gone()
 
     def tell(self, number: int) -> None:
-        """Send a signal to those that hear it and have not had it. A rank that starts again later is told then."""
+        """Send a signal once to every rank that handles it. A restarted rank gets it later."""
         for pid in set(self.look()) - self._told:
             self._told.add(pid)
             with suppress(ProcessLookupError):
@@ -115,29 +172,34 @@ class _Ranks:
 
 
 class _Engine:
-    """torch's launcher in a thread, while the main thread listens to signals."""
+    """torch's launcher in a thread, while the main thread handles signals.
+
+    In the main thread a signal handler would raise at any point of the launcher.
+    """
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self._error: BaseException | None = None
-        self._signal, self._at = 0, 0.0
+        self._signal = 0
+        self._signal_at = 0.0
 
     def run(self, ranks: _Ranks, leave_alone: bool) -> int:
-        """Return the number of the signal that stopped the ranks, or 0. Raise what the engine raises.
+        """Return the number of the signal that stopped the ranks, or 0. Raise the engine's error.
 
         Args:
-            ranks: Who is told to stop. Before all are at work there is nothing to save, and a signal ends this process.
-            leave_alone: Return when the stopped ranks have ended; other hosts' engines are not waited for.
+            ranks: The ranks that get the signals. Before all are at work there is nothing to save,
+                and a signal ends this process.
+            leave_alone: Return when the stopped ranks have ended, without waiting for other hosts.
 
         """
         thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
-        listens = threading.current_thread() is threading.main_thread()
+        is_main = threading.current_thread() is threading.main_thread()
         with handled(NUMBERS, self._note):
             with deaf_children():
                 thread.start()
             while thread.is_alive():
                 thread.join(LOOK_S)
-                if listens:
+                if is_main:
                     self._obey(ranks)
                 if self._signal and leave_alone and ranks.all_gone():
                     return self._signal
@@ -153,8 +215,9 @@ class _Engine:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._signal:
-            self._signal, self._at = number, time.monotonic()
-        elif time.monotonic() - self._at > SAME_S:
+            self._signal = number
+            self._signal_at = time.monotonic()
+        elif time.monotonic() - self._signal_at > SAME_S:
             end(number)
 
     def _obey(self, ranks: _Ranks) -> None:
@@ -162,53 +225,5 @@ class _Engine:
             ranks.look()
             return
         ranks.tell(self._signal)
-        if ranks.starting() or time.monotonic() - self._at > SAVE_S:
+        if ranks.starting() or time.monotonic() - self._signal_at > SAVE_S:
             end(self._signal)
-
-
-def launch(
-    num_processes: int,
-    module: str,
-    arguments: list[str],
-    environment: dict[str, str],
-    max_restarts: int = 0,
-    meeting: Meeting | None = None,
-) -> int:
-    """Run ``python -m module arguments`` as ``num_processes`` ranks on this machine, and wait. Raises DistributedError P102 when one fails,
-    and all were started anew ``max_restarts`` times; P101 where the other hosts of ``meeting`` are waited for in vain.
-
-    Returns 0, or the number of the signal that ended it; the ranks got that signal too and had time to save.
-
-    The engine runs in a thread of its own: there it takes no signals, whose handler would raise anywhere in it.
-
-    A free port and a clean environment each time, so that jobs of a sweep may follow each other.
-    """
-    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  # slow to import
-    from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
-
-    config = LaunchConfig(
-        nproc_per_node=num_processes,
-        rdzv_backend="c10d",
-        max_restarts=max_restarts,
-        monitor_interval=0.1,
-        **_rendezvous(meeting),
-        **_known({"shutdown_timeout": SAVE_S, "logs_specs": DefaultLogsSpecs(log_dir=os.devnull)}),
-    )
-    engine = _Engine(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
-    try:
-        with _surroundings(environment):
-            return engine.run(_Ranks(module, num_processes), leave_alone=meeting is not None)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        raise DistributedError(
-            102,
-            f"rank {rank}",
-            f"ended with exit code {failure.exitcode}",
-            "its own message stands above",
-        ) from error
-    except RendezvousError as error:
-        what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
-        where = "parallel" if meeting is None else f"parallel.endpoint = {meeting.endpoint}"
-        raise DistributedError(101, where, what, "look at the other hosts") from error

@@ -14,7 +14,7 @@ from framework.commands.tune.candidate import (
     with_depths,
     worker_counts,
 )
-from framework.config.assemble import Assembly
+from framework.config.assemble import assemble
 from framework.config.schema import check
 from tests.conftest import make_records, write_store
 
@@ -34,7 +34,7 @@ def config_of(*words: str):
 
 
 def facts(*words: str, cores: int = 2) -> CandidateFacts:
-    assembly = Assembly(config_of("data.val=null", "prepare=null", *words), ())
+    assembly = assemble(config_of("data.val=null", "prepare=null", *words), ())
     found = facts_of(assembly, cores)
     assembly.close()
     return found

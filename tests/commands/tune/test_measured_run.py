@@ -6,7 +6,7 @@ from framework.commands.probe import Probe
 from framework.commands.tune import measured_run as module
 from framework.commands.tune.measured_run import visit
 from framework.order import Order
-from framework.train.trainer import Progress
+from framework.train.metrics import Progress
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")

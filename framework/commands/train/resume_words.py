@@ -1,0 +1,121 @@
+"""What ``resume=`` stands for: the words of an earlier run, then those of this command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from framework.cli.arguments import check_words, option, quoted
+from framework.cli.precedence import with_recipe_said
+from framework.config.schema import FACTS, GROUPS
+from framework.errors import CheckpointError, ConfigError
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def resumed(arguments: list[str]) -> list[str]:
+    """Return the words of a command line, with ``resume=`` replaced by what it stands for.
+
+    ``resume=RUN_DIR`` continues that run in its directory: first its own words, then those of this
+    command line. ``resume=auto`` does the same if ``hydra.run.dir`` holds a run, and otherwise
+    nothing, so that a job that may be killed always starts with the same command.
+
+    Raises:
+        CheckpointError: K101 if the directory holds no run.
+        ConfigError: C125 for a run.json that says more than a run's own words, C127 for
+            ``resume=auto`` without a directory.
+
+    """
+    resume = option(arguments, "resume") or option(arguments, "resume.run")
+    if resume is None or resume in ("null", ""):
+        return [word for word in arguments if word != "resume=null"]
+    if resume == "auto":
+        return _resumed_if_there(arguments)
+    run_dir = Path(resume.strip("'\"")).absolute()
+    before, config_dir = _saved_words(resume, run_dir)
+    rest = _without_resume(arguments)
+    try:
+        parser = OverridesParser.create()
+        typed = {_key(parser, word) for word in rest if _is_override(word)}
+        before = with_recipe_said(before, rest)
+        kept = [word for word in before if not _is_replaced(_key(parser, word), typed)]
+    except HydraException:
+        return arguments  # Hydra itself says what is wrong with them
+    flags: list[str] = []
+    if config_dir and option(arguments, "--config-dir", "-cd") is None:
+        flags = ["--config-dir", config_dir]
+    place = quoted(str(run_dir))
+    return [*flags, f"hydra.run.dir={place}", f"resume.run={place}", *kept, *rest]
+
+
+def to_repeat(overrides: list[str]) -> list[str]:
+    """Return the words that a resumed run repeats. What may be called has to be allowed anew."""
+    others = ("resume", "allow_targets=")
+    return [word for word in overrides if not word.lstrip("+").startswith(others)]
+
+
+def _resumed_if_there(arguments: list[str]) -> list[str]:
+    run_dir = option(arguments, "hydra.run.dir")
+    if run_dir is None:
+        fix = "add hydra.run.dir=RUN_DIR, the same each time"
+        raise ConfigError(127, "resume = auto", "needs the directory of the run", fix)
+    rest = _without_resume(arguments)
+    facts = Path(run_dir.strip("'\"")) / FACTS
+    if not facts.exists():
+        return rest
+    if not facts.stat().st_size:  # the run was killed before it had begun
+        return [*rest, "resume.auto=true", f"resume.run={quoted(str(facts.parent.absolute()))}"]
+    rest = [word for word in rest if not word.startswith("hydra.run.dir=")]
+    return resumed([f"resume={run_dir}", *rest, "resume.auto=true"])
+
+
+def _without_resume(arguments: list[str]) -> list[str]:
+    return [word for word in arguments if not word.startswith(("resume=", "resume.run="))]
+
+
+def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
+    """Return the words of the run in ``run_dir``, and the folder of its ``--config-dir``."""
+    where, fix = f"resume = {resume}", "give the path a run printed"
+    try:
+        facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
+        words, config_dir = _checked(facts["overrides"]), facts.get("config_dir")
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            101, where, f"not the directory of a run (no {FACTS})", fix
+        ) from error
+    except UNREADABLE as error:
+        what = f"not the directory of a run (not its {FACTS})"
+        raise CheckpointError(101, where, what, fix) from error
+    if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
+        what = f"its {FACTS} names no folder as config_dir"
+        raise CheckpointError(101, where, what, "mend or remove it")
+    return words, config_dir
+
+
+def _checked(words: Any) -> list[str]:
+    """Check the words of a run.json, which may come from somebody else. ConfigError C125."""
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise TypeError("not words")
+    check_words(words)
+    for word in words:
+        starts_runs = word.lstrip("+~").startswith(("hydra.", "hydra/", "-"))
+        if starts_runs or not ("=" in word or word.startswith("~")):
+            what = "in a run.json, which repeats what was chosen for a run, not how it is started"
+            raise ConfigError(125, word[:100], what, "remove it from there")
+    return words
+
+
+def _key(parser: OverridesParser, word: str) -> str:
+    return parser.parse_override(word).get_key_element().lstrip("+~")
+
+
+def _is_override(word: str) -> bool:
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
+
+
+def _is_replaced(key: str, typed: set[str]) -> bool:
+    """Return whether a word of the earlier run is void: typed anew, or about a choice that changed."""
+    group = key.split(".", maxsplit=1)[0]
+    return key in typed or (group in typed and group in GROUPS)

@@ -1,0 +1,38 @@
+"""Notes on what the choices of a run mean together, when that is not plain to see."""
+
+import json
+
+from framework.config.assemble import Assembly, fuses
+from framework.config.targets import Config
+from framework.contracts.records import notes_of
+
+
+def choice_notes(assembly: Assembly) -> list[str]:
+    """Return the notes on the choices, data, ranks and loader of a run."""
+    config, scaling, notes = assembly.config, assembly.scaling, []
+    if assembly.from_data:
+        notes.append(f"from the data: {_typed(assembly.from_data)}")
+    for source in assembly.sources.values():
+        notes += notes_of(source)
+    if config["rank_batch_size"] is not None:
+        notes.append(
+            f"rank_batch_size={config['rank_batch_size']} makes batch_size {scaling.batch_size}, "
+            "over all ranks and accumulation"
+        )
+    if scaling.rule != "none":
+        effective = ", ".join(f"{key} {value:g}" for key, value in assembly.effective.items())
+        notes.append(f"optim.scaling={scaling.rule}: {effective}")
+    if config["cuda_graph"] and not assembly.captures:
+        notes.append(f"cuda_graph=true: {assembly.graph_refusal}; steps run kernel by kernel")
+    on_gpu = assembly.device.type != "cpu"
+    if config["compile"] and on_gpu and not fuses(config, assembly.augment, assembly.device):
+        notes.append(
+            "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
+        )
+    return [*notes, *assembly.parallel.notes, *assembly.train.notes]
+
+
+def _typed(values: Config) -> str:
+    """Return values by dotted name as they would be typed."""
+    typed = (f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items())
+    return ", ".join(typed)

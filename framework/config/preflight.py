@@ -1,0 +1,109 @@
+"""Checks before the first step: a batch is tried on the augmentation and the model, and all ranks agree."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from framework.config.agreement import check_agreement, code_digest
+from framework.config.build import last_line
+from framework.config.resume import Learned
+from framework.config.targets import Config
+from framework.contracts.batch import Batch, described, move, tensors
+from framework.contracts.data import Augment
+from framework.contracts.parallel import Parallel
+from framework.contracts.training import Objective
+from framework.errors import ConfigError, words_of
+from framework.order import Order, device_key, keyed_draws
+from framework.system.user_code import raise_if_user_error
+from framework.train.metrics import check_outcome
+
+# what torch and Python raise when shapes, types or names do not fit
+MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+
+
+def check_num_steps(order: Order, num_steps: int) -> None:
+    """Check that an epoch has at least one step. ConfigError C134."""
+    if not num_steps:
+        records = f"{order.num_used} records, fewer than a batch of {order.batch_size}"
+        fix = "lower batch_size, or choose short or wrap"
+        raise ConfigError(134, "last = drop", f"leaves nothing of {records}", fix)
+
+
+def check_ranks(parallel: Parallel, learns: Learned) -> None:
+    """Check that all ranks learn the same, with the same code. DistributedError P105."""
+    facts = {**learns, "torch": str(torch.__version__), "code": code_digest()}
+    check_agreement(parallel, facts)
+
+
+def try_augment(config: Config, augment: Augment, sample: Batch, packages: Sequence[str]) -> None:
+    """Augment a few records on the host as in training.
+
+    Raises:
+        ConfigError: C118 if the augmentation does not fit the data.
+        UserCodeError: U100 for an exception in the user's own code.
+
+    """
+    if augment.num_draws:
+        batch = move(sample, torch.device("cpu"))
+        draws = keyed_draws(batch["index"], device_key(config["seed"], 0), augment.num_draws)
+        with augment_fits(config, sample, packages):
+            augment(batch, draws)
+
+
+@contextmanager
+def augment_fits(config: Config, sample: Batch, packages: Sequence[str]) -> Generator[None]:
+    """Turn an exception of the augmentation into ConfigError C118 or UserCodeError U100."""
+    try:
+        yield
+    except Exception as error:
+        fix = "mend it, or set the augment's keys to what the data is"
+        raise_if_user_error(error, packages, described(sample), fix)
+        if not isinstance(error, MISFITS):
+            raise
+        raise _misfit("augment", config["augment"], sample, error) from error
+
+
+@torch.no_grad()
+def check_fit(
+    model: nn.Module,
+    objective: Objective,
+    batch: Batch,
+    config: Config,
+    packages: Sequence[str] = (),
+) -> None:
+    """Run the model on a few records, as in validation.
+
+    Raises:
+        ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
+        UserCodeError: U100 for an exception in the user's own code.
+
+    """
+    model.eval()
+    try:
+        outcome = objective(model, batch)
+    except Exception as error:
+        fix = "mend it, or set the model's keys to what the data is"
+        raise_if_user_error(error, packages, described(batch), fix)
+        if not isinstance(error, MISFITS):
+            raise
+        raise _misfit("model", config["model"], batch, error) from error
+    check_outcome(outcome)
+    model.train()
+
+
+def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:
+    why = f"{type(error).__name__}: {last_line(error)}"
+    if isinstance(error, KeyError):
+        why = f"there is no {words_of(error)}"
+    fix = "set its keys to what the data is"
+    if name == "model":
+        fix = (
+            "set the model's keys (in_channels, num_classes, ...) "
+            "or the objective's input and target to what the data is"
+        )
+        if "Byte" in why and any(value.dtype == torch.uint8 for value in tensors(batch).values()):
+            fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
+    what = f"does not fit the data's {described(batch)} ({why})"
+    return ConfigError(118, f"{name} = {block['_target_']}", what, fix)

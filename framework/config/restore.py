@@ -1,0 +1,64 @@
+"""Continue a saved run: check that it learns the same, and load its state."""
+
+from typing import Any
+
+from framework.config.assemble import Assembly
+from framework.config.build import last_line
+from framework.config.resume import check_form, check_same
+from framework.errors import CheckpointError
+from framework.train.trainer import Trainer
+
+# what torch and Python raise when a state belongs to another model or optimizer
+MISFITS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
+    """Load ``state`` into ``trainer``.
+
+    Returns:
+        Whether the validation data differs from the saved run's. Its figures are dropped then,
+        because figures of different data cannot be compared.
+
+    Raises:
+        CheckpointError: K103 if the state does not fit, K104 if an epoch under way was cut
+            otherwise, K105 if the saved run learns something else.
+
+    """
+    resume = assembly.config["resume"]
+    anew = "validation" in state and state["validation"] != assembly.validates
+    if anew:
+        state = {**state, "best": {}, "val": {}}
+
+    def loads() -> bool:
+        return _loads(trainer, assembly, state)
+
+    try:
+        check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
+        _load(trainer, state, resume["run"])
+    except MISFITS as error:
+        what = f"its state does not fit this configuration ({last_line(error)})"
+        fix = "resume with the model and optimizer it was saved with"
+        raise CheckpointError(103, f"resume = {resume['run']}", what, fix) from error
+    return anew
+
+
+def _loads(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
+    """Return whether the state can be loaded. The trainer is of no use afterwards."""
+    key = "optim._target_"
+    if state["learned"].get(key) != assembly.learns.get(key):
+        return False  # torch would load another optimizer's state, and fail in the first step
+    try:
+        _load(trainer, state, assembly.config["resume"]["run"])
+    except (CheckpointError, *MISFITS):
+        return False
+    return True
+
+
+def _load(trainer: Trainer, state: dict[str, Any], run: str) -> None:
+    identity = trainer.parts.train.identity
+    if state["progress"]["epoch_step"] and state["order"] != identity:
+        what = f"was saved inside an epoch of {state['order']}, this one has {identity}"
+        fix = "change them when the epoch has ended"
+        raise CheckpointError(104, f"resume = {run}", what, fix)
+    check_form(state)
+    trainer.load_state_dict(state)

@@ -1,0 +1,185 @@
+"""Build what trains: the model, tried on a few records, and everything that the Trainer runs with."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from framework.config.assemble import Assembly
+from framework.config.auto import wrong_channels
+from framework.config.build import build, last_line
+from framework.config.graph_choice import fused
+from framework.config.preflight import augment_fits, check_fit, try_augment
+from framework.config.targets import Config
+from framework.contracts.batch import Batch, move, taken
+from framework.contracts.parallel import Precision
+from framework.contracts.training import Objective, RunContext, Sink
+from framework.errors import ConfigError, ResourceError
+from framework.image.label_map import colored
+from framework.parallel.warm_up_ddp import warm_up_ddp
+from framework.system.rng import kept_generators
+from framework.train.checkpoint import CheckpointFolder
+from framework.train.cuda_graph import CudaRecorder
+from framework.train.ema import Average
+from framework.train.lr_scaling import without_scaling
+from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
+from framework.train.trainer import Trainer
+
+
+def training_parts(
+    assembly: Assembly, run_dir: Path | None = None, stop: Callable[[], bool] = lambda: False
+) -> Parts:
+    """Build the parts of a Trainer over ``assembly``. The model is tried on a few records.
+
+    Args:
+        assembly: Data, loaders and ranks.
+        run_dir: Where states are saved; None to write nothing, as when measuring.
+        stop: Asked after every step whether to stop.
+
+    Raises:
+        ConfigError: C118 if the model or the augmentation does not fit the data.
+
+    """
+    config, parallel = assembly.config, assembly.parallel
+    objective: Objective = assembly.build("objective")
+    model = _model(assembly, objective)
+    precision: Precision = assembly.build("precision", device=assembly.device)
+    # virtual ranks compute without DDP, which is what needs the warm-up
+    if parallel.world_size > 1 and assembly.train_source.order.virtual_ranks is None:
+        batch = _augmented(assembly, _share_of_rank(assembly))
+        warm_up_ddp(model, objective, precision, batch, assembly.device)
+    decay = config["ema_decay"]
+    return Parts(
+        plan=_plan(config),
+        model=model,
+        objective=objective,
+        optimizer=_optimizer(assembly, model),
+        schedule=build("schedule", _schedule(assembly), assembly.allowed),
+        train=assembly.train,
+        val=assembly.val,
+        parallel=parallel,
+        precision=precision,
+        clock=assembly.clock,
+        val_clock=assembly.val_clock,
+        checkpoints=None if run_dir is None else _checkpoints(assembly, run_dir),
+        average=None if decay is None else Average(parallel.unwrap(model), decay),
+        stop=stop,
+        recorder=CudaRecorder(assembly.device) if assembly.captures else None,
+        say=assembly.say,
+    )
+
+
+def open_sinks(assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
+    """Open the sinks of a run, on rank 0 only. If one cannot be opened, the others are closed."""
+    if assembly.parallel.rank != 0:
+        return []
+    pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
+    epochs, step = assembly.config["epochs"], trainer.progress.step
+    run = RunContext(run_dir, trainer.total_steps, epochs, step, pictures)
+    sinks: list[Sink] = []
+    with ExitStack() as stack:
+        for name, block in (assembly.config.get("sink") or {}).items():
+            sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+            stack.callback(sink.close)
+            sinks.append(sink)
+        stack.pop_all()
+    return sinks
+
+
+def _model(assembly: Assembly, objective: Objective) -> nn.Module:
+    """Build the model, try it on a few records, and wrap it for its ranks."""
+    config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
+    model: nn.Module = assembly.build("model").to(parallel.home)
+    if config["channels_last"]:
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
+    with kept_generators(assembly.device):
+        try_augment(config, assembly.augment, sample, assembly.allowed)
+    batch = move(_augmented(assembly, sample), parallel.home)
+    try:
+        check_fit(model, objective, batch, config, assembly.allowed)
+    except ConfigError as error:
+        why = last_line(error.__cause__ or error)
+        better = wrong_channels(config, assembly.train_source, why)
+        raise better or error from error.__cause__
+    model = parallel.wrap(model)
+    if config["compile"]:
+        _compile(model, assembly.device)
+    return model
+
+
+def _augmented(assembly: Assembly, sample: Batch) -> Batch:
+    """Augment records as in validation. ConfigError C118."""
+    with augment_fits(assembly.config, sample, assembly.allowed):
+        return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
+
+
+def _share_of_rank(assembly: Assembly) -> Batch:
+    """Repeat the sample until it is as long as this rank's share of a micro-batch."""
+    num_shares = assembly.parallel.world_size * assembly.config["accumulate"]
+    length = max(1, assembly.train_source.order.batch_size // num_shares)
+    return taken(assembly.sample, torch.arange(length) % len(assembly.sample["index"]))
+
+
+def _compile(model: nn.Module, device: torch.device) -> None:
+    """Compile the model at its first call, once for each of the two or three sizes of batches.
+
+    Raises:
+        ResourceError: R105 without a compiler. torch would say so in a hundred lines, in the first step.
+
+    """
+    variable, names = ("CXX", ("g++", "clang++"))
+    if device.type != "cpu":
+        variable, names = ("CC", ("gcc", "clang"))
+    candidates = filter(None, (os.environ.get(variable), *names))
+    if not any(map(shutil.which, candidates)):
+        what = f"no compiler here ({' or '.join(names)})"
+        fix = f"install {names[0]}, or set compile=false"
+        raise ResourceError(105, "compile = true", what, fix)
+    model.compile(dynamic=False)
+
+
+def _plan(config: Config) -> TrainPlan:
+    return TrainPlan(
+        epochs=config["epochs"],
+        max_steps=config["max_steps"],
+        report_every=config["report_every"],
+        validate_every=config["validate_every"],
+        save_every=config["checkpoint"]["every_steps"],
+        clip_norm=config["clip_norm"],
+        skip_bad=config["on_nan"] == "skip",
+        max_missed=config["max_skips"],
+    )
+
+
+def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
+    block = without_scaling(assembly.config["optim"])
+    if assembly.captures:
+        block = fused(block)
+    parameters = model.parameters()
+    optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=parameters)
+    for group in optimizer.param_groups:
+        group["lr"] *= assembly.scaling.factor
+    return optimizer
+
+
+def _schedule(assembly: Assembly) -> Config:
+    block = assembly.config["schedule"]
+    if "warmup_steps" not in block:
+        return block
+    return {**block, "warmup_steps": assembly.effective["warmup_steps"]}
+
+
+def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
+    facts = {
+        "learned": assembly.learns,
+        "validation": assembly.validates,
+        "world_size": assembly.parallel.world_size,
+        "versions": {"torch": str(torch.__version__)},
+    }
+    chosen = assembly.config["checkpoint"]
+    return CheckpointFolder(run_dir, facts, chosen["keep"], chosen["every_s"], assembly.say)

@@ -1,0 +1,31 @@
+"""Notes on what choices mean together."""
+
+from contextlib import closing
+
+from framework.config.assemble import assemble
+from framework.config.choice_notes import choice_notes
+from tests.commands.tune.test_candidate import config_of
+
+SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
+
+
+def notes(*words):
+    with closing(assemble(config_of(*SYNTHETIC, *words), ())) as assembly:
+        return " | ".join(choice_notes(assembly))
+
+
+def test_a_batch_size_per_rank_is_told_as_the_whole_one():
+    assert "rank_batch_size=8 makes batch_size 16" in notes("rank_batch_size=8", "accumulate=2")
+
+
+def test_a_scaled_learning_rate_is_told():
+    words = ("optim.lr=0.1", "optim.scaling=linear", "optim.reference_batch_size=64")
+    assert "optim.scaling=linear: batch_size 128, lr 0.2" in notes("batch_size=128", *words)
+
+
+def test_a_graph_that_cannot_be_captured_has_its_reason():
+    assert "cuda_graph=true: cpu has no graphs" in notes("cuda_graph=true")
+
+
+def test_facts_of_the_data_are_told_as_they_would_be_typed():
+    assert "from the data: " in notes("model.num_classes=auto")
