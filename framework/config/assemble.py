@@ -28,6 +28,7 @@ from framework.contracts.data import (
     Source,
     SourceContext,
     Transform,
+    is_exact,
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
