@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test check format fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
+.PHONY: help setup train test check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -14,7 +14,7 @@ setup: $(READY)  ## make .venv and install everything, pinned by constraints.txt
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/system/native/*.c)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,dali,dev,kornia,tfrecord,turbo]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[albumentations,dali,dev,docs,kornia,tfrecord,turbo]'
 	@touch $@
 
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
@@ -32,6 +32,9 @@ format: $(READY)  ## format the code, and list its errors in docs/errors.md
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/errors.py
+
+docs: $(READY)  ## build the documentation into site/; a broken link fails
+	$(BIN)/python -m mkdocs build -q --strict $(ARGS)
 
 bench-overhead: $(READY)  ## the Trainer's cost a step beside a hand-written loop
 	$(BIN)/python benchmarks/overhead.py

@@ -27,7 +27,6 @@ HEADINGS = {
     "P": "Parallel ranks",
     "U": "Your own code",
 }
-KINDS = error_kinds()
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -57,7 +56,7 @@ class Scope(NamedTuple):
 
 def page() -> str:
     """Return the page with new tables."""
-    codes = {kind.letter: kind.exit_code for kind in KINDS.values()}
+    codes = {kind.letter: kind.exit_code for kind in error_kinds().values()}
     lines = [PAGE.read_text().partition(MARK)[0] + MARK]
     for letter, rows in all_rows().items():
         lines += ["", f"## {letter}: {HEADINGS[letter]} (exit code {codes[letter]})", ""]
@@ -76,12 +75,14 @@ def cell(text: str) -> str:
 def all_rows() -> dict[str, list[Row]]:
     """Return the rows of each kind of error by its letter, in the order of the numbers."""
     result: dict[str, set[Row]] = {letter: set() for letter in HEADINGS}
-    for path in sorted(path for package in PACKAGES for path in package.rglob("*.py")):
-        module = ast.parse(path.read_text())
+    paths = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+    modules = [ast.parse(path.read_text()) for path in paths]
+    letters = all_letters(modules)
+    for module in modules:
         every_call = list(calls(module, Scope(module)))
         for call, scope in every_call:
-            letter = letter_of(call, scope)
-            if letter is None:
+            letter = letters.get(class_of(call, scope))
+            if letter not in HEADINGS or len(call.args) != len(Row._fields):
                 continue
             callers = [other for other, _ in every_call if is_call_of(other, scope.functions)]
             for caller in callers or [None]:
@@ -109,17 +110,29 @@ def is_call_of(call: ast.Call, functions: tuple[ast.FunctionDef, ...]) -> bool:
     return bool(functions) and functions[0].name == name
 
 
-def letter_of(call: ast.Call, scope: Scope) -> str | None:
-    """Return the letter of the error that a call makes, or None for any other call.
+def all_letters(modules: list[ast.Module]) -> dict[str, str]:
+    """Return the letter of every error by the name of its class, wherever it is defined."""
+    letters = {name: kind.letter for name, kind in error_kinds().items()}
+    for module in modules:
+        for node in module.body:
+            bases = node.bases if isinstance(node, ast.ClassDef) else []
+            known = [letters[ast.unparse(base)] for base in bases if ast.unparse(base) in letters]
+            if known:
+                letters.setdefault(node.name, known[0])
+    return letters
 
-    A parameter of a function that is annotated with the class of an error counts as this class.
+
+def class_of(call: ast.Call, scope: Scope) -> str:
+    """Return the name of the class that a call makes an object of.
+
+    A parameter of a function that is annotated with a class stands for this class.
     """
     name = ast.unparse(call.func)
     for function in scope.functions:
         for argument in function.args.args:
             if argument.arg == name and argument.annotation is not None:
                 name = ast.unparse(argument.annotation).removeprefix("type[").removesuffix("]")
-    return KINDS[name].letter if name in KINDS and len(call.args) == len(Row._fields) else None
+    return name
 
 
 def texts(node: ast.expr, scope: Scope, line: int) -> list[str]:

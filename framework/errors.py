@@ -1,22 +1,32 @@
-"""What can go wrong, said in one line: ``error[D101]: where = value: what is wrong; what to do``.
+"""Errors that a user can fix, in one line: ``where = value: what is wrong; what to do``.
 
-The letter is the kind, the number is stable; ``docs/errors.md`` lists every one. The exit code belongs to the kind.
+The letter names the kind of error, which decides the exit code. A number never changes.
+``docs/errors.md`` lists all errors.
 """
 
 from typing import ClassVar
 
 
 class PacelineError(Exception):
-    """Base of all errors a user can mend. ``str(error)`` is the one line, without a traceback."""
+    """The base of all errors that a user can fix. ``str(error)`` is the line.
+
+    Args:
+        number: Number of the error within its kind.
+        where: A key and its value, a file, or a record.
+        what: What is wrong with it.
+        fix: What the user can do.
+
+    """
 
     letter: ClassVar[str] = "X"
     exit_code: ClassVar[int] = 1
 
     def __init__(self, number: int, where: str, what: str, fix: str) -> None:
-        super().__init__(number, where, what, fix)  # all four, so that the error pickles
+        super().__init__(number, where, what, fix)  # all four, so that the error can be pickled
 
     @property
     def reason(self) -> str:
+        """The line with the whitespace of its parts."""
         number, where, what, fix = self.args
         return f"error[{self.letter}{number}]: {where}: {what}; {fix}"
 
@@ -25,74 +35,87 @@ class PacelineError(Exception):
 
 
 def printable(text: str) -> str:
-    """``text`` with all that a terminal would obey, or could not show, written out: names of files may hold anything."""
+    """Return ``text`` with every character escaped that a terminal would obey or could not show.
+
+    Names of files may contain anything.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ConfigError(PacelineError):
-    """The command line or a YAML file asks for something that cannot be. Exit code 2."""
+    """The command line or a YAML file asks for something impossible. Exit code 2."""
 
-    letter, exit_code = "C", 2
+    letter = "C"
+    exit_code = 2
 
 
 class DataError(PacelineError):
-    """A file is missing, damaged, or does not hold what was expected. Exit code 3."""
+    """A file is missing, damaged, or contains something unexpected. Exit code 3."""
 
-    letter, exit_code = "D", 3
+    letter = "D"
+    exit_code = 3
 
 
 class CheckpointError(PacelineError):
     """A checkpoint is missing, damaged, or belongs to another run. Exit code 4."""
 
-    letter, exit_code = "K", 4
+    letter = "K"
+    exit_code = 4
 
 
 class ResourceError(PacelineError):
     """Disk, memory, permission or an optional package is missing. Exit code 5."""
 
-    letter, exit_code = "R", 5
+    letter = "R"
+    exit_code = 5
 
 
 class NumericError(PacelineError):
-    """The loss is no longer a number. Exit code 6."""
+    """The loss is NaN or infinite. Exit code 6."""
 
-    letter, exit_code = "N", 6
+    letter = "N"
+    exit_code = 6
 
 
 class DistributedError(PacelineError):
-    """A rank was lost, or ranks could not meet. Exit code 7."""
+    """A rank was lost, or the ranks could not meet. Exit code 7."""
 
-    letter, exit_code = "P", 7
+    letter = "P"
+    exit_code = 7
 
 
 class UserCodeError(PacelineError):
-    """The user's own code raised an exception: ``framework.system.user_code``. Exit code 9."""
+    """The user's own code raised an exception; see ``framework.system.user_code``. Exit code 9."""
 
-    letter, exit_code = "U", 9
+    letter = "U"
+    exit_code = 9
 
 
 class UserRecordError(UserCodeError, DataError):
-    """The user's own code raised an exception for one record, which packing may skip as it skips bad data."""
+    """The user's own code raised an exception for one record, which packing may skip."""
 
 
 def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[PacelineError]]:
     """Return every kind of error by the name of its class."""
     kinds = {kind.__name__: kind}
-    for narrower in kind.__subclasses__():
-        kinds.update(error_kinds(narrower))
+    for subclass in kind.__subclasses__():
+        kinds |= error_kinds(subclass)
     return kinds
 
 
 def words_of(error: BaseException, most: int = 300) -> str:
-    """Return what an exception says, on one line of at most ``most`` characters, also if its own ``__str__`` fails."""
+    """Return the message of an exception on one line of at most ``most`` characters.
+
+    If its ``__str__`` fails, return "no words".
+    """
     try:
         return " ".join(str(error).split())[:most]
     except Exception:  # noqa: BLE001  # a user's exception may do anything
         return "no words"
 
 
-EXIT_SKIPPED = 8  # packed, but for bad items that pack.on_error=skip left out
-EXIT_PREEMPTED = 75  # SIGTERM: state saved, start again with resume=
+EXIT_SKIPPED = 8  # packed, but pack.on_error=skip left out bad items
+EXIT_PREEMPTED = 75  # SIGTERM after saving the state: start again with resume=
 EXIT_INTERRUPTED = 130  # SIGINT
-EXIT_PIPE = 141  # nobody reads our output any more
-EXIT_TERMINATED = 143  # SIGTERM where there is no state to save
+EXIT_PIPE = 141  # nobody reads the output any more
+EXIT_TERMINATED = 143  # SIGTERM with nothing to save

@@ -16,7 +16,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # extras that are installed together, and with which constraints: as the Makefile does
 TOGETHER = {
-    "setup": (["albumentations", "dali", "dev", "kornia", "tfrecord", "turbo", "nvml"], [OURS]),
+    "setup": (
+        ["albumentations", "dali", "dev", "docs", "kornia", "tfrecord", "turbo", "nvml"],
+        [OURS],
+    ),
     "bench": (["bench"], [OURS, PEERS]),
     "slurm": (["slurm"], []),
     "optuna": (["optuna"], []),

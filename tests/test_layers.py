@@ -10,7 +10,7 @@ import framework
 ROOT = Path(framework.__file__).parent
 # From the top to the bottom: a folder (or a loose module) imports only from rows below its own.
 LAYERS = (
-    ("__main__",),
+    ("__main__", "__init__"),
     ("main",),
     ("commands",),
     ("cli",),
@@ -33,7 +33,7 @@ LAYERS = (
     ("contracts",),
     ("order",),
     ("system", "model", "schedule"),
-    ("errors", "__init__"),
+    ("errors",),
 )
 LEVEL = {name: -row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))

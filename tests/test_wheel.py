@@ -39,7 +39,11 @@ def test_an_installed_wheel_trains_from_an_empty_directory(tmp_path):
     subprocess.run(build, check=True, capture_output=True, timeout=120)
     wheel = next((tmp_path / "dist").glob("*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"framework/conf/train.yaml", "framework/recipes/digits.yaml"} <= set(names)
+    assert {
+        "framework/conf/train.yaml",
+        "framework/recipes/digits.yaml",
+        "framework/py.typed",
+    } <= set(names)
     assert ("framework/system/native/_native.so" in names) == ("-py3-none-any" not in wheel.name)
 
     home = tmp_path / "venv"

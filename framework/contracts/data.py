@@ -161,9 +161,7 @@ class SourceContext:
 
     Attributes:
         order: Makes the order from the number of records.
-        transform: The geometry of each image.
         training: Whether random changes are applied.
-        seed: Seed of the run.
         num_workers: None: one per core of this rank if images are decoded, none otherwise.
         worker_kind: ``process`` or ``thread``.
         device: Where the batches are used.

@@ -55,13 +55,7 @@ class Field:
 class Shard:
     """One file of a store that is a directory.
 
-    Attributes:
-        name: File name.
-        num_records: Records in the file.
-        size_bytes: Size of the file.
-        sha256: Of the file's bytes, hexadecimal.
-        digest: From the file's own manifest.
-
+    ``sha256`` is that of the file's bytes, in hexadecimal. ``digest`` is from the file's manifest.
     """
 
     name: str
@@ -84,8 +78,7 @@ class Manifest:
     """The description of a store, kept inside it as JSON.
 
     Attributes:
-        num_records: Number of records.
-        fields: Fields of a record by name.
+        fields: Fields of a record, by name.
         classes: Class names by class number.
         class_counts: Records per class.
         source: Where the records come from.

@@ -87,13 +87,8 @@ class Report:
 class RunContext:
     """What a Sink is given at runtime.
 
-    Attributes:
-        run_dir: Directory of the run.
-        total_steps: Optimizer steps of the whole run.
-        epochs: Epochs of the whole run.
-        start_step: Greater than 0 in a resumed run, which replaces what was logged after this step.
-        sample: Records to look at. Label maps are colored, with one color per class.
-
+    A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample`` is
+    a batch to look at: its label maps are colored, with one color per class.
     """
 
     run_dir: Path

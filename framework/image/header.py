@@ -1,16 +1,16 @@
-"""What an image file says of itself in its header, read without decoding it. Pure Python over bytes; every offset is checked.
+"""Reads the header of an image file without decoding it: pure Python that checks every offset.
 
-JPEG, PNG, GIF, WebP, BMP and TIFF, told by their first bytes and never by a name. JPEG takes a few microseconds: it is asked for each
-record that is read. Source: the formats' specifications; EXIF 2.32, 4.6.4 for the orientation.
+The first bytes tell JPEG, PNG, GIF, WebP, BMP and TIFF apart, not the file's name. Every record that
+is read needs its header, so a JPEG takes only a few microseconds.
+
+Source: the specifications of the formats; EXIF 2.32, 4.6.4 for the orientation.
 """
 
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-MAX_PARTS = (
-    10_000  # segments of a JPEG, chunks of a PNG or WebP: a file of tiny ones would take seconds
-)
+MAX_PARTS = 10_000  # segments or chunks: a file of many tiny ones would take seconds
 ORIENTATION = 0x0112
 WEB_PAGE = (b"<!doctype", b"<html", b"<?xml", b"<svg")
 OTHERS = {
@@ -26,13 +26,20 @@ OTHERS = {
 
 
 class BadImage(ValueError):
-    """The bytes are not an image we can decode. The caller knows which record it was."""
+    """The bytes are not an image that can be decoded. The caller names the record."""
 
 
 class ImageHeader(NamedTuple):
-    """``height`` and ``width`` are as stored. ``channels``: 1 gray, 2 gray and alpha, 3 color (palettes too), 4 color and alpha, or CMYK.
+    """What a header says about its image.
 
-    ``bit_depth``: bits of a channel. ``orientation``: EXIF's, 1 to 8; 1: upright. ``frames``: 2 stands for any more than one.
+    Attributes:
+        format: jpeg, png, gif, webp, bmp or tiff.
+        height: pixels, as stored.
+        width: pixels, as stored.
+        channels: 1 gray, 2 gray and alpha, 3 color or palette, 4 color and alpha or CMYK.
+        bit_depth: bits per channel.
+        orientation: EXIF's, 1 to 8; 1 is upright.
+        frames: 1, or 2 for any larger number.
     """
 
     format: str
@@ -45,17 +52,19 @@ class ImageHeader(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) as it is to be seen: EXIF orientations 5 to 8 lie on their side."""
-        return (self.height, self.width) if self.orientation < 5 else (self.width, self.height)
+        """Height and width of the upright image."""
+        if self.orientation < 5:
+            return self.height, self.width
+        return self.width, self.height  # orientations 5 to 8 lie on their side
 
     @property
     def colors(self) -> int:
-        """1 for a gray image, 3 for any other."""
+        """1 for a gray image, 3 for all others."""
         return 1 if self.channels < 3 else 3
 
 
 def read_header(data: Any) -> ImageHeader:
-    """The header of the image file in ``data`` (bytes or a buffer of them). Raises BadImage, and nothing else."""
+    """Return the header of the image file in ``data``, bytes or a buffer. Raises BadImage only."""
     view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
     try:
         header = _jpeg(view) if view[:3] == b"\xff\xd8\xff" else _reader(bytes(view[:32]))(view)
@@ -81,43 +90,42 @@ def _reader(head: bytes) -> Callable[[Any], ImageHeader]:
 
 
 def _guess(head: bytes) -> str:
-    """What the bytes are, for a person to read."""
+    """Describe bytes that are no image."""
     if not head:
         return "empty"
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(WEB_PAGE):
         return "a web page, not an image"
     if not head.strip(b"\x00"):
         return "only zeros, not an image"
+    is_text = all(byte in b"\t\r\n" or byte >= 32 for byte in head)
+    what = "text, not an image" if is_text else "no kind of image known here"
     if head[4:8] == b"ftyp":
-        kind = head[8:12].decode("ascii", "replace").strip()
-        return f"a file of kind {kind!r}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
-    found = next((words for magic, words in OTHERS.items() if head.startswith(magic)), None)
-    if found is None and all(byte in b"\t\r\n" or byte >= 32 for byte in head):
-        found = "text, not an image"
-    return f"{found or 'no kind of image known here'}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
+        what = f"a file of kind {head[8:12].decode('ascii', 'replace').strip()!r}"
+    for magic, words in OTHERS.items():
+        if head.startswith(magic):
+            what = words
+    return f"{what}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
 
 
-# ------------------------------------------------------------------------------------------------------------------- JPEG
+# --------------------------------------------------------------------------------------------- JPEG
 
 
 def _jpeg(data: Any) -> ImageHeader:
-    """Segments up to the frame header; an EXIF note stands before it."""
-    at, orientation = 2, 1
+    at = 2
+    orientation = 1
+    # The segments up to the frame header; EXIF stands before it.
     for _ in range(MAX_PARTS):
         if data[at] != 0xFF:
-            raise BadImage("a damaged JPEG: no marker where one is due")
+            raise BadImage("a damaged JPEG: a marker is missing")
         marker = data[at + 1]
-        if marker == 0xFF:  # fill
+        if marker == 0xFF:  # padding
             at += 1
             continue
         length = data[at + 2] << 8 | data[at + 3]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width, channels = (
-                data[at + 5] << 8 | data[at + 6],
-                data[at + 7] << 8 | data[at + 8],
-                data[at + 9],
-            )
-            return ImageHeader("jpeg", height, width, channels, data[at + 4], orientation)
+            height = data[at + 5] << 8 | data[at + 6]
+            width = data[at + 7] << 8 | data[at + 8]
+            return ImageHeader("jpeg", height, width, data[at + 9], data[at + 4], orientation)
         if marker in (0xD9, 0xDA) or length < 2:
             raise BadImage("a damaged JPEG: no size before its pixels")
         if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\x00\x00":
@@ -127,33 +135,32 @@ def _jpeg(data: Any) -> ImageHeader:
 
 
 def _exif_orientation(note: Any) -> int:
-    """1 where there is none, or the note is damaged: the image is not."""
+    """Return the orientation; 1 if it is missing or damaged, since the image itself is good."""
     try:
         order = {b"II": "<", b"MM": ">"}.get(bytes(note[:2]))
         if order is None:
             return 1
         (at,) = struct.unpack_from(order + "I", note, 4)
         (count,) = struct.unpack_from(order + "H", note, at)
-        entries = struct.Struct(order + "HHIHH").iter_unpack(
-            note[at + 2 : at + 2 + (len(note) - at - 2) // 12 * 12][: 12 * count]
-        )
-        return next(
-            (
-                value
-                for tag, kind, _, value, _ in entries
-                if tag == ORIENTATION and kind == 3 and 1 <= value <= 8
-            ),
-            1,
-        )
+        entries = note[at + 2 : at + 2 + 12 * count]
+        whole = entries[: len(entries) // 12 * 12]
+        for tag, kind, _, value, _ in struct.iter_unpack(order + "HHIHH", whole):
+            if tag == ORIENTATION and kind == 3 and 1 <= value <= 8:
+                return value
     except struct.error:
-        return 1
+        pass
+    return 1
 
 
-# -------------------------------------------------------------------------------------------------------------------- PNG
+# ---------------------------------------------------------------------------------------------- PNG
 
 
 def png_chunks(data: Any) -> Iterator[tuple[bytes, int, int]]:
-    """(kind, where its content starts, its length) of each chunk, IEND the last. BadImage where the file ends before."""
+    """Yield the kind, the start and the length of the content of each chunk, up to IEND.
+
+    Raises:
+        BadImage: The file ends too early, or has too many chunks.
+    """
     at = 8
     for _ in range(MAX_PARTS):
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -171,7 +178,8 @@ def _png(data: Any) -> ImageHeader:
     channels = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(color)
     if bytes(data[12:16]) != b"IHDR" or channels is None:
         raise BadImage("a damaged PNG: no header")
-    orientation = frames = 1
+    orientation = 1
+    frames = 1
     for kind, at, length in png_chunks(data):
         if kind == b"eXIf":
             orientation = _exif_orientation(data[at : at + length])
@@ -180,13 +188,13 @@ def _png(data: Any) -> ImageHeader:
     return ImageHeader("png", height, width, channels, bit_depth, orientation, frames)
 
 
-# -------------------------------------------------------------------------------------------------------------------- GIF
+# ---------------------------------------------------------------------------------------------- GIF
 
 
 def _gif(data: Any) -> ImageHeader:
-    """Blocks until the second picture or the end."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at, frames = 13 + _palette_bytes(flags), 0
+    at = 13 + _palette_bytes(flags)
+    frames = 0
     while data[at] != 0x3B and frames < 2:
         if data[at] == 0x2C:
             frames += 1
@@ -194,7 +202,7 @@ def _gif(data: Any) -> ImageHeader:
         elif data[at] == 0x21:
             at = _after_blocks(data, at + 2)
         else:
-            raise BadImage("a damaged GIF: no block where one is due")
+            raise BadImage("a damaged GIF: a block is missing")
     if frames == 0:
         raise BadImage("a GIF without a picture")
     return ImageHeader("gif", height, width, 3, frames=frames)
@@ -210,34 +218,30 @@ def _after_blocks(data: Any, at: int) -> int:
     return at + 1
 
 
-# ------------------------------------------------------------------------------------------------------------------- WebP
+# --------------------------------------------------------------------------------------------- WebP
 
 
 def _webp(data: Any) -> ImageHeader:
-    kind, at = bytes(data[12:16]), 20
+    kind = bytes(data[12:16])
     (size,) = struct.unpack_from("<I", data, 4)
     if size + 8 > len(data):
         raise BadImage("truncated")
     if kind == b"VP8 ":
-        width, height = struct.unpack_from("<HH", data, at + 6)
+        width, height = struct.unpack_from("<HH", data, 26)
         return ImageHeader("webp", height & 0x3FFF, width & 0x3FFF, 3)
     if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", data, at + 1)
-        return ImageHeader(
-            "webp", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3
-        )
-    if kind == b"VP8X":
-        return _webp_extended(data, at)
-    raise BadImage("a damaged WebP: no picture")
-
-
-def _webp_extended(data: Any, at: int) -> ImageHeader:
-    flags = data[at]
-    width, height = (int.from_bytes(data[at + n : at + n + 3], "little") + 1 for n in (4, 7))
+        (bits,) = struct.unpack_from("<I", data, 21)
+        channels = 3 + (bits >> 28 & 1)  # alpha is one bit
+        return ImageHeader("webp", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, channels)
+    if kind != b"VP8X":
+        raise BadImage("a damaged WebP: no picture")
+    flags = data[20]
+    width = int.from_bytes(data[24:27], "little") + 1
+    height = int.from_bytes(data[27:30], "little") + 1
+    channels = 3 + (flags >> 4 & 1)
     orientation = _webp_orientation(data) if flags & 0x08 else 1
-    return ImageHeader(
-        "webp", height, width, 4 if flags & 0x10 else 3, 8, orientation, 2 if flags & 0x02 else 1
-    )
+    frames = 1 + (flags >> 1 & 1)
+    return ImageHeader("webp", height, width, channels, 8, orientation, frames)
 
 
 def _webp_orientation(data: Any) -> int:
@@ -253,14 +257,15 @@ def _webp_orientation(data: Any) -> int:
     return 1
 
 
-# -------------------------------------------------------------------------------------------------------------------- BMP
+# ---------------------------------------------------------------------------------------------- BMP
 
 
 def _bmp(data: Any) -> ImageHeader:
     start, header = struct.unpack_from("<II", data, 10)
-    if header == 12:  # OS/2's first
+    if header == 12:  # the first version, of OS/2
         width, height, _, bits = struct.unpack_from("<HHHH", data, 18)
-        compression = colors = 0
+        compression = 0
+        colors = 0
     else:
         width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
         (colors,) = struct.unpack_from("<I", data, 46)
@@ -277,7 +282,7 @@ def _bmp(data: Any) -> ImageHeader:
     return ImageHeader("bmp", height, width, 1 if gray else 3)
 
 
-# ------------------------------------------------------------------------------------------------------------------- TIFF
+# --------------------------------------------------------------------------------------------- TIFF
 
 LAYOUTS = {1: "B", 3: "H", 4: "I"}  # TIFF's types: byte, short, long
 WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, NUMBER_FORMAT = 256, 257, 258, 262, 277, 339
@@ -285,11 +290,18 @@ ALPHA, STRIPS, STRIP_BYTES, TILES, TILE_BYTES = 338, 273, 279, 324, 325
 
 
 class _Tags(NamedTuple):
-    """Of a TIFF's first page: where each tag's values are. ``more``: there is another page."""
+    """The tags of a TIFF's first page.
+
+    Attributes:
+        data: the file.
+        order: the byte order, for struct.
+        entries: by tag: type, count, and offset of the first value.
+        more: whether another page follows.
+    """
 
     data: Any
     order: str
-    entries: dict[int, tuple[int, int, int]]  # tag -> type, count, offset of the first value
+    entries: dict[int, tuple[int, int, int]]
     more: bool
 
     def values(self, tag: int, otherwise: int | None = None) -> tuple[int, ...]:
@@ -320,33 +332,27 @@ def _tags(data: Any) -> _Tags:
 def _tiff(data: Any) -> ImageHeader:
     tags = _tags(data)
     for starts, lengths in ((STRIPS, STRIP_BYTES), (TILES, TILE_BYTES)):
-        ends = [
-            start + length
-            for start, length in zip(tags.values(starts), tags.values(lengths), strict=False)
-        ]
-        if max(ends, default=0) > len(data):
+        pieces = zip(tags.values(starts), tags.values(lengths), strict=False)
+        if max((start + length for start, length in pieces), default=0) > len(data):
             raise BadImage("truncated")
     gray = tags.value(PHOTOMETRIC, 2) in (0, 1)
     samples = tags.value(SAMPLES, 1)
-    channels = min(samples, 2) if gray else min(max(samples, 3), 4)
+    channels = min(max(samples, 3), 4)
+    if gray:
+        channels = min(samples, 2)
     bit_depth = max(tags.values(BITS, 1), default=1)
     if tags.value(NUMBER_FORMAT, 1) != 1:  # signed, or floating point
         bit_depth = max(bit_depth, 32)
     orientation = tags.value(ORIENTATION, 1)
-    orientation = orientation if 1 <= orientation <= 8 else 1
-    return ImageHeader(
-        "tiff",
-        tags.value(HEIGHT, 0),
-        tags.value(WIDTH, 0),
-        channels,
-        bit_depth,
-        orientation,
-        2 if tags.more else 1,
-    )
+    if not 1 <= orientation <= 8:
+        orientation = 1
+    height = tags.value(HEIGHT, 0)
+    width = tags.value(WIDTH, 0)
+    return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
 
 
 def plain_tiff(data: Any) -> bytearray:
-    """A copy that says nothing of orientation, and of its alpha that colors have it in them: decoders then leave the pixels alone."""
+    """Return a copy that a decoder does not turn or blend: upright, with premultiplied alpha."""
     copy = bytearray(data)
     tags = _tags(copy)
     for tag in (ORIENTATION, ALPHA):

@@ -1,8 +1,11 @@
-"""libjpeg-turbo's own interface (TurboJPEG 3), for what no Python package offers: decoding only a region of a JPEG, at a scale, into given memory.
+"""Decodes a region of a JPEG at a scale, through libjpeg-turbo's own interface (TurboJPEG 3).
 
-Rows below the region are not read at all, rows above and columns beside it are read but not transformed. The pixels are those of
-decoding all and cutting: chroma is interpolated between neighbors, so a margin is decoded around the region and left out.
-The library comes in the wheel of the package ``turbojpeg`` (the extra ``turbo``) or from the system; without it, ``find`` is None.
+No Python package offers this. Rows below the region are not read. Rows above it and columns beside
+it are read but not transformed. The pixels equal those of decoding all and cutting: chroma is
+interpolated between neighbors, so a margin around the region is decoded too, and then left out.
+
+The library comes with the package ``turbojpeg`` (the extra ``turbo``) or the system. Without it,
+``find`` returns None.
 """
 
 import ctypes
@@ -15,27 +18,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-DECOMPRESS, SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, LOSSLESS = (
-    1,
-    4,
-    5,
-    6,
-    7,
-    8,
-    15,
-)  # turbojpeg.h: enum TJPARAM
+# turbojpeg.h: enum TJPARAM
+DECOMPRESS, SUBSAMPLING, WIDTH, HEIGHT, PRECISION, COLORSPACE, LOSSLESS = 1, 4, 5, 6, 7, 8, 15
 RGB, GRAY = 0, 6  # enum TJPF
 CONVERTIBLE = {0, 1, 2}  # enum TJCS: RGB, YCbCr, gray; not CMYK or YCCK
-BLOCK_WIDTHS = {
-    0: 8,
-    1: 16,
-    2: 16,
-    3: 8,
-    4: 8,
-    5: 32,
-    6: 8,
-}  # enum TJSAMP: pixels of a whole block row's unit
+# enum TJSAMP: the width of a block of all components, in pixels
+BLOCK_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32, 6: 8}
 MARGIN = 2  # pixels: chroma is interpolated from the next sample on each side
+
+
+class Region(NamedTuple):
+    """A rectangle in pixels of an image that is scaled down by ``denominator``: 1, 2, 4 or 8."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    denominator: int
 
 
 class _Scaling(ctypes.Structure):
@@ -47,46 +46,65 @@ class _Region(ctypes.Structure):
 
 
 class _Library(NamedTuple):
-    """``quick`` keeps Python's lock, ``long`` gives it to other threads meanwhile: which costs more than most calls take."""
+    """The library, loaded twice.
+
+    Attributes:
+        quick: its calls keep the GIL, because releasing it costs more than most calls take.
+        long: its calls release the GIL.
+    """
 
     quick: Any
     long: Any
 
 
-class Region(NamedTuple):
-    """Where in the scaled image, in its pixels; ``denominator``: 1, 2, 4 or 8, by which the image is scaled down."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-    denominator: int
-
-
 @cache
-def find() -> Any:
-    """The library with its functions declared, or None."""
+def find() -> _Library | None:
+    """Return the library with its functions declared, or None."""
     for name in _candidates():
         try:
             return _Library(_declared(ctypes.PyDLL(name)), _declared(ctypes.CDLL(name)))
-        except (OSError, AttributeError):  # not there, or older than 3.0
+        except (OSError, AttributeError):  # missing, or older than 3.0
             continue
     return None
 
 
+def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None:
+    """Return a region as uint8 [height, width, channels], in memory that the next call overwrites.
+
+    None if the library cannot convert the colors (CMYK, lossless, 12 bits) or the file is damaged:
+    decode it another way.
+    """
+    state = _state()
+    library = state.library
+    handle = state.handle
+    source = np.frombuffer(data, np.uint8)
+    address = source.ctypes.data
+    library.tj3SetScalingFactor(handle, _Scaling(1, 1))
+    library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
+    if library.tj3DecompressHeader(handle, address, source.size):
+        return None
+    if not _is_convertible(library, handle):
+        return None
+    outer = _with_margin(library, handle, region)
+    library.tj3SetScalingFactor(handle, _Scaling(1, region.denominator))
+    library.tj3SetCroppingRegion(handle, outer)
+    pixels = state.take(outer.h * outer.w * channels).reshape(outer.h, outer.w, channels)
+    form = RGB if channels == 3 else GRAY
+    if state.long.tj3Decompress8(handle, address, source.size, pixels.ctypes.data, 0, form):
+        return None
+    top = region.top - outer.y
+    left = region.left - outer.x
+    return pixels[top : top + region.height, left : left + region.width]
+
+
 def _candidates() -> list[str]:
     spec = importlib.util.find_spec("turbojpeg")
-    folders = [] if spec is None or spec.origin is None else [Path(spec.origin).parent]
-    bundled = [
-        str(path)
-        for folder in folders
-        for path in sorted(folder.glob("turbojpeg.libs/libturbojpeg*"))
-    ]
-    bundled += [
-        str(path) for folder in folders for path in sorted(folder.glob(".dylibs/libturbojpeg*"))
-    ]
+    names: list[str] = []
+    if spec is not None and spec.origin is not None:
+        for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
+            names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
     system = find_library("turbojpeg")
-    return bundled if system is None else [*bundled, system]
+    return names if system is None else [*names, system]
 
 
 def _declared(library: Any) -> Any:
@@ -98,25 +116,27 @@ def _declared(library: Any) -> Any:
         "tj3SetScalingFactor": (number, pointer, _Scaling),
         "tj3SetCroppingRegion": (number, pointer, _Region),
         "tj3Decompress8": (number, pointer, pointer, size, pointer, number, number),
-        "tj3GetErrorStr": (ctypes.c_char_p, pointer),
         "tj3Destroy": (None, pointer),
     }
     for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
     return library
 
 
 class _Decompressor:
-    """A decompressor and its memory, of one thread; gone with it."""
+    """A decompressor and its memory. Each thread has its own, which ends with it."""
 
     def __init__(self) -> None:
-        self.library, self.long = find()
+        library = find()
+        assert library is not None
+        self.library, self.long = library
         self.handle: Any = self.library.tj3Init(DECOMPRESS)
         self.memory = np.empty(1 << 20, np.uint8)
 
     def take(self, num_bytes: int) -> np.ndarray:
-        """Memory of this thread, valid until the next call."""
+        """Return memory that is valid until the next call."""
         if self.memory.size < num_bytes:
             self.memory = np.empty(2 * num_bytes, np.uint8)
         return self.memory[:num_bytes]
@@ -125,50 +145,19 @@ class _Decompressor:
         self.library.tj3Destroy(self.handle)
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.decompressor = (
-            _Decompressor()
-        )  # an object of its own: a thread's end deletes what its local holds, not the local
+_threads = threading.local()
 
 
-_thread: Any = None
+def _state() -> _Decompressor:
+    """Return the decompressor of this thread."""
+    try:
+        return _threads.decompressor
+    except AttributeError:  # the first JPEG of this thread
+        _threads.decompressor = _Decompressor()
+        return _threads.decompressor
 
 
-def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None:
-    """uint8 [height, width, channels] of a JPEG's ``region``, in memory that the thread's next call overwrites.
-
-    None: the library cannot convert this file's colors (CMYK, lossless, 12 bits), or found it damaged; decode it another way.
-    """
-    state = _state()
-    library, handle = state.library, state.handle
-    source = np.frombuffer(data, np.uint8)
-    address = source.ctypes.data
-    library.tj3SetScalingFactor(handle, _Scaling(1, 1))
-    library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
-    if library.tj3DecompressHeader(handle, address, source.size) or not _convertible(
-        library, handle
-    ):
-        return None
-    outer = _with_margin(library, handle, region)
-    library.tj3SetScalingFactor(handle, _Scaling(1, region.denominator))
-    library.tj3SetCroppingRegion(handle, outer)
-    pixels = state.take(outer.h * outer.w * channels).reshape(outer.h, outer.w, channels)
-    form = RGB if channels == 3 else GRAY
-    if state.long.tj3Decompress8(handle, address, source.size, pixels.ctypes.data, 0, form):
-        return None
-    top, left = region.top - outer.y, region.left - outer.x
-    return pixels[top : top + region.height, left : left + region.width]
-
-
-def _state() -> Any:
-    global _thread  # noqa: PLW0603  # made at the first JPEG: finding the library takes a millisecond
-    if _thread is None:
-        _thread = _Thread()
-    return _thread.decompressor
-
-
-def _convertible(library: Any, handle: Any) -> bool:
+def _is_convertible(library: Any, handle: Any) -> bool:
     return (
         library.tj3Get(handle, COLORSPACE) in CONVERTIBLE
         and library.tj3Get(handle, PRECISION) == 8
@@ -178,7 +167,7 @@ def _convertible(library: Any, handle: Any) -> bool:
 
 
 def _with_margin(library: Any, handle: Any, region: Region) -> Any:
-    """The region grown to where the library may begin (whole blocks) and by what interpolation looks at."""
+    """Extend a region by what interpolation needs, to where the library may begin: whole blocks."""
     block = max(1, BLOCK_WIDTHS[library.tj3Get(handle, SUBSAMPLING)] // region.denominator)
     height = -(-library.tj3Get(handle, HEIGHT) // region.denominator)
     width = -(-library.tj3Get(handle, WIDTH) // region.denominator)

@@ -1,7 +1,8 @@
-"""Scaling pixels: one filter for reading, packing and every backend that is ours.
+"""Scales pixels by one filter, for reading and packing alike.
 
-Shrinking antialiased is a triangle filter over the source pixels under each result, as Pillow's and torchvision's bilinear are (within
-1 level of Pillow's); torch's kernel does it in a third of the time of OpenCV's area filter and of Pillow. Growing is linear.
+Shrinking is antialiased by a triangle filter over the source pixels under each result, like bilinear
+resizing in Pillow (within 1 level) and torchvision. torch's kernel takes a third of the time of
+OpenCV's area filter and of Pillow. Growing is linear.
 """
 
 import cv2
@@ -9,52 +10,34 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-cv2.setNumThreads(0)  # our workers are the parallelism; OpenCV's own threads would fight them
-FLIPS = {1: 1, 2: 0, 3: -1}  # our bits (1: mirrored, 2: upside down) in OpenCV's words
+cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
+FLIPS = {1: 1, 2: 0, 3: -1}  # our bits (1: mirrored, 2: upside down) to OpenCV's codes
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
-    """uint8 [H, W, C] -> uint8 [*size, C]. ``antialias`` False: linear between the nearest four, which aliases where it shrinks."""
+    """Scale uint8 [H, W, C] to [*size, C].
+
+    Without ``antialias``, each result is linear between the nearest four pixels.
+    """
     if image.shape[:2] == size:
         return image
-    if not antialias or _grows(image.shape[:2], size):
-        return cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR).reshape(
-            *size, image.shape[2]
-        )
-    return _shrink(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
-
-
-def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:
-    return new[0] >= old[0] and new[1] >= old[1]
-
-
-def _shrink(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 [C, H, W], planes or interleaved in memory, -> [C, *size], likewise. Its pixels must be in one piece: copying the rows here is
-    faster than the kernel's own copy.
-    """
-    if (
-        planes.strides[0] < planes.strides[2]
-    ):  # in this order of steps torch knows it for channels-last, and takes its fastest kernel
-        whole = (
-            torch.from_numpy(np.ascontiguousarray(planes.transpose(1, 2, 0)))
-            .unsqueeze(0)
-            .permute(0, 3, 1, 2)
-        )
-    else:
-        whole = torch.from_numpy(np.ascontiguousarray(planes)).unsqueeze(0)
-    return interpolate(whole, size, mode="bilinear", antialias=True)[0].numpy()
+    if antialias and not _grows(image.shape[:2], size):
+        return _shrink(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
+    scaled = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+    return scaled.reshape(*size, image.shape[2])
 
 
 def scale_labels(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Scale a label map [C, H, W] to [C, *size]: each result is the value of the pixel under its center, so no value is invented."""
+    """Scale a label map [C, H, W] to [C, *size] without making new values.
+
+    Each result is the value of the pixel under its center.
+    """
     if planes.shape[1:] == size:
         return planes
-    rows, columns = (_nearest(old, new) for old, new in zip(planes.shape[1:], size, strict=True))
-    return planes.take(rows, axis=1).take(columns, axis=2)
-
-
-def _nearest(old: int, new: int) -> np.ndarray:
-    return (2 * np.arange(new) + 1) * old // (2 * new)
+    for axis, new in enumerate(size, start=1):
+        nearest = (2 * np.arange(new) + 1) * planes.shape[axis] // (2 * new)
+        planes = planes.take(nearest, axis=axis)
+    return planes
 
 
 def scale_into(
@@ -66,8 +49,16 @@ def scale_into(
     out: np.ndarray,
     labels: bool = False,
 ) -> None:
-    """uint8 [H, W, C] (``interleaved``) or [C, H, W] into ``out`` [C, *size], scaled as by ``scale``; ``flip`` bit 0: mirrored, bit 1:
-    upside down. ``labels``: scaled as by ``scale_labels``.
+    """Scale an image into a batch's memory.
+
+    Args:
+        pixels: uint8 [H, W, C] or [C, H, W].
+        interleaved: whether it is [H, W, C].
+        size: height and width of the result; None: those of the image.
+        antialias: see ``scale``.
+        flip: bit 0: mirrored left to right; bit 1: upside down.
+        out: uint8 [C, *size].
+        labels: whether this is a label map, to be scaled by ``scale_labels``.
     """
     planes = pixels.transpose(2, 0, 1) if interleaved else pixels
     if labels and size is not None:
@@ -85,15 +76,34 @@ def scale_into(
             _place(out, flip, out)
 
 
+def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:
+    return new[0] >= old[0] and new[1] >= old[1]
+
+
+def _shrink(planes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Shrink uint8 [C, H, W], planar or interleaved in memory, to [C, *size]."""
+    # The kernel needs contiguous pixels. Copying the rows here is faster than its own copy.
+    if _is_interleaved(planes):
+        # With these strides torch sees a channels-last tensor and takes its fastest kernel.
+        image = torch.from_numpy(np.ascontiguousarray(planes.transpose(1, 2, 0)))
+        batch = image.unsqueeze(0).permute(0, 3, 1, 2)
+    else:
+        batch = torch.from_numpy(np.ascontiguousarray(planes)).unsqueeze(0)
+    return interpolate(batch, size, mode="bilinear", antialias=True)[0].numpy()
+
+
 def _place(planes: np.ndarray, flip: int, out: np.ndarray) -> None:
-    """[C, H, W], planes or interleaved in memory, into ``out``."""
-    if planes.strides[0] < planes.strides[2]:
+    """Copy [C, H, W], planar or interleaved in memory, into ``out``, and flip it."""
+    if _is_interleaved(planes):
         image = np.ascontiguousarray(planes.transpose(1, 2, 0))
-        cv2.split(
-            cv2.flip(image, FLIPS[flip]) if flip else image, list(out)
-        )  # a quarter of the time of a transposed copy
+        # Splitting takes a quarter of the time of a transposed copy.
+        cv2.split(cv2.flip(image, FLIPS[flip]) if flip else image, list(out))
     elif flip:
         for plane, target in zip(planes, out, strict=True):
             cv2.flip(plane, FLIPS[flip], dst=target)
     else:
         np.copyto(out, planes)
+
+
+def _is_interleaved(planes: np.ndarray) -> bool:
+    return planes.strides[0] < planes.strides[2]

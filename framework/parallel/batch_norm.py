@@ -20,7 +20,9 @@ def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
     if isinstance(model, _BatchNorm):
         return HostSyncBatchNorm(model)
     for name, child in model.named_children():
-        setattr(model, name, synchronized(child, device))
+        replacement = synchronized(child, device)
+        if replacement is not child:
+            setattr(model, name, replacement)
     return model
 
 
@@ -66,9 +68,12 @@ class HostSyncBatchNorm(nn.Module):
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
         """Update the running statistics with a pass's mean and unbiased variance."""
-        if self.running_mean is None or self.running_var is None:
+        if (
+            self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
             return
-        assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         momentum = self.momentum
         if momentum is None:
@@ -108,7 +113,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # once_differentiable's type
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         gradient = gradients[0]
         x, weight, mean, scale, count = ctx.saved_tensors
         _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(

@@ -46,8 +46,8 @@ class DataParallel(SingleProcess):
         self.device = device
         self.num_replicas = torch.cuda.device_count() if device.type == "cuda" else 1
         note = (
-            "parallel=dp copies the model to every GPU in every step, and batch norm sees only each "
-            "GPU's share; parallel=ddp does neither"
+            "parallel=dp copies the model to every GPU in every step, and batch norm sees only the "
+            "share of each GPU; parallel=ddp does neither"
         )
         if self.num_replicas < 2:
             note = (

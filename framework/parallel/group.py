@@ -65,8 +65,8 @@ class RankGroup:
     def _join(self, where: str, timeout_s: float) -> None:
         is_gpu = self.device.type == "cuda"
         try:
-            # A rank that waits for others, which may be dead, would not run a Python handler. It has
-            # nothing to save.
+            # A rank that waits for others, which may be dead, would not run a Python handler. It
+            # has nothing to save.
             with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
                 store, rank, world_size = meet()
                 all_up(store, rank, world_size)

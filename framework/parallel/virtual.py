@@ -65,16 +65,9 @@ class VirtualParallel(UnshardedState, RankGroup):
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
     numbers. Gradients and batch norm's buffers are averaged over the parts after the last one.
 
-    Args:
-        num_processes: Ranks on this host. This and the other unused arguments are for the launcher.
+    Args (the others are those of ddp):
         virtual_ranks: Number of parts.
-        num_threads: Threads of a process on the CPU. Kernels with another number add in another
-            order.
-        timeout_s: How long a rank waits for the others.
-        num_nodes: Number of hosts.
-        endpoint: Where several hosts meet, as ``host:port``.
-        max_restarts: How often all ranks restart when one fails.
-        device: A CPU, or any GPU; the rank then takes its own GPU.
+        num_threads: Threads of a process on the CPU. Another number adds in another order.
 
     Raises:
         ConfigError: C143: the processes cannot share the parts and keep the order of adding.
@@ -206,8 +199,8 @@ class _Step:
         faults = [f"changes {name}" for name, now, before in versions if now != before]
         now = {name: (own.shape, own.dtype) for name, own in self._model.named_buffers()}
         before = {name: (own.shape, own.dtype) for name, own in self._start.items()}
-        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        faults += [f"adds, removes or reshapes {name}" for name in changed]
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        faults += [f"adds, removes or reshapes {name}" for name in differing]
         if faults:
             what = f"forward {faults[0]}, which parts of a batch cannot share"
             fix = (

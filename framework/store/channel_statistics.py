@@ -1,11 +1,12 @@
 """Mean and standard deviation per channel of a data set, from decoded values.
 
-One rule for every store: up to ``NUM_RECORDS`` records, spread evenly over the data set, and every
-value of them with the same weight.
+The sample is the same for every store: up to ``NUM_RECORDS`` records, spread evenly over the data
+set. Every value in it has the same weight.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, final
 
 import cv2
@@ -19,23 +20,15 @@ from framework.image.header import BadImage
 from framework.order import spread
 
 NUM_RECORDS = 1000
-READ_RECORDS = 16  # at once: large images must not fill the memory
-DIGITS = 6  # significant; the same for every layout and order of the values
-
-
-class _Share(NamedTuple):
-    """One record's share of a channel: number of values, their mean, and the sum of squared distances from it."""
-
-    num_values: int
-    mean: float
-    squares: float
+READ_RECORDS = 16  # at once, so that large images do not fill the memory
+DIGITS = 6  # significant digits that do not depend on the layout or order of the values
 
 
 def num_channels(field: Field) -> int | None:
-    """Return the number of channels that statistics are kept for, or None.
+    """Return the number of channels of a field that has statistics, or None.
 
-    Images have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Labels, indices and
-    signals have none, and neither have label maps.
+    Images have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Label maps, labels,
+    indices and signals have none.
     """
     if field.kind == "labels":
         return None
@@ -48,59 +41,45 @@ def num_channels(field: Field) -> int | None:
 
 
 def sample_indices(num_records: int) -> Tensor:
-    """Return the numbers of the records that are measured: int64, ascending."""
+    """Return the indices of the records to measure: int64, ascending."""
     return spread(num_records, min(NUM_RECORDS, num_records))
 
 
 @final
 class StatisticsSampler:
-    """Collects the statistics of a data set whose records pass by in order.
-
-    Args:
-        fields: the records' fields.
-        num_records: of the whole data set.
-
-    """
+    """Collects the statistics of a data set of ``num_records`` that pass by in order."""
 
     def __init__(self, fields: Mapping[str, Field], num_records: int) -> None:
         self._fields = {name: field for name, field in fields.items() if num_channels(field)}
-        self._wanted = sample_indices(num_records if self._fields else 0)
+        self._wanted = sample_indices(num_records)
         self._shares: dict[str, list[list[_Share]]] = {name: [] for name in self._fields}
         self._position = 0
 
     def pass_by(self, records: Records, count: int) -> None:
         """Measure those of the next ``count`` records that belong to the sample."""
-        start, self._position = self._position, self._position + count
-        first, past = torch.searchsorted(
-            self._wanted, torch.tensor([start, self._position])
-        ).tolist()
+        start = self._position
+        self._position += count
+        edges = torch.tensor([start, self._position])
+        first, past = torch.searchsorted(self._wanted, edges).tolist()
         for row in (self._wanted[first:past] - start).tolist():
             self.add({name: records[name][row] for name in self._fields})
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Measure one record: a value per field, an image's bytes if it is encoded.
-
-        An unreadable image counts for nothing.
-        """
+        """Measure a record of decoded values or image bytes. An unreadable image is left out."""
         for name, field in self._fields.items():
-            try:
-                channels = _channels(record[name], field)
-            except BadImage:
-                continue
-            self._shares[name].append(channels)
+            with suppress(BadImage):
+                self._shares[name].append(_shares(record[name], field))
 
     def result(self) -> dict[str, ChannelStatistics]:
-        """Return the statistics by field; fields of which nothing could be measured are left out."""
-        result: dict[str, ChannelStatistics] = {}
-        for name, shares in self._shares.items():
-            statistics = _combined(shares, self._fields[name])
-            if statistics is not None:
-                result[name] = statistics
-        return result
+        """Return the statistics by field, without fields that could not be measured."""
+        combined = {
+            name: _combined(shares, self._fields[name]) for name, shares in self._shares.items()
+        }
+        return {name: block for name, block in combined.items() if block is not None}
 
 
 def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
-    """Read and measure the sample of ``store``, as packing does."""
+    """Read and measure a sample of ``store``: the result is that of packing."""
     sampler = StatisticsSampler(store.manifest.fields, store.manifest.num_records)
     if any(num_channels(field) for field in store.manifest.fields.values()):
         for indices in sample_indices(store.manifest.num_records).split(READ_RECORDS):
@@ -116,29 +95,42 @@ def add_read(sampler: StatisticsSampler, store: RecordStore, indices: Tensor) ->
 
 
 def of_batch(images: Tensor) -> ChannelStatistics | None:
-    """Return the statistics of a batch [B, C, H, W]: for a source that has no store."""
+    """Return the statistics of a batch [B, C, H, W]; None if its values have none."""
     field = Field(str(images.dtype).removeprefix("torch."), tuple(images.shape[1:]))
     sampler = StatisticsSampler({"images": field}, len(images))
     sampler.pass_by({"images": images}, len(images))
     return sampler.result().get("images")
 
 
-def _channels(value: Any, field: Field) -> list[_Share]:
-    """One share per channel of a record's value."""
+class _Share(NamedTuple):
+    """What one record adds to a channel.
+
+    Attributes:
+        num_values: the number of values.
+        mean: their mean.
+        squares: the sum of their squared distances from the mean.
+    """
+
+    num_values: int
+    mean: float
+    squares: float
+
+
+def _shares(value: Any, field: Field) -> list[_Share]:
+    """Return one share per channel of a record's value."""
     if field.encoding == "image":
-        return _of_interleaved(decode(value, field.channels or 3))
-    array = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    if field.interleaved:
-        return _of_interleaved(array)
-    return [_of_plane(plane) for plane in array]
+        array = decode(value, field.channels or 3)
+    elif isinstance(value, Tensor):
+        array = value.cpu().numpy()
+    else:
+        array = np.asarray(value)
+    if field.encoding == "image" or field.interleaved:
+        array = np.moveaxis(array, 2, 0)
+    return [_share(plane) for plane in array]
 
 
-def _of_interleaved(image: np.ndarray) -> list[_Share]:
-    return [_of_plane(image[:, :, channel]) for channel in range(image.shape[2])]
-
-
-def _of_plane(plane: np.ndarray) -> _Share:
-    """Measure one channel of one record. OpenCV sums bytes as integers, so that their order cannot matter."""
+def _share(plane: np.ndarray) -> _Share:
+    # OpenCV sums bytes as integers, so that their order cannot matter.
     if plane.dtype == np.uint8:
         mean, deviation = cv2.meanStdDev(np.ascontiguousarray(plane))
         return _Share(plane.size, float(mean[0, 0]), float(deviation[0, 0]) ** 2 * plane.size)
@@ -148,16 +140,14 @@ def _of_plane(plane: np.ndarray) -> _Share:
 
 
 def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStatistics | None:
-    """Combine the records' shares in an order that cannot matter; None if a value is not finite.
+    """Combine shares, in any order, to mean and deviation. None if a value is not finite.
 
-    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-    variances" (1979).
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+    sample variances" (1979).
     """
-    white = 1 if np.dtype(field.dtype).kind == "f" else 255
+    white = 1 if np.dtype(field.dtype).kind == "f" else 255  # normalizing divides by it
     means: list[float] = []
     deviations: list[float] = []
-    if not records:
-        return None
     for shares in zip(*records, strict=True):
         count = sum(share.num_values for share in shares)
         if not count or not all(math.isfinite(share.squares) for share in shares):
@@ -167,7 +157,7 @@ def _combined(records: Sequence[Sequence[_Share]], field: Field) -> ChannelStati
         variance = (math.fsum(share.squares for share in shares) + between) / count
         means.append(_rounded(mean / white))
         deviations.append(_rounded(math.sqrt(variance) / white))
-    return ChannelStatistics(tuple(means), tuple(deviations))
+    return ChannelStatistics(tuple(means), tuple(deviations)) if means else None
 
 
 def _rounded(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Image files as they lie: a subfolder per class. The unpacked baseline everybody starts from."""
+"""Image files in one subfolder per class: the unpacked baseline that everybody starts from."""
 
 import os
 import shutil
@@ -16,52 +16,47 @@ from framework.image.decode import BadImage, encode_png, image_suffix, num_chann
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
 
-PARTS = ".parts"  # how the folders of a packing that is under way end
+PARTS = ".parts"  # the ending of a folder that packing is still writing
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 FOLLOW_KEY = "data.follow_links"
-LONGEST_NAME = 240  # bytes, of a class; a file system takes 255, and we put something before it
+LONGEST_NAME = 240  # bytes of a class name; file systems allow 255, and we prepend "named-"
 
 
 @final
 class FolderStore:
-    """A RecordStore over image files: fields ``image`` and ``label``; classes and files in the byte order of their names."""
+    """A RecordStore over image files, with the fields ``image`` and ``label``.
+
+    Classes and files come in the byte order of their names. ``follow_links`` is that of ``walk``.
+
+    Raises:
+        DataError: D101 if the folder is missing; D106 if the first image cannot be read; D110 if no
+            subfolder holds an image; D191 if only symbolic links do.
+    """
 
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
         walked = walk(path, SUFFIXES, follow_links)
         note = walked.link_note(FOLLOW_KEY)
         self.notes: tuple[str, ...] = () if note is None else (note,)
-        self.files, labels, classes = _images_of(walked)
+        classes = [name for name in walked.folders if is_class(name)]
+        self.files, labels = _images_of(walked, classes)
         self.labels = torch.tensor(labels)
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
-        fields = {
-            "image": Field("uint8", (self._channels(), None, None), "image"),
-            "label": Field("int64", ()),
-        }
+        image = Field("uint8", (self._channels(), None, None), "image")
+        fields = {"image": image, "label": Field("int64", ())}
         self.manifest = Manifest(len(labels), fields, classes, counts, source=path)
 
-    def _channels(self) -> int:
-        try:
-            return num_channels(self.read_bytes(0))
-        except (BadImage, ValueError) as error:
-            raise DataError(
-                106, self.name(0), f"not a readable image ({error})", "mend or remove it"
-            ) from error
-
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        return {
-            "image": [self.read_bytes(index) for index in indices.tolist()],
-            "label": self.labels[indices],
-        }
+        images = [self.read_bytes(index) for index in indices.tolist()]
+        return {"image": images, "label": self.labels[indices]}
 
     def read_bytes(self, index: int) -> bytes:
-        """File ``index`` as it is. DataError D101 where it cannot be read."""
+        """Return the content of a file. DataError D101 if it cannot be read."""
         try:
             return Path(self.name(index)).read_bytes()
         except OSError as error:
-            raise DataError(
-                101, self.name(index), f"cannot be read ({error.strerror})", "mend or remove it"
-            ) from error
+            what = f"cannot be read ({error.strerror})"
+            raise DataError(101, self.name(index), what, "mend or remove it") from error
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # files have no checksums
@@ -73,69 +68,44 @@ class FolderStore:
         return os.path.join(self.path, self.files[index])
 
     def check(self) -> None:
-        pass  # each file is opened anew for every record
+        pass  # every read opens its file anew
 
     def close(self) -> None:
-        pass  # files are opened and closed one by one
+        pass  # no file stays open
 
-
-def list_images(
-    path: str, follow_links: str | None = None
-) -> tuple[list[str], list[int], list[str]]:
-    """(relative names, class numbers, class names) of the images under ``path``; ``follow_links``: as in ``data.tree.walk``.
-
-    Raises DataError D101 (no such folder), D110 (no image in a subfolder) or D191 (none but links).
-    """
-    return _images_of(walk(path, SUFFIXES, follow_links))
-
-
-def _images_of(walked: Walked) -> tuple[list[str], list[int], list[str]]:
-    classes = [name for name in walked.folders if is_class(name)]
-    numbers = {name: number for number, name in enumerate(classes)}
-    found = [
-        (numbers[name.split(os.sep)[0]], name)
-        for name in walked.names
-        if name.split(os.sep)[0] in numbers
-    ]
-    if not found:
-        fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
-        raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
-    found.sort(key=lambda image: (image[0], os.fsencode(image[1])))
-    return [name for _, name in found], [number for number, _ in found], classes
-
-
-def is_class(name: str) -> bool:
-    """Whether a folder holds a class: not what packing is making there."""
-    return not name.endswith(PARTS)
+    def _channels(self) -> int:
+        try:
+            return num_channels(self.read_bytes(0))
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            raise DataError(106, self.name(0), what, "mend or remove it") from error
 
 
 @final
 class FolderWriter:
-    """A RecordWriter of image files, the reverse of packing: ``<class>/<record>.png`` for pixels, or the bytes as they are stored."""
+    """A RecordWriter of image files, the reverse of packing: ``<class>/<record>.png``.
+
+    Encoded images are written as they are, pixels as PNG. Files are named by number, because a key
+    need not be a file name.
+    """
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
+        fix = "choose output=hdf5 or lmdb"
         if set(fields) != {"image", "label"}:
-            raise DataError(
-                114,
-                path,
-                f"a folder of images cannot hold {sorted(fields)}",
-                "choose output=hdf5 or lmdb",
-            )
+            what = f"a folder of images cannot hold {sorted(fields)}"
+            raise DataError(114, path, what, fix)
         if any(field.kind == "labels" for field in fields.values()):
-            raise DataError(
-                114,
-                path,
-                "a folder of images cannot say that they are label maps",
-                "choose output=hdf5 or lmdb",
-            )
-        self.path, self._row, self._interleaved = Path(path), 0, fields["image"].interleaved
+            what = "a folder of images cannot say that they are label maps"
+            raise DataError(114, path, what, fix)
+        self.path = Path(path)
+        self._row = 0
+        self._interleaved = fields["image"].interleaved
         if self.path.exists():
             raise DataError(115, path, "is there already", "remove it or choose another place")
         self._temporary: Path | None = temporary_name(self.path)
         self._temporary.mkdir(parents=True)
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
-        """``keys`` are not used: files are named by number, since a key need not be a file's name."""
         assert self._temporary is not None
         for image, label in zip(records["image"], records["label"], strict=True):
             folder = self._temporary / str(int(label))
@@ -150,20 +120,14 @@ class FolderWriter:
     def close(self, manifest: Manifest) -> None:
         assert self._temporary is not None
         for number, name in enumerate(manifest.classes):
-            fits = os.path.basename(name) == name and name not in (
-                "",
-                ".",
-                "..",
-            )  # a store must not be able to write elsewhere
-            if not fits or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
-                raise DataError(
-                    114,
-                    str(self.path),
-                    f"a folder cannot have the name of class {name[:100]!r}",
-                    "rename the class",
-                )
-            if (self._temporary / str(number)).exists():
-                (self._temporary / str(number)).rename(self._temporary / f"named-{name}")
+            # A store must not be able to write outside this folder.
+            is_plain = os.path.basename(name) == name and name not in ("", ".", "..")
+            if not is_plain or "\0" in name or len(os.fsencode(name)) > LONGEST_NAME:
+                what = f"a folder cannot have the name of class {name[:100]!r}"
+                raise DataError(114, str(self.path), what, "rename the class")
+            folder = self._temporary / str(number)
+            if folder.exists():
+                folder.rename(self._temporary / f"named-{name}")
         for folder in self._temporary.glob("named-*"):
             folder.rename(self._temporary / folder.name.removeprefix("named-"))
         for place in [*self._temporary.rglob("*"), self._temporary]:
@@ -175,3 +139,23 @@ class FolderWriter:
     def abort(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def is_class(name: str) -> bool:
+    """Return whether a folder holds a class: packing may be writing others."""
+    return not name.endswith(PARTS)
+
+
+def _images_of(walked: Walked, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return relative names and class numbers of the images, sorted by class."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    images: list[tuple[int, str]] = []
+    for name in walked.names:
+        folder = name.split(os.sep)[0]
+        if folder in numbers:
+            images.append((numbers[folder], name))
+    if not images:
+        fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
+        raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
+    images.sort(key=lambda image: image[0])  # within a class, names stay in byte order
+    return [name for _, name in images], [number for number, _ in images]

@@ -1,4 +1,4 @@
-"""Other programs' files: what an LMDB file holds, and the command that packs a file."""
+"""Files of other programs: the values of an LMDB file, and the command that packs a file."""
 
 import os
 import re
@@ -15,10 +15,10 @@ from framework.image.header import BadImage, read_header
 from framework.store.lmdb_btree import any_values
 
 NPY = b"\x93NUMPY"
-IN_FOLDER = "data.mdb"  # the file of an LMDB environment that is a folder
-MOST_FIELDS = 16  # of a suggested command; keys of more kinds are names
+IN_FOLDER = "data.mdb"  # the file in an LMDB environment that is a folder
+MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that keys are names
 LONGEST_TEXT = 1000  # bytes of a text that may be a label
-LABEL = "label"  # the field whose texts are names of classes
+LABEL = "label"  # the field whose texts name classes
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"\d+", re.ASCII)
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -26,25 +26,23 @@ OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 
 
 def pack_command(kind: str, path: str, fields: Mapping[str, str]) -> str:
-    """Return the command that packs a foreign file, as one types it in a shell.
+    """Return the shell command that packs a file of another program.
 
     Args:
         kind: the input: arrays or lmdb.
         path: the file.
-        fields: what each field is made of, as ``input.fields`` has it.
-
+        fields: the value of ``input.fields``: a dataset or a pattern of keys per field.
     """
     chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
-    given = path if PLAIN.fullmatch(path) else '"' + path.replace('"', '\\"') + '"'
     output = free_name(path.rstrip("/"))
-    made = output if PLAIN.fullmatch(output) else '"' + output.replace('"', '\\"') + '"'
-    words = [f"input={kind}", f"input.path={given}", f"input.fields={{{chosen}}}"]
-    return f"pack it: paceline pack {shlex.join([*words, f'output.path={made}'])}"
+    words = [f"input={kind}", f"input.path={_quoted(path)}", f"input.fields={{{chosen}}}"]
+    return f"pack it: paceline pack {shlex.join([*words, f'output.path={_quoted(output)}'])}"
 
 
 def free_name(path: str) -> str:
-    """Return a name beside ``path`` that no file has."""
-    stem, number = str(Path(path).with_suffix("")), 0
+    """Return an unused name beside ``path`` for its packed store."""
+    stem = str(Path(path).with_suffix(""))
+    number = 0
     name = f"{stem}.packed.h5"
     while os.path.exists(name):
         number += 1
@@ -53,31 +51,40 @@ def free_name(path: str) -> str:
 
 
 def field_name(text: str, taken: Mapping[str, str]) -> str:
-    """Return a field's name made of ``text`` that is not ``taken``."""
+    """Make a field name out of ``text`` that is not yet taken."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "value"
-    name = name if not name[0].isdigit() else f"field_{name}"
-    number, free = 2, name
+    if name[0].isdigit():
+        name = f"field_{name}"
+    number = 2
+    free = name
     while free in taken:
-        free, number = f"{name}_{number}", number + 1
+        free = f"{name}_{number}"
+        number += 1
     return free
 
 
 def is_quotable(name: str) -> bool:
-    """Whether a name can stand between quotation marks on a command line."""
+    """Return whether a name can stand between quotation marks on a command line."""
     return name.isprintable() and not set('"\\$') & set(name)
 
 
 @final
 class ForeignLMDB:
-    """The values of an LMDB file, or of a folder with a ``data.mdb``, under any keys. Picklable."""
+    """The values of any LMDB file, or of a folder that holds ``data.mdb``. Picklable.
+
+    Raises:
+        DataError: D101 if the file is missing; D102 if it is damaged or has named databases.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.join(path, IN_FOLDER) if os.path.isdir(path) else path
-        keys, self.offsets, self.sizes = any_values(self.path)
+        if os.path.isdir(path):
+            path = os.path.join(path, IN_FOLDER)
+        self.path = path
+        keys, self.offsets, self.sizes = any_values(path)
         self.keys = [key.decode("utf-8", "surrogateescape") for key in keys]
 
     def read(self, number: int) -> bytes:
-        """Value ``number``, in the order of the keys. DataError D101."""
+        """Return a value by its place in the order of the keys. DataError D101."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(int(self.offsets[number]))
@@ -88,93 +95,52 @@ class ForeignLMDB:
 
 
 class Pattern(NamedTuple):
-    """The keys of a field: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign."""
+    """A pattern of keys: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign."""
 
     text: str
 
     @property
     def expression(self) -> re.Pattern[str]:
-        """Its one group is what the keys of a record share."""
-        parts = re.split(r"(%(?:0\d+)?d|%s|%%)", self.text)
-        return re.compile("".join(map(_expression, parts)), re.DOTALL | re.ASCII)
-
-
-def _expression(part: str) -> str:
-    if part == "%s":
-        return "(.+)"
-    if part == "%d":
-        return r"(\d+)"
-    if re.fullmatch(r"%0\d+d", part):
-        return rf"(\d{{{int(part[2:-1])},}})"
-    return re.escape("%" if part == "%%" else part)
+        """A regular expression. Its one group is what the keys of a record share."""
+        parts: list[str] = []
+        for part in re.split(r"(%(?:0\d+)?d|%s|%%)", self.text):
+            if part == "%s":
+                parts.append("(.+)")
+            elif part == "%d":
+                parts.append(r"(\d+)")
+            elif re.fullmatch(r"%0\d+d", part):
+                parts.append(rf"(\d{{{int(part[2:-1])},}})")
+            else:
+                parts.append(re.escape(part.replace("%%", "%")))
+        return re.compile("".join(parts), re.DOTALL | re.ASCII)
 
 
 def lmdb_advice(path: str) -> str:
-    """Return what to do with another program's LMDB file: the command that packs it, if one can.
+    """Suggest how to pack another program's LMDB file: by a command, or by ``input=function``.
 
     Raises:
-        DataError: D102 if it cannot be read.
-
+        DataError: D101 or D102 if the file cannot be read.
     """
     file = ForeignLMDB(path)
     fields: dict[str, str] = {}
     for pattern, first in _patterns(file.keys).items():
         data = file.read(first)
-        if is_readable(data) and is_quotable(pattern):
-            named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
-            name = field_name(named or ("image" if _is_image(data) else "value"), fields)
-            if is_class_name(data):
-                name = LABEL
-            if name not in fields:  # there can be one label
-                fields[name] = pattern
+        is_image = _is_image(data)
+        is_array = data.startswith(NPY)
+        text = None if is_image or is_array else text_of(data)
+        if not is_quotable(pattern) or not (is_image or is_array or text is not None):
+            continue
+        named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
+        name = field_name(named or ("image" if is_image else "value"), fields)
+        if text is not None and number_of(text) is None:
+            name = LABEL
+        if name not in fields:  # only one field can be the label
+            fields[name] = pattern
     return pack_command("lmdb", path, fields) if fields else OTHER_WAY
 
 
-def _patterns(keys: list[str]) -> dict[str, int]:
-    """Patterns of the keys that there are most of, and the place of the first key of each."""
-    widths: dict[tuple[str, str], set[int]] = {}
-    first: dict[tuple[str, str], int] = {}
-    counts: Counter[tuple[str, str]] = Counter()
-    for place, key in enumerate(keys):
-        runs = list(NUMBER.finditer(key))
-        if not runs:
-            continue
-        around = key[: runs[-1].start()], key[runs[-1].end() :]
-        widths.setdefault(around, set()).add(len(runs[-1].group()))
-        first.setdefault(around, place)
-        counts[around] += 1
-    most = max(counts.values(), default=0)
-    chosen = [around for around in first if counts[around] == most]
-    if not chosen or len(chosen) > MOST_FIELDS:
-        return {"%s": 0} if keys else {}
-    found: dict[str, int] = {}
-    for around in chosen:
-        number = f"%0{min(widths[around])}d" if len(widths[around]) == 1 else "%d"
-        found[number.join(part.replace("%", "%%") for part in around)] = first[around]
-    return found
-
-
-def is_readable(data: bytes) -> bool:
-    """Whether ``input=lmdb`` can read a value: an image or .npy file, a number, or a short text."""
-    return _is_image(data) or data.startswith(NPY) or text_of(data) is not None
-
-
-def _is_image(data: bytes) -> bool:
-    try:
-        read_header(data)
-    except (BadImage, ValueError):
-        return False
-    return True
-
-
-def is_class_name(data: bytes) -> bool:
-    """Whether a value is a text but no number: then it can only be a label."""
-    text = None if _is_image(data) or data.startswith(NPY) else text_of(data)
-    return text is not None and number_of(text) is None
-
-
 def number_of(text: str) -> np.ndarray | None:
-    """A whole number as int64, any other as float32; None for what is none."""
+    """Return a whole number as int64, any other number as float32, and None for other texts."""
     try:
         if WHOLE.fullmatch(text):
             return np.array(int(text), np.int64)
@@ -184,9 +150,55 @@ def number_of(text: str) -> np.ndarray | None:
 
 
 def text_of(data: bytes) -> str | None:
-    """A value as a short text; None if it is none."""
+    """Return a value as a short text; None if it is not a text, empty or too long."""
+    if len(data) > LONGEST_TEXT:
+        return None
     try:
-        text = data.decode() if len(data) <= LONGEST_TEXT else ""
+        text = data.decode().strip()
     except UnicodeDecodeError:
         return None
-    return text.strip() if text.strip() and text.strip().isprintable() else None
+    return text if text and text.isprintable() else None
+
+
+def _quoted(path: str) -> str:
+    if PLAIN.fullmatch(path):
+        return path
+    return '"' + path.replace('"', '\\"') + '"'
+
+
+def _patterns(keys: list[str]) -> dict[str, int]:
+    """Return the most frequent patterns of the keys, and the place of the first key of each.
+
+    A pattern replaces the last number in a key.
+    """
+    widths: dict[tuple[str, str], set[int]] = {}
+    first: dict[tuple[str, str], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for place, key in enumerate(keys):
+        numbers = list(NUMBER.finditer(key))
+        if not numbers:
+            continue
+        last = numbers[-1]
+        around = (key[: last.start()], key[last.end() :])
+        widths.setdefault(around, set()).add(len(last.group()))
+        first.setdefault(around, place)
+        counts[around] += 1
+    most = max(counts.values(), default=0)
+    chosen = [around for around in first if counts[around] == most]
+    if not chosen or len(chosen) > MOST_FIELDS:
+        return {"%s": 0} if keys else {}
+    patterns: dict[str, int] = {}
+    for around in chosen:
+        number = "%d"
+        if len(widths[around]) == 1:
+            number = f"%0{min(widths[around])}d"
+        patterns[number.join(part.replace("%", "%%") for part in around)] = first[around]
+    return patterns
+
+
+def _is_image(data: bytes) -> bool:
+    try:
+        read_header(data)
+    except (BadImage, ValueError):
+        return False
+    return True

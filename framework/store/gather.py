@@ -1,77 +1,87 @@
-"""Pieces of memory from anywhere, side by side: what reading a batch of raw records comes to."""
+"""Copies pieces of memory from anywhere side by side: the inner loop of reading raw records."""
 
 import math
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from framework.contracts.batch import empty
 from framework.system.native import find, num_threads
 
-SHARED = (
-    1 << 18
-)  # bytes of a result from which threads share it: waking one costs as much as copying some 100 kB
+# Larger results are shared by threads. Waking one costs as much as copying some 100 kB.
+SHARED_BYTES = 1 << 18
 
 
 @final
 class Gather:
-    """``gather(places)``: a copy of the pieces of ``source`` (uint8, flat, on the host) that begin at byte ``stride`` times each of ``places``.
+    """``gather(places)``: a copy of the pieces that begin ``stride * place`` bytes into a source.
 
-    ``shape`` and ``dtype`` are a piece's. By ``native/gather.c``, where that was compiled; else by torch.
+    ``native/gather.c`` copies them if it was compiled, else torch does.
+
+    Args:
+        source: uint8 [size], on the host.
+        stride: bytes.
+        shape: of a piece.
+        dtype: of a piece.
     """
 
     def __init__(
         self, source: Tensor, stride: int, shape: tuple[int, ...], dtype: torch.dtype
     ) -> None:
-        self.source, self.stride, self.shape, self.dtype = source, stride, shape, dtype
+        self.source = source
+        self.stride = stride
+        self.shape = shape
+        self.dtype = dtype
         self.num_bytes = math.prod(shape) * dtype.itemsize
-        self._compiled, self._where = find("paceline_gather"), (source.data_ptr(), len(source))
+        self._compiled = find("paceline_gather")
+        self._where = (source.data_ptr(), len(source))
 
     def __call__(self, places: Tensor) -> Tensor:
-        """[B, *shape] for int64 [B]. IndexError where a piece is not all in the source."""
+        """Return [B, *shape] for int64 [B]. IndexError if a piece is not inside the source."""
         count = len(places)
+        num_bytes = self.num_bytes
         if self._compiled is None:
             self._check(places)
-            return (
-                _by_torch(self.source, places * self.stride, self.num_bytes)
-                .view(self.dtype)
-                .view(count, *self.shape)
-            )
+            flat = _by_torch(self.source, places * self.stride, num_bytes)
+            return flat.view(self.dtype).view(count, *self.shape)
         if not places.is_contiguous():
             places = places.contiguous()
         out = empty((count, *self.shape), self.dtype)
-        threads = num_threads() if count * self.num_bytes >= SHARED else 1
-        if self._compiled(
-            *self._where,
-            places.data_ptr(),
-            self.stride,
-            count,
-            self.num_bytes,
-            out.data_ptr(),
-            threads,
-        ):
+        threads = num_threads() if count * num_bytes >= SHARED_BYTES else 1
+        piece = (places.data_ptr(), self.stride, count, num_bytes)
+        if self._compiled(*self._where, *piece, out.data_ptr(), threads):
             self._check(places)
         return out
 
     def _check(self, places: Tensor) -> None:
-        room = len(self.source) - self.num_bytes
-        last = -1 if room < 0 else room // self.stride if self.stride else room
+        last = (len(self.source) - self.num_bytes) // max(1, self.stride)
         if len(places) and not 0 <= int(places.min()) <= int(places.max()) <= last:
             raise IndexError(
                 f"places {int(places.min())}..{int(places.max())}, of which the last is {last}"
             )
 
 
+def row_gather(rows: Tensor) -> Gather:
+    """Return a gather of the rows of a contiguous tensor."""
+    shape = tuple(rows.shape[1:])
+    # NumPy also views an array of no rows, which torch refuses.
+    flat = torch.from_numpy(rows.numpy().reshape(-1).view(np.uint8))
+    return Gather(flat, math.prod(shape) * rows.element_size(), shape, rows.dtype)
+
+
 def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:
-    """uint8 [B, num_bytes]. The source is viewed as overlapping rows, one beginning at every word of 8 bytes, or else at every byte, and
-    rows are selected. All is in there.
+    """Return uint8 [B, num_bytes]. All pieces are inside the source.
+
+    Rows are selected from a view of overlapping rows: one begins at every word of 8 bytes if all
+    offsets are such words, else at every byte.
     """
-    wide = num_bytes % 8 == 0 and source.data_ptr() % 8 == 0 and not (offsets & 7).any()
-    step = 8 if wide else 1
-    flat = source[: len(source) // step * step].view(torch.int64) if wide else source
-    width = num_bytes // step
     if not (num_bytes and len(offsets)):
         return torch.empty((len(offsets), num_bytes), dtype=torch.uint8)
+    is_wide = num_bytes % 8 == 0 and source.data_ptr() % 8 == 0 and not (offsets & 7).any()
+    step = 8 if is_wide else 1
+    flat = source[: len(source) // step * step].view(torch.int64) if is_wide else source
+    width = num_bytes // step
     rows = flat.as_strided((len(flat) - width + 1, width), (1, 1))
     return rows.index_select(0, offsets // step).view(torch.uint8).view(len(offsets), num_bytes)

@@ -1,4 +1,4 @@
-"""Whether a file is still the one that was opened: a store packed anew under the same name must not be mixed with the old one."""
+"""Detects that a file was replaced while it was open: old and new records must not be mixed."""
 
 import os
 from difflib import get_close_matches
@@ -8,30 +8,50 @@ from framework.errors import DataError
 Identity = tuple[int, int, int]  # inode, bytes, nanoseconds of the last change
 
 
-def nearest(path: str) -> str:
-    """`` (did you mean 'x'?)`` with a file there that is named nearly so, or nothing."""
+def identify(path: str, before: Identity | None = None) -> Identity:
+    """Return the identity of a file.
+
+    Raises:
+        DataError: D101 if the file is missing; D117 if its identity was another one ``before``.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise _missing(path) from error
+    now = (status.st_ino, status.st_size, status.st_mtime_ns)
+    if before is not None and now != before:
+        fix = "start again; pack under another name next time"
+        raise DataError(117, path, "was replaced or rewritten since it was opened", fix)
+    return now
+
+
+def read_head(path: str, num_bytes: int) -> bytes:
+    """Return the first bytes of a regular file. DataError D101."""
+    check_exists(path)
+    try:
+        with open(path, "rb") as file:
+            return file.read(num_bytes)
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise DataError(101, path, what, "look at its permissions and the disk") from error
+
+
+def check_exists(path: str) -> None:
+    """Raise DataError D101 if ``path`` is no regular file."""
+    if not os.path.isfile(path):
+        raise _missing(path)
+
+
+def _missing(path: str) -> DataError:
+    fix = "give the path of a packed store, or make one with 'paceline pack'"
+    return DataError(101, path, f"no such file{_nearest(path)}", fix)
+
+
+def _nearest(path: str) -> str:
+    """Return `` (did you mean 'x'?)`` if a file with a similar name exists, else nothing."""
     folder, name = os.path.split(path)
     try:
         close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
     except OSError:
         return ""
     return f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
-
-
-def identify(path: str, before: Identity | None = None) -> Identity:
-    """What ``path`` is now. DataError D117 where it was ``before`` and is not any more, D101 where it is gone."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise DataError(
-            101, path, f"no such file{nearest(path)}", "give the path of a packed store"
-        ) from error
-    now = (found.st_ino, found.st_size, found.st_mtime_ns)
-    if before is not None and now != before:
-        raise DataError(
-            117,
-            path,
-            "was replaced or rewritten since it was opened",
-            "start again; pack under another name next time",
-        )
-    return now

@@ -1,4 +1,4 @@
-"""A store's manifest as JSON text, and back."""
+"""The manifest of a store as JSON text."""
 
 import json
 import math
@@ -6,99 +6,92 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 from isal.isal_zlib import crc32
 
 from framework.contracts.records import KINDS, ChannelStatistics, Field, Manifest, Shard
 from framework.errors import DataError
 
 SCHEMA = 3
-READABLE = (2, 3)  # before schema 3 fields had no kind, which is derived, and no statistics
+READABLE = (2, 3)  # schema 2 has no statistics, and kinds of fields are derived
+# What a damaged manifest raises while it is read.
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
 def to_json(manifest: Manifest) -> str:
-    """With a CRC32 of itself: a flipped bit in a name or a shape must not be believed."""
+    """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
     return json.dumps({**data, "crc32": _crc(data)})
 
 
-def _crc(data: dict[str, Any]) -> int:
-    return crc32(
-        json.dumps(data).encode()
-    )  # ASCII: names of files that are no UTF-8 survive as escapes
-
-
 def from_json(path: str, text: str | bytes) -> Manifest:
-    """Raises DataError D104 where the text is no manifest, is damaged, or is one of another schema."""
+    """Read the manifest of the store at ``path``.
+
+    Raises:
+        DataError: D104 if the text is no manifest, is damaged, or has another schema.
+    """
     try:
         data = json.loads(text)
         schema = int(data["schema"])
         if schema not in READABLE:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
-            raise DataError(
-                104, path, what, "update paceline" if schema > SCHEMA else "pack it again"
-            )
+            fix = "pack it again" if schema < SCHEMA else "update paceline"
+            raise DataError(104, path, what, fix)
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")
-        fields = {name: _field(described) for name, described in data.pop("fields").items()}
+        fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]
         statistics = {
-            name: _statistics(name, block, fields)
-            for name, block in data.pop("statistics", {}).items()
+            name: _statistics(name, block) for name, block in data.pop("statistics", {}).items()
         }
-        return Manifest(
-            fields=fields, shards=shards, statistics=statistics, **_checked(data, fields, shards)
-        )
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+        manifest = Manifest(fields=fields, shards=shards, statistics=statistics, **data)
+        _check_sizes(manifest)
+        if not fields.keys() >= statistics.keys():
+            raise ValueError("statistics of fields that do not exist")
+    except DAMAGE as error:
         raise DataError(104, path, f"its manifest is damaged ({error})", "pack it again") from error
+    return manifest
 
 
-def _statistics(name: str, block: dict[str, Any], fields: dict[str, Field]) -> ChannelStatistics:
-    """The statistics of the field ``name``. ValueError for numbers that cannot be."""
-    given = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
-    numbers = (*given.mean, *given.std)
-    finite = all(math.isfinite(number) for number in numbers)  # TypeError for what is no number
-    if (
-        name not in fields
-        or not finite
-        or len(given.mean) != len(given.std)
-        or min(given.std, default=0) < 0
-    ):
-        raise ValueError(f"statistics of {name!r} that cannot be")
-    return given
+def _crc(data: dict[str, Any]) -> int:
+    # json writes ASCII: file names that are not UTF-8 survive as escapes.
+    return crc32(json.dumps(data).encode())
 
 
-def _field(described: dict[str, Any]) -> Field:
-    kind = described.get("kind", "")
+def _field(name: str, block: dict[str, Any]) -> Field:
+    kind = block.get("kind", "")
     if not isinstance(kind, str):
-        raise TypeError(f"a kind of {kind}")
-    return Field(described["dtype"], tuple(described["shape"]), described["encoding"], kind)
+        raise TypeError(f"field {name!r} has the kind {kind}")
+    field = Field(block["dtype"], tuple(block["shape"]), block["encoding"], kind)
+    if field.encoding not in ("raw", "image") or np.dtype(field.dtype).kind not in "biufc":
+        raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
+    torch.from_numpy(np.empty(0, field.dtype))  # TypeError for a dtype that torch lacks
+    if field.encoding == "raw" and None in field.shape:
+        raise ValueError(f"field {name!r} has no size")
+    is_map = field.kind == "labels"
+    if field.kind not in KINDS or (is_map and (field.dtype, field.channels) != ("uint8", 1)):
+        raise ValueError(f"field {name!r} is {field.kind} {field.dtype}")
+    return field
 
 
-def _checked(data: dict[str, Any], fields: dict[str, Field], shards: list[Shard]) -> dict[str, Any]:
-    """ValueError for what no writer of ours writes, whatever its checksum says."""
-    sizes = [size for field in fields.values() for size in field.shape if size is not None]
-    sizes += [
-        data["num_records"],
-        *(size for shard in shards for size in (shard.num_records, shard.size_bytes)),
-    ]
-    if any(type(size) is not int or size < 0 for size in sizes) or any(
-        type(shard.name) is not str for shard in shards
-    ):
-        raise ValueError("sizes that cannot be")
-    for name, field in fields.items():
-        if field.encoding not in ("raw", "image") or np.dtype(field.dtype).kind not in "biufc":
-            raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
-        if field.encoding == "raw" and None in field.shape:
-            raise ValueError(f"field {name!r} has no size")
-        if field.kind not in KINDS or (
-            field.kind == "labels" and (field.dtype, field.channels) != ("uint8", 1)
-        ):
-            raise ValueError(f"field {name!r} is {field.kind} {field.dtype}")
-    return data
+def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:
+    statistics = ChannelStatistics(tuple(block["mean"]), tuple(block["std"]))
+    numbers = (*statistics.mean, *statistics.std)
+    is_finite = all(math.isfinite(number) for number in numbers)  # TypeError if not a number
+    is_negative = min(statistics.std, default=0) < 0
+    if not is_finite or is_negative or len(statistics.mean) != len(statistics.std):
+        raise ValueError(f"impossible statistics of {name!r}")
+    return statistics
+
+
+def _check_sizes(manifest: Manifest) -> None:
+    """Refuse what no writer of ours writes, even if its checksum is right."""
+    sizes: list[Any] = [manifest.num_records]
+    for field in manifest.fields.values():
+        sizes += [size for size in field.shape if size is not None]
+    for shard in manifest.shards:
+        sizes += [shard.num_records, shard.size_bytes]
+        if type(shard.name) is not str:
+            raise TypeError(f"a shard has the name {shard.name}")
+    if any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError("impossible sizes")

@@ -1,7 +1,7 @@
-"""A store that is a directory: ``manifest.json`` and numbered files, each a whole store of its own."""
+"""A store that is a directory: ``manifest.json`` and files, each of which is a complete store."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, final
 
 import torch
@@ -19,10 +19,11 @@ MAX_NAMED = 10
 
 @final
 class ShardedStore:
-    """A RecordStore over the files of a directory; each is opened at its first read. ``open_file`` opens one by its path."""
+    """A RecordStore over the files of a directory. ``open_file`` opens a file at its first read."""
 
     def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
-        self.path, self._open_file = path, open_file
+        self.path = path
+        self._open_file = open_file
         self._manifest: Manifest | None = None
         self._identity: Identity | None = None
         self._stores: dict[int, RecordStore] = {}
@@ -33,130 +34,35 @@ class ShardedStore:
     @property
     def manifest(self) -> Manifest:
         if self._manifest is None:
-            name = os.path.join(self.path, MANIFEST)
-            if not os.path.isfile(name):
-                if os.path.isfile(os.path.join(self.path, IN_FOLDER)):
-                    raise DataError(
-                        103,
-                        self.path,
-                        "an LMDB folder, but not a store of ours",
-                        lmdb_advice(self.path),
-                    )
-                what = f"a directory without {MANIFEST}"
-                raise DataError(
-                    103,
-                    self.path,
-                    what,
-                    "give a store made by 'paceline pack', or choose data=folder for image files",
-                )
-            self._identity = identify(name)
-            with open(name, "rb") as file:
-                manifest = from_json(self.path, file.read())
+            manifest = self._read_manifest()
             self._check_files(manifest)
-            self._starts = torch.tensor(
-                [0] + [shard.num_records for shard in manifest.shards]
-            ).cumsum(0)
+            sizes = torch.tensor([0, *(shard.num_records for shard in manifest.shards)])
+            self._starts = sizes.cumsum(0)
             self._manifest = manifest
         return self._manifest
 
-    def _check_files(self, manifest: Manifest) -> None:
-        """All that is wrong with the files at once: missing ones, others' ones, sizes."""
-        wanted = {shard.name: shard.size_bytes for shard in manifest.shards}
-        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in wanted):
-            raise DataError(
-                104, self.path, "its manifest names files outside the directory", "pack it again"
-            )
-        found = {
-            entry.name: entry.stat().st_size
-            for entry in os.scandir(self.path)
-            if entry.is_file() and entry.name != MANIFEST
-        }
-        wrong = [f"{name} is missing" for name in wanted if name not in found]
-        wrong += [
-            f"{name} has {found[name]} bytes, not {size}"
-            for name, size in wanted.items()
-            if found.get(name, size) != size
-        ]
-        wrong += [f"{name} does not belong here" for name in sorted(found.keys() - wanted.keys())]
-        if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
-            wrong.append(f"the files hold other than {manifest.num_records} records")
-        if wrong:
-            more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
-            raise DataError(
-                118,
-                self.path,
-                ", ".join(wrong[:MAX_NAMED]) + more,
-                "put the files in order, or pack it again",
-            )
-
     @property
     def first(self) -> RecordStore:
-        """The first file's store."""
+        """The store in the first file."""
         return self._store(0)
 
-    def _store(self, number: int) -> RecordStore:
-        """File ``number``, opened; DataError D118 where it is another data set's."""
-        store = self._stores.get(number)
-        if store is None:
-            shard = self.manifest.shards[number]
-            store = self._open_file(os.path.join(self.path, shard.name))
-            found = store.manifest
-            if (
-                found.num_records != shard.num_records
-                or found.fields != self.manifest.fields
-                or found.digest != shard.digest
-            ):
-                where = os.path.join(self.path, shard.name)
-                raise DataError(
-                    118,
-                    where,
-                    "is another store's file",
-                    "put the files in order, or pack it again",
-                )
-            self._stores[number] = store
-        return store
-
-    def _locate(self, indices: Tensor) -> Tensor:
-        """The number of the file that holds each of ``indices``."""
-        manifest = self.manifest
-        if (
-            len(indices)
-            and not 0 <= int(indices.min()) <= int(indices.max()) < manifest.num_records
-        ):
-            raise IndexError(
-                f"records {int(indices.min())}..{int(indices.max())} of {manifest.num_records}"
-            )
-        return torch.searchsorted(self._starts, indices, right=True) - 1
-
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        numbers = self._locate(indices)
         parts: list[tuple[Tensor, Records]] = []
-        for number in numbers.unique().tolist() or [0]:
-            places = (numbers == number).nonzero().squeeze(1)
-            parts.append(
-                (places, self._store(number).read(indices[places] - self._starts[number], views))
-            )
-        return (
-            parts[0][1]
-            if len(parts) == 1
-            else {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
-        )
+        for number, places in self._split(indices):
+            local = indices[places] - self._starts[number]
+            parts.append((places, self._store(number).read(local, views)))
+        if len(parts) == 1:
+            return parts[0][1]
+        return {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        numbers = self._locate(indices)
-        found: list[int] = []
-        for number in numbers.unique().tolist():
-            places = (numbers == number).nonzero().squeeze(1)
-            part = {name: _taken(values, places) for name, values in records.items()}
+        damaged: list[int] = []
+        for number, places in self._split(indices):
             start = int(self._starts[number])
-            found += [
-                start + bad for bad in self._store(number).damaged(indices[places] - start, part)
-            ]
-        return found
-
-    def _at(self, index: int) -> tuple[RecordStore, int]:
-        number = int(self._locate(torch.tensor([index])))
-        return self._store(number), index - int(self._starts[number])
+            part = {name: _picked(values, places) for name, values in records.items()}
+            bad = self._store(number).damaged(indices[places] - start, part)
+            damaged += [start + index for index in bad]
+        return damaged
 
     def key(self, index: int) -> str:
         store, local = self._at(index)
@@ -177,8 +83,75 @@ class ShardedStore:
             store.close()
         self._stores = {}
 
+    def _read_manifest(self) -> Manifest:
+        path = os.path.join(self.path, MANIFEST)
+        if os.path.isfile(path):
+            self._identity = identify(path)
+            with open(path, "rb") as file:
+                return from_json(self.path, file.read())
+        if os.path.isfile(os.path.join(self.path, IN_FOLDER)):
+            what = "is an LMDB folder, but not a Paceline store"
+            raise DataError(103, self.path, what, lmdb_advice(self.path))
+        fix = "give a store made by 'paceline pack', or choose data=folder for image files"
+        raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
+
+    def _check_files(self, manifest: Manifest) -> None:
+        """Check the names and sizes of the files, and report all that is wrong at once."""
+        sizes = {shard.name: shard.size_bytes for shard in manifest.shards}
+        if any(os.path.basename(name) != name or name in ("", ".", "..") for name in sizes):
+            what = "its manifest names files outside the directory"
+            raise DataError(104, self.path, what, "pack it again")
+        present: dict[str, int] = {}
+        for entry in os.scandir(self.path):
+            if entry.is_file() and entry.name != MANIFEST:
+                present[entry.name] = entry.stat().st_size
+        wrong = [f"{name} is missing" for name in sizes if name not in present]
+        for name, size in sizes.items():
+            if present.get(name, size) != size:
+                wrong.append(f"{name} has {present[name]} bytes, not {size}")
+        wrong += [f"{name} does not belong here" for name in sorted(present.keys() - sizes.keys())]
+        if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
+            wrong.append(f"the files do not hold {manifest.num_records} records")
+        if wrong:
+            what = ", ".join(wrong[:MAX_NAMED])
+            if len(wrong) > MAX_NAMED:
+                what += f" and {len(wrong) - MAX_NAMED} more"
+            raise DataError(118, self.path, what, "put the files in order, or pack it again")
+
+    def _store(self, number: int) -> RecordStore:
+        """Return the store in a file. DataError D118 if the file belongs to another data set."""
+        if number not in self._stores:
+            shard = self.manifest.shards[number]
+            path = os.path.join(self.path, shard.name)
+            store = self._open_file(path)
+            own = store.manifest
+            expected = (shard.num_records, self.manifest.fields, shard.digest)
+            if (own.num_records, own.fields, own.digest) != expected:
+                fix = "put the files in order, or pack it again"
+                raise DataError(118, path, "is another store's file", fix)
+            self._stores[number] = store
+        return self._stores[number]
+
+    def _locate(self, indices: Tensor) -> Tensor:
+        """Return the number of the file that holds each of ``indices``."""
+        count = self.manifest.num_records
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
+            raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {count}")
+        return torch.searchsorted(self._starts, indices, right=True) - 1
+
+    def _split(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the number of each needed file, and the places of its records in ``indices``."""
+        numbers = self._locate(indices)
+        for number in numbers.unique().tolist() or [0]:
+            yield number, (numbers == number).nonzero().squeeze(1)
+
+    def _at(self, index: int) -> tuple[RecordStore, int]:
+        number = int(self._locate(torch.tensor([index])))
+        return self._store(number), index - int(self._starts[number])
+
 
 def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
+    """Put the values of a field, read from several files, in the order of the batch."""
     first = parts[0][1][name]
     if isinstance(first, Tensor):
         merged = first.new_empty(count, *first.shape[1:])
@@ -192,9 +165,7 @@ def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
     return values
 
 
-def _taken(values: Any, places: Tensor) -> Any:
-    return (
-        values[places]
-        if isinstance(values, Tensor)
-        else [values[place] for place in places.tolist()]
-    )
+def _picked(values: Any, places: Tensor) -> Any:
+    if isinstance(values, Tensor):
+        return values[places]
+    return [values[place] for place in places.tolist()]

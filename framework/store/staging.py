@@ -1,7 +1,7 @@
-"""A store copied into memory (``/dev/shm``) before training: shared by all ranks and runs of this user that want it, gone with the last.
+"""Copies a store into memory (``/dev/shm``) before training. All ranks and runs of a user share it.
 
-Who uses a copy holds a lock on it. A lock dies with its process, however that ends, so the next run can tell what was left behind and
-removes it.
+Each process that uses a copy holds a lock on it, and the last one removes the copy. The system
+releases the lock of a process that dies, so the next run can remove what is unused.
 """
 
 import fcntl
@@ -9,7 +9,6 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -19,49 +18,52 @@ from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
 from framework.system.stopping import at_end
 
-MEMORY = Path("/dev/shm")  # noqa: S108  # names are the user's own, and opened without following links
-SPARE = 0.9  # of the memory that is free may be taken
+MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
+SPARE = 0.9  # the share of free memory that may be taken
 
 
 @final
 class Staged:
-    """The copy of the file or directory ``source``, at ``path``, until ``close``. ResourceError R107 where there is no room."""
+    """A copy of the file or directory ``source`` in memory, at ``path``, until ``close``.
+
+    Raises:
+        ResourceError: R107 if the copy does not fit, or cannot be made.
+    """
 
     def __init__(self, source: str) -> None:
         remove_leftovers()
-        key = hashlib.sha256(
-            repr((os.path.realpath(source), *map(identify, files_of(source)))).encode()
-        ).hexdigest()[:16]
+        identity = (os.path.realpath(source), *map(identify, files_of(source)))
+        key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
         self.path = str(self._home / os.path.basename(os.path.normpath(source)))
         self._lock = -1
         self._forget = at_end(lambda _: _remove_unless_used(self._home, self._lock))
         try:
             while not self._take(source):
-                os.close(self._lock)  # another one's last user removed it meanwhile: once more
+                os.close(self._lock)  # the last user of a copy removed it meanwhile: try again
         except BaseException:
             self._forget()
             raise
 
+    def close(self) -> None:
+        """Give the copy back. The last user removes it."""
+        self._forget()
+        _remove_unless_used(self._home, self._lock)
+
     def _take(self, source: str) -> bool:
-        """Share the copy, made here unless another one has made it or is at it. False where it was removed in between."""
+        """Share the copy, and make it if nobody else does. False if it was removed meanwhile."""
         self._lock = _open_lock(self._home, source)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_current(self._lock, self._home) and not _is_own(self._home):
+            if _is_current(self._lock) and not _is_own(self._home):
                 _copy(source, self._home)
         except BlockingIOError:
-            pass  # it is being copied, or in use
+            pass  # another process copies or uses it
         except BaseException:
             self.close()
             raise
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        return _is_current(self._lock, self._home) and _is_own(self._home)
-
-    def close(self) -> None:
-        """Give the copy back; the last one removes it."""
-        self._forget()
-        _remove_unless_used(self._home, self._lock)
+        return _is_current(self._lock) and _is_own(self._home)
 
 
 def remove_leftovers() -> None:
@@ -74,77 +76,68 @@ def remove_leftovers() -> None:
         _remove_unless_used(lock.with_suffix(""), descriptor)
 
 
-def _lock_name(home: Path) -> Path:
-    return home.with_name(home.name + ".lock")
-
-
-def files_of(source: str) -> Iterator[str]:
-    """The files of a store: one, or a directory of them."""
+def files_of(source: str) -> list[str]:
+    """Return the files of a store: itself, or those of its directory."""
     if not os.path.isdir(source):
-        yield source
-    else:
-        yield from (os.path.join(source, name) for name in sorted(os.listdir(source)))
+        return [source]
+    return [os.path.join(source, name) for name in sorted(os.listdir(source))]
 
 
 def _open_lock(home: Path, source: str) -> int:
+    path = _with_ending(home, ".lock")
     try:
-        return os.open(
-            _lock_name(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        what = f"{_lock_name(home)} cannot be opened ({error.strerror})"
-        raise ResourceError(
-            107, f"data.stage = ram: {source}", what, "remove it, or set data.stage=none"
-        ) from error
+        what = f"{path} cannot be opened ({error.strerror})"
+        fix = "remove it, or set data.stage=none"
+        raise ResourceError(107, f"data.stage = ram: {source}", what, fix) from error
 
 
-def _is_current(descriptor: int, home: Path) -> bool:
-    """Whether the lock file still has its name, and was not made anew by another run."""
-    with suppress(FileNotFoundError):
-        return os.lstat(_lock_name(home)).st_ino == os.fstat(descriptor).st_ino
-    return False
+def _is_current(descriptor: int) -> bool:
+    """Return whether the open lock file still has its name: another run may have removed it."""
+    return os.fstat(descriptor).st_nlink > 0
 
 
 def _is_own(home: Path) -> bool:
-    """Whether the copy is there. ResourceError R107 where somebody else has put something under its name."""
+    """Return whether the copy exists. ResourceError R107 if another user owns that name."""
     try:
-        found = os.lstat(home)
+        status = os.lstat(home)
     except FileNotFoundError:
         return False
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise ResourceError(107, str(home), "is not ours", "remove it, or set data.stage=none")
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        fix = "remove it, or set data.stage=none"
+        raise ResourceError(107, str(home), "belongs to another user or is no folder", fix)
     return True
 
 
 def _remove_unless_used(home: Path, descriptor: int) -> None:
-    with suppress(BlockingIOError):  # another one uses it
+    with suppress(BlockingIOError):  # another process uses it
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_current(descriptor, home):
+        if _is_current(descriptor):
             shutil.rmtree(home, ignore_errors=True)
-            shutil.rmtree(_partial(home), ignore_errors=True)
-            with suppress(FileNotFoundError):
-                _lock_name(home).unlink()
+            shutil.rmtree(_with_ending(home, ".part"), ignore_errors=True)
+            _with_ending(home, ".lock").unlink(missing_ok=True)
     os.close(descriptor)
 
 
-def _partial(home: Path) -> Path:
-    return home.with_name(home.name + ".part")
+def _with_ending(home: Path, ending: str) -> Path:
+    return home.with_name(home.name + ending)
 
 
 def _copy(source: str, home: Path) -> None:
-    """Whole or not at all: made under another name."""
-    files = list(files_of(source))
-    wanted, free = sum(os.path.getsize(file) for file in files), int(_free_bytes() * SPARE)
-    if wanted > free:
-        what = f"{wanted} bytes do not fit into memory, of which {free} may be taken"
-        raise ResourceError(
-            107, f"data.stage = ram: {source}", what, "set data.stage=none, or free memory"
-        )
-    part = _partial(home)
+    """Copy under another name first, so that ``home`` is complete if it exists."""
+    where = f"data.stage = ram: {source}"
+    fix = "set data.stage=none, or free memory"
+    needed = sum(map(os.path.getsize, files_of(source)))
+    spare = int(_free_bytes() * SPARE)
+    if needed > spare:
+        what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"
+        raise ResourceError(107, where, what, fix)
+    part = _with_ending(home, ".part")
     shutil.rmtree(part, ignore_errors=True)
     target = part / os.path.basename(os.path.normpath(source))
     try:
-        target.parent.mkdir(mode=0o700)
+        part.mkdir(mode=0o700)
         if os.path.isdir(source):
             shutil.copytree(source, target)
         else:
@@ -153,12 +146,10 @@ def _copy(source: str, home: Path) -> None:
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         what = f"cannot be copied into memory ({error.strerror})"
-        raise ResourceError(
-            107, f"data.stage = ram: {source}", what, "set data.stage=none, or free memory"
-        ) from error
+        raise ResourceError(107, where, what, fix) from error
 
 
 def _free_bytes() -> int:
-    """Return what ``/dev/shm`` can take and the machine has, since its files are memory."""
+    """Return what ``/dev/shm`` and the machine have left: files there occupy memory."""
     disk = os.statvfs(MEMORY)
     return min(disk.f_bavail * disk.f_frsize, available_memory_bytes())

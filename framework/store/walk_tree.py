@@ -1,7 +1,7 @@
-"""The one place that walks a folder: which files are under it, and what becomes of symbolic links.
+"""Walks folders, for every reader alike.
 
-Only regular files count. Pipes, sockets and devices are never opened. A link is skipped and
-counted, unless it stays under a root that the user names.
+Only regular files count. Pipes, sockets and devices are not opened. Symbolic links are skipped and
+counted, except those that stay under a root that the user names.
 """
 
 import os
@@ -13,17 +13,16 @@ from framework.errors import DataError
 
 
 class Walked(NamedTuple):
-    """What is under a folder.
+    """The content of a folder.
 
     Attributes:
         root: the folder.
-        names: regular files, relative to it, in byte order whatever the file system says; any bytes
-            that a file system has (``surrogateescape``).
+        names: regular files, relative to it, in byte order; other bytes than UTF-8 are escaped
+            (``surrogateescape``).
         folders: the folders directly in it, in byte order.
-        links: symbolic links that were skipped.
-        specials: pipes, sockets and devices, which were skipped.
+        links: the number of skipped symbolic links.
+        specials: the number of skipped pipes, sockets and devices.
         follow_links: the root that links had to stay under; None if all were skipped.
-
     """
 
     root: str
@@ -34,71 +33,74 @@ class Walked(NamedTuple):
     follow_links: str | None = None
 
     def link_note(self, key: str) -> str | None:
-        """Say how many links were skipped, and which ``key`` follows them."""
+        """Say how many links were skipped, and that the option ``key`` follows them."""
         if not self.links:
             return None
-        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
         if self.follow_links is None:
             why = f"; {key}=ROOT follows those that stay under the folder ROOT"
         else:
             why = f": no new file or folder under {key} = {self.follow_links}"
-        return f"{self.root}: {count} skipped{why}"
+        return f"{self.root}: {self._skipped()}{why}"
 
     def nothing(self, what: str, fix: str, key: str) -> DataError:
-        """Return the error for a folder without a wanted file: D191 after skipped links, else D110."""
-        note = self.link_note(key)
-        if note is None:
+        """Return the error for a folder without files: D191 if links were skipped, else D110."""
+        if not self.links:
             return DataError(110, self.root, what, fix)
-        skipped = note.removeprefix(f"{self.root}: ").split(" skipped")[0]
         if self.follow_links is None:
             fix = f"name the folder that the links stay under: {key}=ROOT"
         else:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
-        return DataError(191, self.root, f"{what}, and {skipped} skipped", fix)
+        return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
+
+    def _skipped(self) -> str:
+        count = "1 symbolic link was" if self.links == 1 else f"{self.links} symbolic links were"
+        return f"{count} skipped"
 
 
 def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = None) -> Walked:
     """Find the regular files under ``root`` whose lower-case names end in one of ``suffixes``.
 
     Args:
-        root: a folder; it may be a link itself.
+        root: a folder, or a link to one.
         suffixes: in lower case; ``("",)`` for all files.
-        follow_links: a folder. Links whose real target stays under it are followed. A folder that
-            links lead to is walked once, so that circles end. None: no link is followed.
+        follow_links: a folder; links whose real target lies under it are followed. Each folder is
+            walked once, so that circles end. None: no link is followed.
 
     Raises:
-        DataError: D101 for a folder that is not there or cannot be read.
-
+        DataError: D101 if a folder is missing or cannot be read.
     """
     if not os.path.isdir(root):
-        fix = "give the folder that holds the files: of a recipe source=FOLDER, of 'paceline pack' "
-        fix += "input.path=FOLDER"
+        fix = "give the folder of the files: source=FOLDER, or input.path=FOLDER to pack"
         raise DataError(101, root or "path = ", "no such folder", fix)
     if follow_links is not None and not os.path.isdir(follow_links):
         fix = "give the folder that the links' targets lie under"
         raise DataError(101, f"follow_links = {follow_links}", "no such folder", fix)
     walker = _Walker(root, tuple(suffixes), follow_links)
     walker.walk()
-    names, folders = (sorted(found, key=os.fsencode) for found in (walker.names, walker.folders))
+    names = sorted(walker.names, key=os.fsencode)
+    folders = sorted(walker.folders, key=os.fsencode)
     return Walked(root, names, folders, walker.skipped_links, walker.specials, follow_links)
 
 
 @final
 class _Walker:
     def __init__(self, root: str, suffixes: tuple[str, ...], follow_links: str | None) -> None:
-        self.root, self.suffixes = root, suffixes
+        self.root = root
+        self.suffixes = suffixes
         self.allowed = None if follow_links is None else os.path.realpath(follow_links)
         self.names: list[str] = []
         self.folders: list[str] = []
-        self.links: list[str] = []  # that are still to be followed
-        self.skipped_links = self.specials = 0
+        self.links: list[str] = []  # still to be followed
+        self.skipped_links = 0
+        self.specials = 0
         self.visited: set[str] = set()  # real paths of folders
 
     def walk(self) -> None:
-        """Real folders come first, so that a link to one of them never takes its place."""
+        # Real folders come first, so that a link to one of them does not take its place.
         self._walk_folder("")
         while self.links:
-            links, self.links = sorted(self.links, key=os.fsencode), []
+            links = sorted(self.links, key=os.fsencode)
+            self.links = []
             for name in links:
                 self._follow(name)
 
@@ -114,7 +116,7 @@ class _Walker:
             for entry in _entries(os.path.join(self.root, folder)):
                 name = os.path.join(folder, entry.name)
                 if entry.is_symlink():
-                    self.links.append(name) if self.allowed is not None else self._skip()
+                    self._note_link(name)
                 elif entry.is_dir(follow_symlinks=False):
                     self._note_folder(name)
                     pending.append(name)
@@ -129,7 +131,7 @@ class _Walker:
             target = os.path.realpath(path, strict=True)
             kind = os.stat(target).st_mode
         except (OSError, ValueError):  # it leads nowhere, or in a circle
-            self._skip()
+            self.skipped_links += 1
             return
         allowed = self.allowed or ""
         is_inside = target == allowed or target.startswith(os.path.join(allowed, ""))
@@ -139,10 +141,13 @@ class _Walker:
             self._note_folder(name)
             self._walk_folder(name)
         else:
-            self._skip()
+            self.skipped_links += 1
 
-    def _skip(self) -> None:
-        self.skipped_links += 1
+    def _note_link(self, name: str) -> None:
+        if self.allowed is None:
+            self.skipped_links += 1
+        else:
+            self.links.append(name)
 
     def _note_file(self, name: str) -> None:
         if name.lower().endswith(self.suffixes):

@@ -1,6 +1,8 @@
-"""The one way a file is published: temporary name, flush, fsync, replace, fsync of the directory.
+"""Publish files atomically and durably.
 
-A reader sees the old file or the new one, never a part; after a crash or a full disk the old one is intact.
+Every file is written under a temporary name, flushed, synced and renamed, and then its directory is
+synced. A reader sees the old file or the new one, never a part. After a crash or on a full disk,
+the old file is intact.
 """
 
 import ctypes
@@ -20,30 +22,28 @@ from framework.errors import ResourceError
 from framework.system.signal_handlers import handled
 from framework.system.stopping import NUMBERS, at_end
 
-FULL = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-)  # what a disk, a quota or a limit says when there is no room
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+# The errors of a full disk, a quota and a limit.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+AT_FDCWD = -100  # linux/fcntl.h
+RENAME_EXCHANGE = 2  # linux/fs.h
 
-
-_reached: Callable[[str], None] | None = (
-    None  # tests of faults put something here, in a process of their own
-)
+# Tests of faults set this in a process of their own.
+_reached: Callable[[str], None] | None = None
+# Folders that may hold temporary files if a signal ends this process.
+_folders: set[Path] = set()
 
 
 def reach(point: str) -> None:
-    """A named point at which tests let a process die, or a disk fail. Does nothing else."""
+    """Mark a named point at which tests let a process die or a disk fail."""
     if _reached is not None:
         _reached(point)
 
 
-_folders: set[Path] = set()  # that may hold temporary names if a signal ends this process
-
-
 def tidied(folder: Path) -> None:
-    """Have temporary files in ``folder``, of this process and of those it started, removed if a signal ends it."""
+    """Remove the temporary files in ``folder`` if a signal ends this process.
+
+    That includes the files of processes that this one started.
+    """
     at_end(_remove_own_leftovers, key=_remove_own_leftovers)
     _folders.add(folder.absolute())
 
@@ -57,18 +57,21 @@ def _remove_own_leftovers(_: object) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that no other process of any host takes."""
+    """Return a name beside ``path`` that no other process of any host uses."""
     tidied(path.parent)
-    return path.with_name(
-        f"{path.name}.tmp.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
-    )
+    owner = f"{socket.gethostname()}.{os.getpid()}"
+    return path.with_name(f"{path.name}.tmp.{owner}.{secrets.token_hex(4)}")
 
 
 @contextmanager
 def publish(path: Path) -> Generator[Path, None, None]:
-    """Yield a temporary name to write to; on a clean exit it becomes ``path``, on an error it is removed.
+    """Yield a temporary name to write to, for writers that open the file themselves.
 
-    For writers that open the file themselves (h5py, lmdb, torch). Raises ResourceError R101 where the disk says no.
+    On a clean exit the temporary file becomes ``path``. On an error it is removed.
+
+    Raises:
+        ResourceError: R101: the file cannot be written.
+
     """
     temporary = temporary_name(path)
     try:
@@ -82,27 +85,28 @@ def publish(path: Path) -> Generator[Path, None, None]:
         sync(path.parent)
         reach("publish.published")
     except OSError as error:
-        if not error.errno or isinstance(
-            error, FileNotFoundError
-        ):  # not the disk's: a library's own OSError
+        # These are a library's own OSErrors.
+        if not error.errno or isinstance(error, FileNotFoundError):
             raise
-        raise ResourceError(
-            101, str(path), f"cannot write: {error.strerror}", "free space or choose another place"
-        ) from error
+        what = f"cannot write: {error.strerror}"
+        raise ResourceError(101, str(path), what, "free space or choose another place") from error
     finally:
         with suppress(FileNotFoundError, NotADirectoryError):
             temporary.unlink()
 
 
 def move(source: Path, target: Path) -> None:
-    """Give ``source``, a file or a folder that the disk holds already, the name ``target``, durably.
+    """Rename ``source``, a synced file or folder, to ``target``, durably.
 
-    What stood there, folder or file, stays until the new one has its name, and is then removed. ResourceError R101.
+    An existing ``target`` stays until the new one has its name, and is then removed.
+
+    Raises:
+        ResourceError: R101: the name cannot be written.
+
     """
     try:
-        if os.path.lexists(target) and (
-            source.is_dir() or target.is_dir()
-        ):  # what a plain rename does not replace
+        # A plain rename does not replace a folder.
+        if os.path.lexists(target) and (source.is_dir() or target.is_dir()):
             old = temporary_name(target)
             if _exchange(source, target):
                 os.rename(source, old)
@@ -116,26 +120,24 @@ def move(source: Path, target: Path) -> None:
         sync(source.parent)
         sync(target.parent)
     except OSError as error:
-        raise ResourceError(
-            101,
-            str(target),
-            f"cannot write: {error.strerror}",
-            "free space or choose another place",
-        ) from error
+        what = f"cannot write: {error.strerror}"
+        raise ResourceError(101, str(target), what, "free space or choose another place") from error
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once, so that there is never none. False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
+def _exchange(path: Path, other: Path) -> bool:
+    """Swap two names atomically. Return False if the system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # neither Linux nor a recent C library
         return False
-    return rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+    names = (AT_FDCWD, os.fsencode(path), AT_FDCWD, os.fsencode(other))
+    return rename(*names, RENAME_EXCHANGE) == 0
 
 
 def remove_leftovers(path: Path) -> list[str]:
-    """Remove what dead processes of this host left under temporary names of ``path`` or, ``path`` being a folder, inside it.
+    """Remove the temporary files of dead processes of this host, and return their names.
 
-    Returns the names that were removed.
+    These are temporary files of ``path`` and, if ``path`` is a folder, all temporary files inside.
     """
     removed: list[str] = []
     for folder, prefix in ((path.parent, f"{path.name}.tmp."), (path, "")):
@@ -149,7 +151,7 @@ def remove_leftovers(path: Path) -> list[str]:
 
 
 def _is_left(name: str) -> bool:
-    """Whether a name is a temporary one of a process of this host that lives no more."""
+    """Return whether a name is temporary and belongs to a dead process of this host."""
     head, *ends = name.rsplit(".", 2)
     if ".tmp." not in head or len(ends) != 2 or not ends[0].isdecimal():
         return False
@@ -157,7 +159,7 @@ def _is_left(name: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this host has this number."""
+    """Return whether a process with this id runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -177,7 +179,7 @@ def _remove(path: Path) -> bool:
 
 @contextmanager
 def uninterrupted() -> Generator[None, None, None]:
-    """Signals wait until the block ends: for what must be done whole, such as a library's file that is being closed."""
+    """Delay signals until the block ends, for example while a library closes its file."""
     noted: list[int] = []
     try:
         with handled(NUMBERS, lambda number, _: noted.append(number)):
@@ -188,14 +190,14 @@ def uninterrupted() -> Generator[None, None, None]:
 
 
 def abandon(publishing: AbstractContextManager[Path]) -> None:
-    """End a ``publish`` that was entered by hand without publishing: the temporary file is removed."""
+    """End a ``publish`` that was entered by hand, and remove its temporary file."""
     stop = GeneratorExit()
     publishing.__exit__(type(stop), stop, None)
 
 
 @contextmanager
 def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
-    """Open ``path`` for writing bytes; what is written is published when the block ends without an error."""
+    """Open ``path`` for writing bytes, and publish it when the block ends without an error."""
     with publish(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         reach("publish.opened")
@@ -215,7 +217,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold ``path``: a file's content, a directory's names."""
+    """Put on disk the content of a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""One at a time: a file that is locked while its holder lives, and says who that is."""
+"""A lock file that is held while its owner lives, and that names its owner."""
 
 import errno
 import fcntl
@@ -13,24 +13,37 @@ from pathlib import Path
 from framework.errors import PacelineError, ResourceError
 from framework.system.stopping import undone
 
-PATIENCE_S = 1.0  # the children of a process that was killed hold its lock until the kernel has ended them too
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without
+# The children of a killed process hold its lock until the kernel has ended them, too.
+PATIENCE_S = 1.0
 RETRY_S = 0.05
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without locks
+
+Busy = Callable[[str], PacelineError | None]
 
 
 @contextmanager
 def locked(
     path: Path,
-    busy: Callable[[str], PacelineError | None],
+    busy: Busy,
     *,
     shared: bool = False,
     patience_s: float = PATIENCE_S,
     needed: bool = True,
 ) -> Generator[None, None, None]:
-    """Hold the lock ``path`` (``flock``): alone, or ``shared`` with others who share it. The file is gone when nobody holds it.
+    """Hold the lock ``path`` (``flock``) inside the block. The last holder removes the file.
 
-    A dead holder's lock is free: the kernel sees to that. Who has waited ``patience_s`` for a living one raises ``busy`` of its name, or, where
-    that is None, waits on. Where there are no locks, ResourceError R101, or nothing is held, if it is not ``needed``.
+    The kernel frees the lock of a process that dies.
+
+    Args:
+        path: The lock file.
+        busy: Makes the error from the owner's name; None to keep waiting.
+        shared: Whether others that also share the lock may hold it at the same time.
+        patience_s: How long to wait before ``busy`` is called.
+        needed: Whether a file system without locks is an error. If not, nothing is held there.
+
+    Raises:
+        ResourceError: R101: the file cannot be locked.
+
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,11 +56,10 @@ def locked(
         fix = "choose another place, one whose file system has locks"
         raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
     try:
-        with suppress(OSError):  # a full disk: the lock holds all the same
+        with suppress(OSError):  # a lock works on a full disk, too
             os.ftruncate(descriptor, 0)
-            owner = (
-                f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}"
-            )
+            process = f"process {os.getpid()} on {socket.gethostname()}"
+            owner = f"{process} since {time.strftime('%F %T')}"
             os.pwrite(descriptor, f"{owner}\n".encode(), 0)
         with undone(lambda _: _remove(path, descriptor)):
             yield
@@ -57,32 +69,28 @@ def locked(
 
 
 def _remove(path: Path, descriptor: int) -> None:
-    with suppress(OSError):  # others share it: the last one removes the file
+    with suppress(OSError):  # others still share the lock
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
 
 
-def _acquire(
-    path: Path, kind: int, busy: Callable[[str], PacelineError | None], patience_s: float
-) -> int:
+def _acquire(path: Path, kind: int, busy: Busy, patience_s: float) -> int:
     end = time.monotonic() + patience_s
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            if os.fstat(
-                descriptor
-            ).st_nlink:  # not removed by the one who held it when we opened it
+            # The last holder may have removed the file after we opened it.
+            if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BlockingIOError as error:
-            holder = (
-                os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            )
             if time.monotonic() > end:
                 end = math.inf
-                if (refused := busy(holder)) is not None:
+                owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                refusal = busy(owner or "another process")
+                if refusal is not None:
                     os.close(descriptor)
-                    raise refused from error
+                    raise refusal from error
         except OSError:
             os.close(descriptor)
             raise

@@ -12,7 +12,10 @@ def handled(
     numbers: Iterable[signal.Signals],
     handler: Callable[[int, FrameType | None], object] | signal.Handlers,
 ) -> Generator[None, None, None]:
-    """``handler`` answers ``numbers`` until the block ends. Nothing outside the main thread, where Python takes no handlers."""
+    """Install ``handler`` for ``numbers`` until the block ends.
+
+    Does nothing outside the main thread, the only one in which Python accepts handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

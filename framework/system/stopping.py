@@ -1,7 +1,8 @@
 """End the process inside the signal handler while there is no training state to save.
 
-A handler that raises sends its exception through whatever code runs at that moment: an import, C++, `__del__`.
-That code may turn it into another error, or abort. This module never raises: docs/design/0011-signals.md.
+An exception from a handler passes through whatever code runs at that moment: an import, C++,
+``__del__``. That code may turn it into another error, or abort. So this module never raises:
+docs/design/0011-signals.md.
 """
 
 import ctypes
@@ -21,17 +22,16 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from framework.system.signal_handlers import handled
 
 # SIGUSR1 is Slurm's warning before its time limit.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# A terminal and a launcher may both pass on one Ctrl-C.
+# Signals within this time are one: a terminal and a launcher may both pass on a Ctrl-C.
 SAME_S = 1.0
-# From the kernel's prctl header.
-PR_SET_PDEATHSIG = 1
-# How long a child that cleans up after itself may take.
-CHILD_S = 10.0
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+CHILD_S = 10.0  # how long a child that cleans up after itself may take
 LOOK_S = 0.01
-# These end by themselves when their parent does, and clean up shared memory then.
+# These processes end with their parent, and clean up shared memory then.
 KEEPERS = (b"resource_tracker", b"torch_shm_manager")
 SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
@@ -59,23 +59,24 @@ _polite: list[int] = []
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code of a process that a signal stops before it has saved anything."""
+    """Return the exit code of a process that a signal stops with nothing saved."""
     return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED
 
 
 def by_signal(number: int) -> str:
-    """Return " by SIGTERM" or the like, and nothing for Ctrl-C."""
+    """Return words such as " by SIGTERM", and "" for Ctrl-C."""
     return "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
 
 
 def install() -> None:
     """Let the signals end this process from now on."""
-    global _home, _began_at  # a process has one set of handlers
-    if _home != os.getpid():  # what was inherited belongs to the parent
+    global _home, _began_at  # noqa: PLW0603  # a process has one set of handlers
+    if _home != os.getpid():  # forked: the entries belong to the parent
         _actions.clear()
         _reasons.clear()
         _polite.clear()
-    _home, _began_at = os.getpid(), None
+    _home = os.getpid()
+    _began_at = None
     if threading.current_thread() is threading.main_thread():
         for number in NUMBERS:
             signal.signal(number, end)
@@ -84,30 +85,22 @@ def install() -> None:
 @contextmanager
 def ends_on_signals() -> Generator[None]:
     """Let the signals end this process until the block ends."""
-    before = {number: signal.getsignal(number) for number in NUMBERS}
     # The console script has installed the handlers for its whole life.
-    for_life = _home == os.getpid() and all(handler is end for handler in before.values())
+    for_life = _home == os.getpid() and all(signal.getsignal(n) is end for n in NUMBERS)
     if for_life or threading.current_thread() is not threading.main_thread():
         yield
         return
-    install()
-    try:
+    with handled(NUMBERS, end):
+        install()
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def at_end(action: Action, key: object = None) -> Callable[[], object]:
-    """Have ``action`` done if a signal ends the process. Return a function that takes this back.
+    """Run ``action`` if a signal ends the process. Return a function that takes this back.
 
-    The action runs between any two instructions of the main thread. It must be short, must not wait for a
-    lock, and must not import anything.
-
-    Args:
-        action: What is done.
-        key: Replaces an earlier action of the same key; by default there is none.
-
+    The action runs between any two instructions of the main thread. It must be short, and must
+    neither wait for a lock nor import anything. It replaces an earlier action with the same
+    ``key``.
     """
     key = object() if key is None else key
     _actions[key] = action
@@ -116,7 +109,7 @@ def at_end(action: Action, key: object = None) -> Callable[[], object]:
 
 @contextmanager
 def undone(action: Action) -> Generator[None]:
-    """Have ``action`` done if a signal ends the process inside the block."""
+    """Run ``action`` if a signal ends the process inside the block."""
     forget = at_end(action)
     try:
         yield
@@ -126,8 +119,11 @@ def undone(action: Action) -> Generator[None]:
 
 @contextmanager
 def reason(words: str | Callable[[str], str]) -> Generator[None]:
-    """Print ``words`` if a signal ends the process inside the block; ``{by}`` in them names the signal."""
-    tell = partial(_filled, words) if isinstance(words, str) else words
+    """Print ``words`` if a signal ends the process inside the block.
+
+    ``{by}`` in them, or the argument of a function that makes them, names the signal.
+    """
+    tell = partial(words.replace, "{by}") if isinstance(words, str) else words
     _reasons.append(tell)
     try:
         yield
@@ -135,12 +131,8 @@ def reason(words: str | Callable[[str], str]) -> Generator[None]:
         _reasons.remove(tell)
 
 
-def _filled(words: str, by: str) -> str:
-    return words.replace("{by}", by)
-
-
 def printed(tell: Callable[[], object]) -> Action:
-    """Return an action that prints what ``tell`` prints, though the interrupted code may be printing, too."""
+    """Return an action that prints what ``tell`` prints, even if it interrupts a print."""
 
     def action(_: Stop) -> None:
         with redirect_stdout(StringIO()) as text:
@@ -164,7 +156,9 @@ def scratch_folder(prefix: str) -> Generator[str]:
 
 @contextmanager
 def polite(pid: int) -> Generator[None]:
-    """Give the child ``pid``, which cleans up after itself, time to do so if a signal ends this process."""
+    """Give the child ``pid``, which cleans up after itself, time to do so if a signal ends this
+    process.
+    """
     _polite.append(pid)
     try:
         yield
@@ -173,9 +167,9 @@ def polite(pid: int) -> Generator[None]:
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
-    """The handler: end the children, undo what is half done, print one line, and leave.
+    """Handle a signal: end the children, run the actions, print one line, and leave.
 
-    Does not return, except in a child that inherited the handler, or when a signal is repeated at once.
+    Returns only in a child that inherited the handler, or if the same signal arrives twice at once.
     """
     global _began_at  # noqa: PLW0603
     if os.getpid() != _home:
@@ -205,17 +199,13 @@ def leave_with(stop: Stop) -> NoReturn:
         with suppress(Exception):  # the interrupted code may be in the middle of a write
             stream.flush()
     with suppress(OSError):
-        os.write(
-            2,
-            f"{SHOW_CURSOR if os.isatty(2) else ''}{stop.reason}\n".encode(
-                errors="backslashreplace"
-            ),
-        )
+        cursor = SHOW_CURSOR if os.isatty(2) else ""
+        os.write(2, f"{cursor}{stop.reason}\n".encode(errors="backslashreplace"))
     os._exit(stop.code)
 
 
 def die_by(number: int) -> None:
-    """End this process by the signal itself, without a word."""
+    """End this process by the signal itself, silently."""
     with suppress(ValueError):  # not the main thread
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
@@ -224,9 +214,9 @@ def die_by(number: int) -> None:
 
 @contextmanager
 def deaf_children(start_method: str | None = None) -> Generator[None]:
-    """Hold the signals back in this thread, and so in the children that it starts, which call ``set_all``.
+    """Block the signals in this thread, and so in the children that it starts.
 
-    Without this a child could get a signal before it has handlers of its own.
+    Otherwise a child could get a signal before it has its own handlers. It calls ``set_all`` then.
     """
     if start_method in ("spawn", "forkserver"):
         from multiprocessing import resource_tracker  # noqa: PLC0415
@@ -240,23 +230,20 @@ def deaf_children(start_method: str | None = None) -> Generator[None]:
 
 
 def set_all(handler: signal.Handlers) -> None:
-    """Give the signals one meaning, ``SIG_IGN`` or ``SIG_DFL``, and let through those that were held back."""
+    """Unblock the signals, and ignore them (``SIG_IGN``) or let them end us (``SIG_DFL``)."""
     for number in NUMBERS:
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 
 
-# ------------------------------------------------------------------------------------------------ children
-
-
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends. Does nothing but on Linux."""
+    """Let Linux kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_children() -> None:
-    """End all processes that this one has started, and those that they have started. Linux only."""
+    """End all descendants of this process. Linux only."""
     _end_politely()
     for _ in range(100):  # another thread may start one meanwhile
         living = _living(os.getpid())
@@ -267,10 +254,9 @@ def end_children() -> None:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_S)
     for pid in children_of(os.getpid()):
+        # In a container without an init they would stay in the process table.
         with suppress(ChildProcessError):
-            os.waitpid(
-                pid, os.WNOHANG
-            )  # or they stay in the process table where nobody adopts them
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _end_politely() -> None:
@@ -285,26 +271,30 @@ def _end_politely() -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the processes that ``pid`` has started."""
-    found: list[int] = []
+    children: list[int] = []
     with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
+        for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
-    return found
+                children += map(int, (task / "children").read_bytes().split())
+    return children
 
 
 def command_of(pid: int) -> bytes:
-    """Return the command line of a process, and nothing for one that is gone."""
+    """Return the command line of a process, and b"" if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
 
 
 def _living(pid: int) -> list[int]:
-    """Return all that descend from ``pid`` and still run, the nearest first."""
-    found = [child for child in children_of(pid) if _lives(child)]
-    found = [child for child in found if not any(keeper in command_of(child) for keeper in KEEPERS)]
-    return [*found, *(other for child in found for other in _living(child))]
+    """Return the descendants of ``pid`` that still run, the nearest first."""
+    children = [child for child in children_of(pid) if _lives(child) and not _is_keeper(child)]
+    return [*children, *(other for child in children for other in _living(child))]
+
+
+def _is_keeper(pid: int) -> bool:
+    command = command_of(pid)
+    return any(keeper in command for keeper in KEEPERS)
 
 
 def _lives(pid: int) -> bool:
@@ -316,23 +306,22 @@ def _lives(pid: int) -> bool:
 
 
 def expects_signals(pid: int) -> bool:
-    """Return whether a process catches or ignores SIGTERM. One that has just started does neither."""
+    """Return whether a process catches or ignores SIGTERM.
+
+    One that has just started does neither.
+    """
     with suppress(OSError, ValueError, IndexError):
-        lines = (
-            Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        )
-        masks = [
-            int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))
-        ]
-        return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        lines = [line for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:"))]
+        return any(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1 for line in lines)
     return False
 
 
 def leave(code: int) -> NoReturn:
     """End the process with an exit code.
 
-    A rank ends without tearing Python down, because gloo's threads abort one exit in five when they
-    wake up while that happens.
+    A rank ends without tearing Python down. Otherwise gloo's threads wake up during that and abort
+    one exit in five.
     """
     if "RANK" not in os.environ:
         set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code

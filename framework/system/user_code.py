@@ -1,4 +1,4 @@
-"""Errors in the user's own code, told from ours by the traceback and reported with the user's file and line."""
+"""Recognize errors in the user's own code by the traceback, and report the user's file and line."""
 
 import os
 import sysconfig
@@ -11,20 +11,15 @@ from typing import NamedTuple
 from framework.errors import PacelineError, UserCodeError, words_of
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# the example package lies beside this one in a checkout, and is a library like any other once installed
-OURS = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        _PACKAGE,
-        os.path.join(os.path.dirname(_PACKAGE), "examples", "paceline_examples"),
-    )
-)
+# A checkout has the examples beside this package. Once installed, they are a library.
+_EXAMPLES = os.path.join(os.path.dirname(_PACKAGE), "examples", "paceline_examples")
+OURS = (os.path.join(_PACKAGE, ""), os.path.join(_EXAMPLES, ""))
 THIRD_PARTY = ("site-packages", "dist-packages")
 GENERATED = "torchinductor_"  # the folders into which torch compiles
 
 
 class Place(NamedTuple):
-    """A line of source. ``function``: its qualified name; "" for a file that cannot be parsed."""
+    """A line of source code. ``function`` is a qualified name, or "" after a syntax error."""
 
     file: str
     line: int
@@ -38,25 +33,25 @@ def user_error(
     fix: str = "mend it",
     kind: type[UserCodeError] = UserCodeError,
 ) -> UserCodeError | None:
-    """Return error U100 if ``error`` was raised in the user's own code, or by a library that this code called; else None.
+    """Return error U100 if the user's code, or a library that it called, raised ``error``.
 
     Args:
-        error: Any exception. Our own stand for themselves, and running out of memory is nobody's mistake.
-        packages: Prefixes of module names that are the user's wherever they are installed, as in ``allow_targets``.
+        error: Any exception. Our own errors and a lack of memory are never the user's.
+        packages: Prefixes of module names that are the user's even if they are installed, as in
+            ``allow_targets``.
         about: What the code was working on, such as the name of a record.
         fix: What the user can do.
         kind: The class of the result.
 
     """
-    if (
-        isinstance(error, (PacelineError, MemoryError))
-        or type(error).__name__ == "OutOfMemoryError"
-    ):
+    if isinstance(error, (PacelineError, MemoryError)):
         return None
-    found = _source_of(error, packages)
-    if found is None:
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is slow to import
         return None
-    source, place = found
+    source_and_place = _source_of(error, packages)
+    if source_and_place is None:
+        return None
+    source, place = source_and_place
     doing = f"in {place.function}: " if place.function else ""
     what = f"{doing}{type(source).__name__}: {words_of(source) or 'no words'}"
     where = f"{_shortest(place.file)}:{place.line}"
@@ -73,7 +68,7 @@ def raise_if_user_error(
 
 
 def _source_of(error: BaseException, packages: Sequence[str]) -> tuple[BaseException, Place] | None:
-    """Return ``error``, or the one that it was made from, and the user's line that raised it."""
+    """Return ``error``, or an error that caused it, and the user's line that raised it."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -86,18 +81,16 @@ def _source_of(error: BaseException, packages: Sequence[str]) -> tuple[BaseExcep
 
 
 def _syntax_place(error: BaseException) -> Place | None:
-    if (
-        not isinstance(error, SyntaxError)
-        or not isinstance(error.filename, str)
-        or not os.path.isfile(error.filename)
-    ):
+    if not isinstance(error, SyntaxError) or not isinstance(error.filename, str):
         return None
-    is_users = not _is_library(error.filename) and not _is_ours(error.filename)
-    return Place(error.filename, error.lineno or 1, "") if is_users else None
+    file = error.filename
+    if not os.path.isfile(file) or _is_library(file) or _is_ours(file):
+        return None
+    return Place(file, error.lineno or 1, "")
 
 
 def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
-    """Return the innermost line that is no library's, if it is the user's."""
+    """Return the innermost line outside libraries if it is the user's."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
         if _is_ours(code.co_filename):
@@ -117,7 +110,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_library(file: str) -> bool:
-    """Return whether a file is Python's, an installed package's, or generated."""
+    """Return whether a file belongs to Python or an installed package, or is generated."""
     if file.startswith("<"):
         return True
     path = os.path.abspath(file)
@@ -134,7 +127,7 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def _shortest(file: str) -> str:
-    """Return the path relative to the working directory if the file lies below it, else the absolute one."""
+    """Return the path relative to the working directory if the file lies below it."""
     path = os.path.abspath(file)
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative

@@ -1,4 +1,4 @@
-"""Label maps as users meet them: packed and trained by the real command, a test for each promise of docs/packing.md."""
+"""Label maps as users meet them: packed and trained by the real command, a test for each promise of docs/images.md."""
 
 import json
 from collections.abc import Mapping

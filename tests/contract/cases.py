@@ -1,4 +1,6 @@
-"""One of each implementation over small real files: what the contract suites, and some tests of modules, run on."""
+"""One of each implementation over small real files: what the contract suites, and some tests of
+modules, run on.
+"""
 
 import os
 from functools import partial
@@ -102,7 +104,10 @@ class MapInput:
 
 
 def write_folder(path: str, images: list[bytes]) -> str:
-    """``images`` as .jpg files in three classes, so that file ``i`` is image ``i``. Returns the absolute path."""
+    """``images`` as .jpg files in three classes, so that file ``i`` is image ``i``.
+
+    Returns the absolute path.
+    """
     for number, data in enumerate(images):
         file = Path(path, "abc"[number * 3 // len(images)], f"{number:03d}.jpg")
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a rank's own process."""
+"""What one rank finds when it uses a Parallel; the same for every implementation, here or in a
+rank's own process.
+"""
 
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ def facts_of(parallel):
     torch.manual_seed(parallel.rank)
     model = nn.Linear(2, 1, bias=False)
     wrapped = parallel.wrap(model)
-    found = {
+    result = {
         "rank": parallel.rank,
         "world_size": parallel.world_size,
         "device": str(parallel.device),
@@ -35,7 +37,7 @@ def facts_of(parallel):
     }
     parallel.close()
     parallel.close()
-    return found
+    return result
 
 
 @torch.no_grad()
@@ -65,8 +67,8 @@ def numbers(parallel):
         "total_kind": [str(total.dtype), str(total.device)],
         "total_of_none": parallel.total(torch.zeros(0, dtype=torch.float64)).tolist(),
         "gathered": [
-            one.tolist()
-            for one in parallel.gather(torch.full((parallel.rank + 1,), float(parallel.rank)))
+            item.tolist()
+            for item in parallel.gather(torch.full((parallel.rank + 1,), float(parallel.rank)))
         ],
         "agreed": [parallel.agree(last and step >= 3, False) for step in range(40)],
     }

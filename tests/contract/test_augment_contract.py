@@ -70,8 +70,8 @@ def _draws(augment, training, epoch=0):
     return draws(torch.arange(6), 0, epoch, augment.num_draws) if training else None
 
 
-def _equal(one, two):
-    return list(one) == list(two) and all(torch.equal(one[name], two[name]) for name in one)
+def _equal(item, two):
+    return list(item) == list(two) and all(torch.equal(item[name], two[name]) for name in item)
 
 
 @every
@@ -124,10 +124,10 @@ def test_a_record_does_not_depend_on_its_batch(augment, training):
 @alone
 @both
 def test_index_and_label_stay_and_no_record_is_lost(augment, training):
-    batch, found = _batch(), augment(_batch(), _draws(augment, training))
-    assert torch.equal(found["index"], batch["index"])
-    assert torch.equal(found["label"], batch["label"])
-    assert found["image"].shape == batch["image"].shape
+    batch, actual = _batch(), augment(_batch(), _draws(augment, training))
+    assert torch.equal(actual["index"], batch["index"])
+    assert torch.equal(actual["label"], batch["label"])
+    assert actual["image"].shape == batch["image"].shape
 
 
 @every
@@ -154,9 +154,9 @@ def test_the_global_random_numbers_are_neither_used_nor_moved(augment):
 def test_the_numbers_are_the_same_on_any_device(augment, training):
     device, numbers = torch.device("cuda"), _draws(augment, training)
     batch = {name: tensor.to(device) for name, tensor in _batch().items()}
-    found = augment(batch, None if numbers is None else numbers.to(device))
+    actual = augment(batch, None if numbers is None else numbers.to(device))
     assert all(
-        torch.equal(found[name].cpu(), tensor)
+        torch.equal(actual[name].cpu(), tensor)
         for name, tensor in augment(_batch(), numbers).items()
     )
 

@@ -88,8 +88,8 @@ def make():
         return made[-1]
 
     yield source
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -152,10 +152,10 @@ def test_a_map_is_placed_as_its_image(make, kind, transform):
 
 @pytest.mark.parametrize("transform", [SCALING[4], PLACING[2]], **named)
 def test_maps_are_the_same_whoever_reads_them(make, transform):
-    found = {
+    result = {
         kind: next(make(kind, transform=transform).batches(1)).batch["mask"] for kind in SOURCES
     }
-    assert all(torch.equal(mask, found["hdf5_maps"]) for mask in found.values())
+    assert all(torch.equal(mask, result["hdf5_maps"]) for mask in result.values())
 
 
 @pytest.mark.parametrize("transform", [SCALING[4], PLACING[4]], **named)
@@ -167,7 +167,7 @@ def test_workers_do_not_change_a_map(make, transform):
     assert ways == ways[:1] * len(WAYS)
 
 
-# ----------------------------------------------------------------------------------------------------------------- augments
+# ---- augments
 
 MOVING = [
     CropFlip("image", 3, 0.5, None, None),
@@ -211,8 +211,8 @@ def _draws(augment):
 @pytest.mark.parametrize("augment", MOVING, **named)
 def test_an_augment_moves_a_map_as_its_image(augment):
     known, batch = augment.with_labels(["mask"]), _batch()
-    found = known(batch, _draws(known))
-    image, mask, seen = found["image"], found["mask"], found["mask"] != IGNORE
+    result = known(batch, _draws(known))
+    image, mask, seen = result["image"], result["mask"], result["mask"] != IGNORE
     white = 1 if image.dtype == torch.uint8 else 255
     assert mask.dtype == torch.uint8
     assert set(mask.unique().tolist()) <= {0, 7, IGNORE}

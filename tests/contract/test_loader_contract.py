@@ -50,8 +50,8 @@ def make(request):
         return made[-1]
 
     yield loader
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
 
 
 def _epoch(loader, epoch=0, start=0):
@@ -99,10 +99,10 @@ def test_every_batch_is_augmented_once_with_its_epoch(make):
         return {**batch, "image": batch["image"].float() + epoch}
 
     loader = make(augment=augment)
-    found = _epoch(loader, 5)
+    result = _epoch(loader, 5)
     expected = micros(loader.context.source, 5)
     assert seen == [(5, batch["index"]) for batch, *_ in expected]
-    assert found[0][0]["image"] == (torch.tensor(expected[0][0]["image"]).float() + 5).tolist()
+    assert result[0][0]["image"] == (torch.tensor(expected[0][0]["image"]).float() + 5).tolist()
 
 
 def test_wait_and_copy_are_marked_for_every_batch(make):

@@ -1,4 +1,4 @@
-"""The promises of ``contracts.Objective`` and ``contracts.Outcome``, kept by every implementation."""
+"""The promises of ``contracts.Objective`` and ``contracts.Outcome``."""
 
 import itertools
 
@@ -34,20 +34,20 @@ def part(batch, start, stop):
     return {name: values[start:stop] for name, values in batch.items()}
 
 
-def means(objective, found):
+def means(objective, result):
     """Loss and metrics per record, as a report has them."""
     return {
-        "loss": found.loss.item(),
-        **{name: value.sum().item() / found.count for name, value in found.sums.items()},
+        "loss": result.loss.item(),
+        **{name: value.sum().item() / result.count for name, value in result.sums.items()},
     }
 
 
 @every
 def test_the_loss_is_one_number_and_sums_are_one_or_one_per_record(objective, batch):
-    found = objective(model(), batch)
-    assert found.loss.dim() == 0
-    assert all(value.dim() == 0 or len(value) == found.count for value in found.sums.values())
-    assert found.count == 8
+    result = objective(model(), batch)
+    assert result.loss.dim() == 0
+    assert all(value.dim() == 0 or len(value) == result.count for value in result.sums.values())
+    assert result.count == 8
 
 
 @every
@@ -56,11 +56,11 @@ def test_a_batch_is_worth_its_parts(objective, batch, cut):
     net = model()
     whole, *parts = [objective(net, part(batch, *span)) for span in ((0, 8), (0, cut), (cut, 8))]
     assert whole.loss.item() == pytest.approx(
-        sum(found.loss.item() * found.count for found in parts) / 8, rel=1e-5
+        sum(result.loss.item() * result.count for result in parts) / 8, rel=1e-5
     )
     for name, value in whole.sums.items():
         assert value.sum().item() == pytest.approx(
-            sum(found.sums[name].sum().item() for found in parts), rel=1e-5
+            sum(result.sums[name].sum().item() for result in parts), rel=1e-5
         )
 
 
@@ -97,10 +97,10 @@ def test_the_names_are_the_same_for_every_batch(objective, batch):
 
 @every
 def test_nothing_is_better_than_itself_and_no_two_are_better_than_each_other(objective, batch):
-    found = [
+    result = [
         means(objective, objective(model(), part(batch, *span)))
         for span in ((0, 2), (0, 8), (3, 7))
     ]
-    assert not any(objective.better(one, one) for one in found)
-    for one, other in itertools.combinations(found, 2):
-        assert objective.better(one, other) is not objective.better(other, one)
+    assert not any(objective.better(entry, entry) for entry in result)
+    for entry, other in itertools.combinations(result, 2):
+        assert objective.better(entry, other) is not objective.better(other, entry)

@@ -20,61 +20,61 @@ def ranks(request, tmp_path_factory):
 
 
 def test_ranks_are_numbered_from_0_and_know_how_many_they_are(ranks):
-    assert [found["rank"] for found in ranks] == list(range(len(ranks)))
-    assert {found["world_size"] for found in ranks} == {len(ranks)}
+    assert [result["rank"] for result in ranks] == list(range(len(ranks)))
+    assert {result["world_size"] for result in ranks} == {len(ranks)}
 
 
 def test_the_device_is_the_one_that_was_asked_for(ranks):
-    assert {found["device"] for found in ranks} == {"cpu"}
+    assert {result["device"] for result in ranks} == {"cpu"}
 
 
 def test_notes_are_sentences(ranks):
-    assert all(isinstance(note, str) and note for found in ranks for note in found["notes"])
+    assert all(isinstance(note, str) and note for result in ranks for note in result["notes"])
 
 
 def test_the_user_s_model_is_inside_under_its_plain_names(ranks):
-    assert all(found["is_inside"] for found in ranks)
-    assert all(found["names"] == ["weight"] for found in ranks)
+    assert all(result["is_inside"] for result in ranks)
+    assert all(result["names"] == ["weight"] for result in ranks)
 
 
 def test_replicas_start_and_end_the_same(ranks):
-    assert all(found["start"] == ranks[0]["start"] for found in ranks)
-    assert all(found["end"] == ranks[0]["end"] for found in ranks)
+    assert all(result["start"] == ranks[0]["start"] for result in ranks)
+    assert all(result["end"] == ranks[0]["end"] for result in ranks)
     assert ranks[0]["start"] != ranks[0]["end"]
 
 
 def test_a_replica_computes_what_the_model_computes(ranks):
-    assert all(found["same_output"] for found in ranks)
+    assert all(result["same_output"] for result in ranks)
 
 
 def test_before_the_last_pass_a_rank_has_the_sum_of_its_own_gradients(ranks):
-    for found in ranks:
-        own = torch.tensor([own_gradient(found["rank"], number) for number in range(PASSES)])
-        assert found["gradients"][:-1] == own.cumsum(0)[:-1].tolist()
+    for result in ranks:
+        own = torch.tensor([own_gradient(result["rank"], number) for number in range(PASSES)])
+        assert result["gradients"][:-1] == own.cumsum(0)[:-1].tolist()
 
 
 def test_after_the_last_pass_every_rank_has_the_mean_over_ranks(ranks):
     sums = [[own_gradient(rank, number) for number in range(PASSES)] for rank in range(len(ranks))]
     expected = torch.tensor(sums).sum(1).mean(0).tolist()
-    assert [found["gradients"][-1] for found in ranks] == [expected] * len(ranks)
+    assert [result["gradients"][-1] for result in ranks] == [expected] * len(ranks)
 
 
 def test_totals_are_element_wise_sums_over_all_ranks(ranks):
     expected = [float(sum(range(1, len(ranks) + 1))), len(ranks) * (2.0**53 - 1)]
-    assert [found["total"] for found in ranks] == [expected] * len(ranks)
-    assert [found["total_of_none"] for found in ranks] == [[]] * len(ranks)
+    assert [result["total"] for result in ranks] == [expected] * len(ranks)
+    assert [result["total_of_none"] for result in ranks] == [[]] * len(ranks)
 
 
 def test_totals_are_host_float64(ranks):
-    assert [found["total_kind"] for found in ranks] == [["torch.float64", "cpu"]] * len(ranks)
+    assert [result["total_kind"] for result in ranks] == [["torch.float64", "cpu"]] * len(ranks)
 
 
 def test_all_ranks_agree_at_the_same_call_once_any_said_true(ranks):
-    assert all(found["agreed"] == ranks[0]["agreed"] for found in ranks)
+    assert all(result["agreed"] == ranks[0]["agreed"] for result in ranks)
     assert [True, False] in ranks[0]["agreed"]
     assert ranks[0]["agreed"][:3] == [[False, False]] * 3
 
 
 def test_what_is_gathered_is_every_rank_s_own_of_any_length(ranks):
     expected = [[float(rank)] * (rank + 1) for rank in range(len(ranks))]
-    assert [found["gathered"] for found in ranks] == [expected] * len(ranks)
+    assert [result["gathered"] for result in ranks] == [expected] * len(ranks)

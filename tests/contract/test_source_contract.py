@@ -39,8 +39,8 @@ def make():
         return made[-1]
 
     yield source
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -48,10 +48,10 @@ def make():
 def test_batches_follow_the_order(make, kind, options):
     source = make(kind, **options)
     for epoch in range(2):
-        found = [
+        result = [
             (len(batch["index"]), weight, last) for batch, weight, last in micros(source, epoch)
         ]
-        assert found == [
+        assert result == [
             (len(indices), weight, last) for indices, weight, last in shares(source.order, epoch)
         ]
 
@@ -61,8 +61,8 @@ def test_batches_follow_the_order(make, kind, options):
 def test_the_index_is_the_records_number_in_the_store(make, kind, options):
     source = make(kind, **options)
     for epoch in range(2):
-        found = [(batch["index"], weight, last) for batch, weight, last in micros(source, epoch)]
-        assert found == shares(source.order, epoch)
+        result = [(batch["index"], weight, last) for batch, weight, last in micros(source, epoch)]
+        assert result == shares(source.order, epoch)
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -113,11 +113,11 @@ def test_an_epoch_is_the_same_whenever_it_is_asked_for(make, kind):
 @pytest.mark.parametrize("transform", [None, CROP])
 def test_workers_do_not_change_a_batch(make, kind, transform):
     ways = TAKEN.get(kind, WAYS)
-    found = []
+    result = []
     for num, how in ways:
         source = make(kind, 10, transform=transform, num_workers=num, worker_kind=how)
-        found.append([micros(source, epoch) for epoch in range(2)])
-    assert found == found[:1] * len(ways)
+        result.append([micros(source, epoch) for epoch in range(2)])
+    assert result == result[:1] * len(ways)
 
 
 @pytest.mark.parametrize(("kind", "num_workers", "how"), KINDS_AND_WAYS)

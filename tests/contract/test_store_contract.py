@@ -29,13 +29,13 @@ def test_records_come_in_the_asked_order_and_repeats_are_allowed(case, indices):
 
 def test_the_manifest_tells_what_is_read(case):
     store, records = case
-    manifest, found = store.manifest, store.read(torch.arange(7))
+    manifest, result = store.manifest, store.read(torch.arange(7))
     assert manifest.num_records == 7
-    assert list(manifest.fields) == list(found) == list(records)
+    assert list(manifest.fields) == list(result) == list(records)
     for name, field in manifest.fields.items():
         if field.encoding == "raw":
-            assert found[name].shape == (7, *field.shape)
-            assert found[name].numpy().dtype == np.dtype(field.dtype)
+            assert result[name].shape == (7, *field.shape)
+            assert result[name].numpy().dtype == np.dtype(field.dtype)
 
 
 def test_tensors_belong_to_the_caller(case):
@@ -48,13 +48,13 @@ def test_tensors_belong_to_the_caller(case):
 
 def test_tensors_outlive_the_store(case):
     store, records = case
-    found = {
+    result = {
         name: values
         for name, values in store.read(torch.tensor([1, 3])).items()
         if isinstance(values, torch.Tensor)
     }
     store.close()
-    assert all(plain(found)[name] == rows(records, [1, 3])[name] for name in found)
+    assert all(plain(result)[name] == rows(records, [1, 3])[name] for name in result)
 
 
 def test_reading_does_not_change_the_indices(case):

@@ -51,9 +51,9 @@ def _manifest(kind="raw", count=6):
 
 def _num_records(path):
     store = WRITERS[path][1](path)
-    found = store.manifest.num_records
+    result = store.manifest.num_records
     store.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("parts", [1, 4])

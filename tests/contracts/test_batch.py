@@ -33,8 +33,12 @@ def test_what_is_no_tensor_is_carried_along_without_moving():
 
 
 def test_records_are_taken_from_tensors_and_lists():
-    found = taken(MIXED, torch.tensor([2, 0]))
-    assert (found["index"].tolist(), found["name"], found["origin"]) == ([2, 0], ["c", "a"], "here")
+    result = taken(MIXED, torch.tensor([2, 0]))
+    assert (result["index"].tolist(), result["name"], result["origin"]) == (
+        [2, 0],
+        ["c", "a"],
+        "here",
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,8 @@ def test_a_pinned_batch_keeps_its_values_on_the_way_to_the_device():
 def test_memory_is_page_locked_in_the_threads_that_ask_for_it():
     assert not empty((2, 3), torch.uint8).is_pinned()
     use(torch.device("cpu"), pinned=False)
-    found = empty((2, 3), torch.int64)
-    assert (found.shape, found.dtype, found.is_pinned()) == ((2, 3), torch.int64, False)
+    result = empty((2, 3), torch.int64)
+    assert (result.shape, result.dtype, result.is_pinned()) == ((2, 3), torch.int64, False)
 
 
 def test_a_process_forked_from_a_thread_that_pins_does_not():
@@ -86,15 +90,17 @@ def test_a_process_forked_from_a_thread_that_pins_does_not():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_thread_that_feeds_a_gpu_makes_batches_in_page_locked_memory():
-    found = []
+    result = []
 
     def feed():
         use(torch.device("cuda", 0), pinned=True)
-        one = empty((2, 3), torch.uint8)
-        found.extend([one.is_pinned(), pin({"image": one})["image"].data_ptr() == one.data_ptr()])
+        item = empty((2, 3), torch.uint8)
+        result.extend(
+            [item.is_pinned(), pin({"image": item})["image"].data_ptr() == item.data_ptr()]
+        )
 
     thread = threading.Thread(target=feed)
     thread.start()
     thread.join()
-    assert found == [True, True]
+    assert result == [True, True]
     assert not empty((2, 3), torch.uint8).is_pinned()

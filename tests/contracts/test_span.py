@@ -51,9 +51,9 @@ def test_counted_and_newest_steps_have_one_quantile(some, others, share):
 
 @given(steps)
 def test_the_total_the_mean_and_the_number_of_steps_are_exact(values):
-    for found in (span(*values), counted(*values)):
-        assert (found.total_s, found.num_steps) == (sum(values), len(values))
-        assert found.mean_s == sum(values) / len(values)
+    for result in (span(*values), counted(*values)):
+        assert (result.total_s, result.num_steps) == (sum(values), len(values))
+        assert result.mean_s == sum(values) / len(values)
 
 
 @given(steps, steps)
@@ -71,8 +71,8 @@ def test_adding_changes_neither():
 
 @given(seconds, seconds)
 def test_longer_is_never_in_an_earlier_bucket(some, others):
-    (one,), (other,) = buckets([some]), buckets([others])
-    assert (one <= other) or some > others
+    (item,), (other,) = buckets([some]), buckets([others])
+    assert (item <= other) or some > others
 
 
 @pytest.mark.parametrize("nothing", [0.0, 1e-300, 1e-9, -1e-6])
@@ -85,34 +85,34 @@ def test_no_steps_have_no_mean_and_no_quantiles():
 
 
 def test_a_month_of_steps_takes_kilobytes():
-    found = Span()
+    result = Span()
     for start in range(0, 200_000, 1000):  # from a microsecond to eight minutes
-        found += span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
-    assert found.num_steps == 200_000
-    assert len(found.recent) <= MOST_RECENT
-    assert sys.getsizeof(found.counts) < 200_000
+        result += span(*[1e-6 * 1.0001**number for number in range(start, start + 1000)])
+    assert result.num_steps == 200_000
+    assert len(result.recent) <= MOST_RECENT
+    assert sys.getsizeof(result.counts) < 200_000
 
 
 def test_half_and_nine_of_ten():
-    found = span(*[1.0] * 5, *[2.0] * 4, 50.0)
-    assert found.p50_s == pytest.approx(1.0, rel=0.01)
-    assert found.p90_s == pytest.approx(2.0, rel=0.01)
+    result = span(*[1.0] * 5, *[2.0] * 4, 50.0)
+    assert result.p50_s == pytest.approx(1.0, rel=0.01)
+    assert result.p90_s == pytest.approx(2.0, rel=0.01)
 
 
 def test_merging_keeps_the_order_of_a_step_and_every_name():
-    found = merged(
+    result = merged(
         {"report": span(1.0), "mine": span(2.0)},
         {"wait": span(3.0), "report": span(4.0), IDLE: span(5.0)},
     )
-    assert list(found) == ["wait", "report", IDLE, "mine"]
-    assert found["report"] == span(1.0, 4.0)
+    assert list(result) == ["wait", "report", IDLE, "mine"]
+    assert result["report"] == span(1.0, 4.0)
     assert merged({}, {}) == {}
 
 
 def test_shares_are_of_the_whole_step_and_add_up():
-    found = shares({name: span(float(number)) for number, name in enumerate(SPANS, 1)})
-    assert found["wait"] == pytest.approx(1 / 21)
-    assert sum(found.values()) == pytest.approx(1.0)
+    result = shares({name: span(float(number)) for number, name in enumerate(SPANS, 1)})
+    assert result["wait"] == pytest.approx(1 / 21)
+    assert sum(result.values()) == pytest.approx(1.0)
 
 
 def test_where_a_device_works_beside_the_host_only_its_idle_time_is_part_of_the_step():

@@ -64,7 +64,7 @@ def test_what_lies_in_memory_cannot_be_made_cold():
     path = f"/dev/shm/paceline-test-{os.getpid()}.h5"
     try:
         write_store(path, make_records(20))
-        with pytest.raises(ResourceError, match=r"R107.*data\.stage = cold.*is 100%"):
+        with pytest.raises(ResourceError, match=r"R107.*data\.stage = cold.*100% of it stays"):
             hdf5_source(path, "cold", context=make_context())
     finally:
         os.unlink(path)

@@ -146,7 +146,7 @@ def test_memory_stays_as_it_is_from_epoch_to_epoch(kind, num):
 
 @pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
 @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
-def test_a_file_replaced_between_epochs_is_told(suffix, num, kind):
+def test_a_file_replaced_between_epochs_is_reported(suffix, num, kind):
     path = write_store(f"x.{suffix}", make_records(20))
     make = {"h5": hdf5_source, "lmdb": lmdb_source}[suffix]
     source = make(path, context=make_context(num_workers=num, worker_kind=kind))

@@ -22,7 +22,7 @@ def _cut(data, window):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_window_is_of_the_upright_image(orientation):
+def test_a_window_is_cut_from_the_upright_image(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()

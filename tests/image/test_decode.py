@@ -13,7 +13,6 @@ from PIL import Image
 
 from framework.image.decode import (
     BadImage,
-    cut,
     decode,
     decode_deep,
     decode_shrunk,
@@ -24,7 +23,6 @@ from framework.image.decode import (
     num_channels,
     orient,
 )
-from framework.image.scale import scale
 from tests.contract.cases import jpeg, pixels
 
 PICTURE = pixels(1, 20, 30)
@@ -85,7 +83,7 @@ def test_a_gray_file_becomes_three_equal_channels(suffix):
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
-def test_sixteen_bits_are_refused_with_what_to_do(suffix):
+def test_the_error_for_sixteen_bits_says_what_to_do(suffix):
     with pytest.raises(
         BadImage, match=r"more than 8 bits a channel: pack it with pack\.bit_depth=8 or 16"
     ):
@@ -181,45 +179,6 @@ def test_the_number_of_channels_is_read_from_the_file():
     assert num_channels(simplejpeg.encode_jpeg(pixels(0, channels=1), colorspace="GRAY")) == 1
     assert num_channels(_encoded(".png")) == 3
     assert num_channels(_encoded(".png", pixels(0, channels=1))) == 1
-
-
-@given(st.data())
-def test_a_window_without_scaling_is_a_slice(data):
-    height, width = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 30))
-    top, left = data.draw(st.integers(0, 20 - height)), data.draw(st.integers(0, 30 - width))
-    flip = data.draw(st.integers(0, 3))
-    found = cut(PICTURE, (top, left, height, width, flip), None)
-    part = PICTURE[top : top + height, left : left + width]
-    expected = part[:: -1 if flip in (2, 3) else 1, :: -1 if flip in (1, 3) else 1].transpose(
-        2, 0, 1
-    )
-    assert np.array_equal(found, expected)
-    assert found.flags.c_contiguous
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [(5, 6), (40, 60), (20, 30), (5, 60), (1, 1)])
-def test_a_window_is_scaled_to_the_asked_size(channels, size):
-    found = cut(pixels(1, 20, 30, channels), (0, 0, 20, 30, 0), size)
-    assert found.shape == (channels, *size)
-    assert found.dtype == np.uint8
-
-
-@pytest.mark.parametrize("antialias", [True, False])
-def test_a_window_is_scaled_by_the_one_filter(antialias):
-    expected = scale(PICTURE[2:18, 4:28], (5, 6), antialias).transpose(2, 0, 1)
-    assert np.array_equal(cut(PICTURE, (2, 4, 16, 24, 0), (5, 6), antialias), expected)
-
-
-def test_flipping_and_scaling_commute():
-    flipped = cut(PICTURE, (2, 3, 10, 12, 3), (5, 6))
-    assert np.array_equal(flipped, cut(PICTURE, (2, 3, 10, 12, 0), (5, 6))[:, ::-1, ::-1])
-
-
-def test_cutting_does_not_change_the_image():
-    before = PICTURE.copy()
-    cut(PICTURE, (0, 0, 20, 30, 1), None).fill(0)
-    assert np.array_equal(PICTURE, before)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -227,7 +227,7 @@ def test_gray_is_the_same_share_of_each_color_everywhere(name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_one_reading_is_refused_with_what_to_do(name):
+def test_an_ambiguous_image_is_refused_with_advice(name):
     data, words = REFUSED[name]
     for channels in (1, 3):
         with pytest.raises(BadImage, match=words):
@@ -240,7 +240,7 @@ def test_sixteen_bits_can_be_asked_for(name):
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_no_part_of_a_file_is_taken_for_the_whole(name, capfd):
+def test_a_truncated_file_is_refused(name, capfd):
     data = ACCEPTED[name]
     for percent in range(0, 100, 5):
         for channels in (1, 3):

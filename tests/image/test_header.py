@@ -50,7 +50,7 @@ SEEDS += [
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_tells_its_size(kind):
+def test_the_size_is_read_from_every_format(kind):
     header = read_header(saved(PICTURE, kind))
     assert header == ImageHeader(kind, 20, 30, 3)
     assert (header.size, header.colors) == ((20, 30), 3)
@@ -95,7 +95,7 @@ def test_an_orientation_that_makes_no_sense_is_upright(kind, orientation):
         ("F", "tiff", 1, 32),
     ],
 )
-def test_channels_and_bits_are_told(mode, kind, channels, bit_depth):
+def test_channels_and_bits_are_read(mode, kind, channels, bit_depth):
     image = (
         Image.fromarray(np.asarray(PICTURE.convert("L"), np.uint16))
         if mode == "I;16"
@@ -106,7 +106,7 @@ def test_channels_and_bits_are_told(mode, kind, channels, bit_depth):
 
 
 @pytest.mark.parametrize("kind", ["png", "gif", "webp", "tiff"])
-def test_more_than_one_frame_is_told(kind):
+def test_more_than_one_frame_is_noticed(kind):
     assert (
         read_header(saved(PICTURE, kind, save_all=True, append_images=[PICTURE.rotate(180)])).frames
         == 2
@@ -122,7 +122,7 @@ def test_more_than_one_frame_is_told(kind):
         {"comment": b"x" * 999},
     ],
 )
-def test_the_size_of_a_jpeg_is_found_behind_whatever_stands_before_it(options):
+def test_the_size_of_a_jpeg_is_found_behind_other_segments(options):
     assert read_header(saved(PICTURE, "jpeg", **options)) == ImageHeader("jpeg", 20, 30, 3)
 
 
@@ -174,7 +174,7 @@ def test_the_chunks_of_a_png_end_with_its_last():
         (b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "without a picture"),
     ],
 )
-def test_what_is_no_image_is_said_in_plain_words(data, words):
+def test_the_error_describes_what_is_no_image(data, words):
     with pytest.raises(BadImage, match=words):
         read_header(data)
 

@@ -67,7 +67,7 @@ def test_samples_of_a_few_bits_are_their_own_numbers(bit_depth, color):
     assert np.array_equal(decode_labels(plain_png(values, bit_depth, color))[:, :, 0], values)
 
 
-def test_gray_values_are_kept_and_transparency_is_not_looked_at():
+def test_gray_values_are_kept_and_transparency_is_ignored():
     values = np.arange(256, dtype=np.uint8).reshape(16, 16)
     assert np.array_equal(decode_labels(png(values, "L"))[:, :, 0], values)
     assert np.array_equal(decode_labels(png(values, "L", transparency=3))[:, :, 0], values)
@@ -83,7 +83,7 @@ def test_a_map_stands_upright():
     )
 
 
-def test_sixteen_bits_are_for_who_asks():
+def test_sixteen_bits_are_read_on_request():
     values = np.array([[0, 300], [65535, 7]], np.uint16)
     assert np.array_equal(decode_labels(png(values, "I;16"), deepest=16)[:, :, 0], values)
     with pytest.raises(BadLabels, match=r"16 bits.*input\.values"):

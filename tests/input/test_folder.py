@@ -6,7 +6,7 @@ import pytest
 
 from framework.errors import DataError
 from framework.input.folder import FolderInput
-from framework.store.folder_store import list_images
+from framework.store.folder_store import FolderStore
 from tests.contract.cases import jpeg, write_folder
 from tests.input.test_file_items import HARD_NAMES
 
@@ -39,11 +39,11 @@ def test_the_manifest_tells_what_will_be_read():
 def test_the_order_is_that_of_the_folder_read_in_training():
     _write("in/a/2.jpg", "in/a-b/1.jpg", "in/a/x/1.jpg", "in/B/1.png")
     Path("in/empty").mkdir()
-    names, labels, classes = list_images("in")
+    store = FolderStore("in")
     source = FolderInput("in", None, None)
-    assert source.read(0, 4).keys == names
-    assert source.read(0, 4).records["label"].tolist() == labels
-    assert source.manifest.classes == classes == ["B", "a", "a-b", "empty"]
+    assert source.read(0, 4).keys == store.files
+    assert source.read(0, 4).records["label"].tolist() == store.labels.tolist()
+    assert source.manifest.classes == store.manifest.classes == ["B", "a", "a-b", "empty"]
 
 
 def test_given_classes_number_a_validation_folder_as_the_training_folder():

@@ -395,6 +395,6 @@ def test_interleaved_pixels_are_prepared_again_as_any_others():
     "options",
     [{"layout": "nhwc"}, {"layout": "hwc"}, {"layout": "hwc", "encode": "raw", "bit_depth": 16}],
 )
-def test_a_layout_that_cannot_be_is_refused(options):
+def test_an_impossible_layout_is_refused(options):
     with pytest.raises(ConfigError, match=r"C14[01].*layout"):
         Preparation(**options)

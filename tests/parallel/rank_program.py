@@ -1,4 +1,6 @@
-"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER`` leaves ``FOLDER/RANK.json``."""
+"""What one rank does in the tests of ddp: ``python -m tests.parallel.rank_program PROGRAM FOLDER``
+leaves ``FOLDER/RANK.json``.
+"""
 
 import copy
 import json
@@ -19,7 +21,7 @@ from framework.config.agreement import check_agreement, code_digest
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.ddp import DistributedParallel
 from framework.parallel.fsdp import ShardedParallel
-from framework.parallel.launch.ranks import environment_rank, share_text, under_launcher
+from framework.parallel.launch.ranks import share_text, under_launcher
 from framework.parallel.virtual import VirtualParallel
 from framework.system.stopping import leave, set_all
 from tests.contract.parallel_facts import facts_of
@@ -27,7 +29,7 @@ from tests.contract.parallel_facts import facts_of
 CPU = torch.device("cpu")
 KINDS = ("2d", "1d", "cumulative", "plain", "untracked")
 SPLITS = (3, 6)  # records of rank 0 among seven: nearly even, and one left for rank 1
-RANK = environment_rank()
+RANK = int(os.environ.get("RANK", "0"))
 torch.set_num_threads(1)
 
 
@@ -39,7 +41,8 @@ def parallel(sync_batch_norm=False):
 
 def flat(tensors):
     reals = [
-        torch.view_as_real(one.detach()) if one.is_complex() else one.detach() for one in tensors
+        torch.view_as_real(item.detach()) if item.is_complex() else item.detach()
+        for item in tensors
     ]
     return [value for tensor in reals for value in tensor.double().flatten().tolist()]
 
@@ -48,14 +51,14 @@ def gradients(module):
     return flat(parameter.grad for parameter in module.parameters())
 
 
-# ------------------------------------------------------------------------------------------------------------------- talk
+# ---- talk
 
 
 def talk(_):
     """Texts, totals, flags and models: what each rank sees."""
     text = share_text(json.dumps({"seed": 7}) if RANK == 0 else None)
     ranks = parallel()
-    found = {
+    facts = {
         "text": text,
         "under_launcher": under_launcher(),
         "rank": [ranks.rank, ranks.world_size, ranks.device.type],
@@ -70,7 +73,7 @@ def talk(_):
     }
     ranks.close()
     ranks.close()
-    return {**found, "closed": not torch.distributed.is_initialized()}
+    return {**facts, "closed": not torch.distributed.is_initialized()}
 
 
 WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.001}}
@@ -78,7 +81,7 @@ WAYS = {"plain": {}, "static": {"static_graph": True}, "small": {"bucket_mb": 0.
 
 def options(_):
     """A step's gradients, in every way of sending them."""
-    ranks, found = parallel(), {}
+    ranks, facts = parallel(), {}
     for name, changes in WAYS.items():
         vars(ranks).update({"static_graph": False, "bucket_mb": 25, "compress": "none"} | changes)
         torch.manual_seed(0)
@@ -86,14 +89,14 @@ def options(_):
         torch.manual_seed(RANK)
         model(
             torch.randn(4, 30)
-        ).square().mean().backward()  # a static graph is learned in the first pass, which must exchange
+        ).square().mean().backward()  # the first pass learns a static graph, and must exchange
         model.zero_grad()
         for number in range(2):
             with ranks.accumulate(model, number == 1):
                 model(torch.randn(4, 30)).square().mean().backward()
-        found[name] = gradients(model)
+        facts[name] = gradients(model)
     ranks.close()
-    return found
+    return facts
 
 
 def replicate(ranks):
@@ -123,7 +126,7 @@ def accumulate(ranks):
     return {"accumulated": seen}
 
 
-# ------------------------------------------------------------------------------------------------------------- batch norm
+# ---- batch norm
 
 
 def make_net(kind):
@@ -163,7 +166,9 @@ def learn(net, x, weight):
 
 
 def learn_mine(ranks, kind, first):
-    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients, the statistics."""
+    """This rank's part of seven records, of which rank 0 has ``first``: the outputs, the gradients,
+    the statistics.
+    """
     net, whole = ranks.wrap(make_net(kind)), make_input(kind)
     mine = whole[:first] if RANK == 0 else whole[first:]
     outputs = learn(net, mine, len(mine) * 2 / len(whole))
@@ -179,18 +184,18 @@ def learn_mine(ranks, kind, first):
 
 def batch_norm(_):
     """Every kind and split; what cannot be is said."""
-    ranks, found = parallel(sync_batch_norm=True), {}
+    ranks, facts = parallel(sync_batch_norm=True), {}
     for kind in (*KINDS, "double"):
         for first in SPLITS:
             try:
-                found[f"{kind}-{first}"] = learn_mine(ranks, kind, first)
+                facts[f"{kind}-{first}"] = learn_mine(ranks, kind, first)
             except RuntimeError as error:
-                found[f"{kind}-{first}"] = {"error": str(error)}
+                facts[f"{kind}-{first}"] = {"error": str(error)}
     ranks.close()
-    return found
+    return facts
 
 
-# ------------------------------------------------------------------------------------------------------------------- fail
+# ---- fail
 
 
 def fail(folder):
@@ -262,13 +267,13 @@ def sharded(_):
         units.append([names[id(unit)] for unit in ranks._units(model)])
     model = ranks.wrap(model)
     optimizer = torch.optim.AdamW(model.parameters())
-    found = {
+    facts = {
         "expected_start": expected,
         "start": flat(ranks.gather_state(dict(model.state_dict())).values()),
         "sizes": sizes,
         "units": units,
     }
-    found["kept"] = sum(parameter.to_local().numel() for parameter in model.parameters())
+    facts["kept"] = sum(parameter.to_local().numel() for parameter in model.parameters())
     torch.manual_seed(0)
     twin = DistributedDataParallel(Blocks())
     inputs = torch.randn(2, 2, 3, 20)  # pass, rank
@@ -277,7 +282,7 @@ def sharded(_):
             model(inputs[number, RANK]).square().mean().backward()
         with nullcontext() if number else twin.no_sync():
             twin(inputs[number, RANK]).square().mean().backward()
-    found |= {
+    facts |= {
         "gradients": flat(p.grad.full_tensor() for p in model.parameters()),
         "of_ddp": gradients(twin.module),
     }
@@ -295,11 +300,11 @@ def sharded(_):
     again = ranks.gather_state(
         {"model": model.state_dict(), "average": None, "optimizer": other.state_dict()}
     )
-    found["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(
+    facts["comes_back"] = json.dumps(state, default=lambda value: value.tolist()) == json.dumps(
         again, default=lambda value: value.tolist()
     )
     ranks.close()
-    return found
+    return facts
 
 
 class Drawing(nn.Module):
@@ -329,21 +334,24 @@ class Drawing(nn.Module):
         self.drawn_once.add_(int(x.sum() * 1000))  # each part would count something else
         self.least = torch.minimum(self.least, x.min())
         self.newest.copy_(torch.tensor([0.125, 3e38]))
-        self.drawn.append([*torch.rand(1).tolist(), random.random(), float(np.random.rand())])  # noqa: NPY002
+        numpy = float(np.random.rand())  # noqa: NPY002
+        self.drawn.append([*torch.rand(1).tolist(), random.random(), numpy])
         return self.head(self.norm(x) * torch.view_as_real(self.turn.square()).sum(1))
 
 
 def take_step(ranks, model, inputs):
-    """The gradients of a step of four virtual ranks, two of them here; whether none was left between them."""
+    """The gradients of a step of four virtual ranks, two of them here; whether none was left
+    between them.
+    """
     mine, left = inputs[2 * RANK : 2 * RANK + 2], []
     for number, x in enumerate(mine):
         with ranks.accumulate(model, number == 1):
             model(x).square().mean().backward()
         if number == 0:
-            left.append(all(one.grad is None for one in model.parameters()))
-    found = gradients(model)
+            left.append(all(item.grad is None for item in model.parameters()))
+    facts = gradients(model)
     model.zero_grad(set_to_none=True)
-    return found, left
+    return facts, left
 
 
 def virtual(_):
@@ -365,7 +373,7 @@ def virtual(_):
     ]
     taken, between = take_step(ranks, model, inputs)
     take_step(ranks, model, inputs)
-    found = {
+    facts = {
         "own_start": own_start,
         "start": start,
         "gradients": taken,
@@ -398,16 +406,16 @@ def virtual(_):
             raise ValueError
     except ValueError:
         pass
-    found["after_failure"], _ = take_step(ranks, model, inputs)
-    found["refused"] = [
+    facts["after_failure"], _ = take_step(ranks, model, inputs)
+    facts["refused"] = [
         refused(ranks, model, forward) for forward in (renormalize, register, reshape)
     ]
     try:
         ranks.wrap(nn.SyncBatchNorm(2))
     except ConfigError as error:
-        found["refused"].append(str(error))
+        facts["refused"].append(str(error))
     ranks.close()
-    return found
+    return facts
 
 
 def renormalize(model):
@@ -450,8 +458,8 @@ def main(program, folder):
         "options": options,
         "virtual": virtual,
     }
-    found = programs[program](Path(folder))
-    (Path(folder) / f"{RANK}.json").write_text(json.dumps(found))
+    facts = programs[program](Path(folder))
+    (Path(folder) / f"{RANK}.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

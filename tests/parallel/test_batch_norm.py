@@ -33,8 +33,8 @@ def test_outputs_are_those_of_the_whole_batch(ranks, kind, first):
 @cases
 def test_gradients_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
     net, _ = whole_batch(kind)
-    for found in ranks:
-        assert found[f"{kind}-{first}"]["gradients"] == pytest.approx(
+    for facts in ranks:
+        assert facts[f"{kind}-{first}"]["gradients"] == pytest.approx(
             gradients(net), rel=1e-4, abs=1e-6
         )
 
@@ -42,8 +42,8 @@ def test_gradients_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first
 @cases
 def test_running_statistics_are_those_of_the_whole_batch_on_every_rank(ranks, kind, first):
     net, _ = whole_batch(kind)
-    for found in ranks:
-        assert found[f"{kind}-{first}"]["buffers"] == pytest.approx(
+    for facts in ranks:
+        assert facts[f"{kind}-{first}"]["buffers"] == pytest.approx(
             flat(net.buffers()), rel=1e-4, abs=1e-6
         )
 
@@ -51,7 +51,7 @@ def test_running_statistics_are_those_of_the_whole_batch_on_every_rank(ranks, ki
 @cases
 def test_names_stay(ranks, kind, first):
     net, _ = whole_batch(kind)
-    assert [found[f"{kind}-{first}"]["names"] for found in ranks] == [list(net.state_dict())] * 2
+    assert [facts[f"{kind}-{first}"]["names"] for facts in ranks] == [list(net.state_dict())] * 2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "untracked"])
@@ -66,10 +66,10 @@ def test_evaluation_uses_the_running_statistics(ranks, kind):
 @pytest.mark.parametrize("first", SPLITS)
 def test_a_model_in_double_precision_keeps_it(ranks, first):
     net, outputs = whole_batch("double")
-    found = [rank[f"double-{first}"] for rank in ranks]
-    assert [rank.get("error") for rank in found] == [None, None]
-    assert found[0]["outputs"] + found[1]["outputs"] == pytest.approx(outputs, rel=1e-12)
-    assert found[0]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-12)
+    facts = [rank[f"double-{first}"] for rank in ranks]
+    assert [rank.get("error") for rank in facts] == [None, None]
+    assert facts[0]["outputs"] + facts[1]["outputs"] == pytest.approx(outputs, rel=1e-12)
+    assert facts[0]["buffers"] == pytest.approx(flat(net.buffers()), rel=1e-12)
 
 
 def test_every_batch_norm_at_any_depth_is_replaced_and_nothing_else():

@@ -16,33 +16,33 @@ def ranks(tmp_path_factory):
 
 
 def test_each_rank_knows_its_number(ranks):
-    assert [found["rank"] for found in ranks] == [[0, 2, "cpu"], [1, 2, "cpu"]]
-    assert all(found["under_launcher"] for found in ranks)
+    assert [facts["rank"] for facts in ranks] == [[0, 2, "cpu"], [1, 2, "cpu"]]
+    assert all(facts["under_launcher"] for facts in ranks)
 
 
 def test_rank_0_s_text_reaches_every_rank_before_there_is_a_group(ranks):
-    assert [json.loads(found["text"]) for found in ranks] == [{"seed": 7}] * 2
+    assert [json.loads(facts["text"]) for facts in ranks] == [{"seed": 7}] * 2
 
 
 def test_totals_are_float64_sums_on_every_rank(ranks):
-    assert [found["total"] for found in ranks] == [[3.0, 0.2, 2.0**54]] * 2
+    assert [facts["total"] for facts in ranks] == [[3.0, 0.2, 2.0**54]] * 2
 
 
 def test_ranks_agree_at_the_same_step_also_when_one_alone_was_asked_to_stop(ranks):
-    first, second = (found["late"] for found in ranks)
+    first, second = (facts["late"] for facts in ranks)
     assert first == second
     assert True in first
     assert True not in first[:3]
 
 
 def test_ranks_agree_on_what_was_said_once(ranks):
-    first, second = (found["once"] for found in ranks)
+    first, second = (facts["once"] for facts in ranks)
     assert first == second
     assert True in first
 
 
 def test_ranks_that_never_said_yes_never_agree(ranks):
-    assert {flag for found in ranks for flag in found["never"]} == {False}
+    assert {flag for facts in ranks for flag in facts["never"]} == {False}
 
 
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
@@ -51,16 +51,16 @@ def test_every_rank_starts_with_rank_0_s_weights(ranks):
     expected = [
         value for parameter in model.parameters() for value in parameter.double().flatten().tolist()
     ]
-    assert [found["weights"] for found in ranks] == [expected] * 2
+    assert [facts["weights"] for facts in ranks] == [expected] * 2
 
 
 def test_unwrapping_gives_the_plain_model_with_its_plain_names(ranks):
     for key in ("is_the_plain_model", "of_the_plain_model", "plain_names"):
-        assert [found[key] for found in ranks] == [True, True]
+        assert [facts[key] for facts in ranks] == [True, True]
 
 
 def test_gradients_are_exchanged_in_the_last_pass_only(ranks):
-    before = [found["accumulated"][:2] for found in ranks]
+    before = [facts["accumulated"][:2] for facts in ranks]
     assert before[0] == [[0, 1, 1], [4, 6, 2]]
     assert before[1] == [[2, 3, 1], [8, 10, 2]]
 
@@ -69,11 +69,11 @@ def test_accumulated_gradients_are_the_mean_over_ranks_of_their_sums(ranks):
     sums = torch.tensor(
         [[0 + 4 + 8, 1 + 5 + 9, 3], [2 + 6 + 10, 3 + 7 + 11, 3]], dtype=torch.float64
     )
-    assert [found["accumulated"][2] for found in ranks] == [sums.mean(0).tolist()] * 2
+    assert [facts["accumulated"][2] for facts in ranks] == [sums.mean(0).tolist()] * 2
 
 
 def test_closing_ends_the_group_and_may_be_repeated(ranks):
-    assert [found["closed"] for found in ranks] == [True, True]
+    assert [facts["closed"] for facts in ranks] == [True, True]
 
 
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
@@ -107,8 +107,8 @@ def options(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["static", "small"])
 def test_ways_of_sending_gradients_change_no_bit(options, name):
-    for found in options:
-        assert found[name] == found["plain"] == options[0]["plain"]
+    for facts in options:
+        assert facts[name] == facts["plain"] == options[0]["plain"]
 
 
 def test_bfloat16_is_refused_among_cpus():

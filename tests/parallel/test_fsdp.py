@@ -28,22 +28,22 @@ def ranks(tmp_path_factory):
 
 
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
-    assert [found["start"] for found in ranks] == [ranks[0]["expected_start"]] * 2
+    assert [facts["start"] for facts in ranks] == [ranks[0]["expected_start"]] * 2
 
 
 def test_each_rank_keeps_a_part(ranks):
     whole = sum(ranks[0]["sizes"].values())
-    assert sum(found["kept"] for found in ranks) == whole
-    assert all(found["kept"] < whole for found in ranks)
+    assert sum(facts["kept"] for facts in ranks) == whole
+    assert all(facts["kept"] < whole for facts in ranks)
 
 
 def test_gradients_over_passes_and_ranks_are_those_of_ddp(ranks):
-    for found in ranks:
-        assert found["gradients"] == pytest.approx(found["of_ddp"], rel=1e-6, abs=1e-7)
+    for facts in ranks:
+        assert facts["gradients"] == pytest.approx(facts["of_ddp"], rel=1e-6, abs=1e-7)
 
 
 def test_a_whole_state_cut_into_parts_is_the_same_again(ranks):
-    assert all(found["comes_back"] for found in ranks)
+    assert all(facts["comes_back"] for facts in ranks)
 
 
 def test_large_modules_are_units_of_their_own_and_lists_never(ranks):
@@ -58,7 +58,7 @@ def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- the command
+# ---- the command
 
 
 def train(*words, run_dir):

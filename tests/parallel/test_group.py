@@ -1,4 +1,6 @@
-"""A group of one rank, in this process; groups of two are tested with ddp, and by the contract's suite."""
+"""A group of one rank, in this process; groups of two are tested with ddp, and by the contract's
+suite.
+"""
 
 import os
 import subprocess
@@ -34,7 +36,7 @@ def alone(monkeypatch):
 def test_a_rank_alone_talks_to_itself(alone):
     assert (alone.rank, alone.world_size, alone.device.type) == (0, 1, "cpu")
     assert alone.total(torch.tensor([1.5], dtype=torch.float64)).tolist() == [1.5]
-    assert [found.tolist() for found in alone.gather(torch.arange(3))] == [[0, 1, 2]]
+    assert [facts.tolist() for facts in alone.gather(torch.arange(3))] == [[0, 1, 2]]
     assert any(alone.agree(False, True)[1] for _ in range(40))
 
 
@@ -76,7 +78,8 @@ for _ in range(60):
     group = DistributedParallel(1, False, 60.0, device=torch.device("cpu"))
     replica = group.wrap(torch.nn.Linear(2, 1))
     replica(torch.ones(1, 2)).sum().backward()
-    sys.setswitchinterval(0.1)  # gloo's thread waits for the interpreter's lock, which it needs to let go of the tensor
+    # gloo's thread waits for the interpreter's lock, which it needs to release the tensor
+    sys.setswitchinterval(0.1)
     shared = torch.ones(1)
     work = torch.distributed.all_reduce(shared, async_op=True)
     while not work.is_completed():
@@ -99,7 +102,7 @@ def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
         "MASTER_PORT": "0",
     }
     command = [sys.executable, "-c", MANY_ENDS]
-    found = subprocess.run(
+    facts = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment
     )
-    assert "ended" in found.stdout, found.stderr
+    assert "ended" in facts.stdout, facts.stderr

@@ -12,7 +12,8 @@ from framework.train.checkpoint import newest_path, read_state
 from tests.cli.command import is_one_error_line, losses, paceline
 from tests.parallel.launching import launched
 
-# batch norm, momentum, an average, clipping, dropout: whatever could tell how the work was shared out; the last batch of an epoch is short
+# Everything that could reveal how the work was shared: batch norm, momentum, an average, clipping,
+# dropout, and a short last batch in each epoch.
 COMMON = [
     "model=resnet9",
     "model.in_channels=1",
@@ -28,7 +29,7 @@ COMMON = [
 ]
 
 
-# ---------------------------------------------------------------------------------------------------------------- the sum
+# ---- the sum
 
 
 @given(st.integers(1, 40), st.data())
@@ -42,9 +43,9 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
     ]
     groups = data.draw(st.sampled_from(fitting))
     each = count // groups
-    whole = pairwise_sum(one.clone() for one in values)
+    whole = pairwise_sum(entry.clone() for entry in values)
     parts = [
-        pairwise_sum(one.clone() for one in values[first : first + each])
+        pairwise_sum(entry.clone() for entry in values[first : first + each])
         for first in range(0, count, each)
     ]
     assert pairwise_sum(parts).tolist() == whole.tolist()
@@ -54,15 +55,15 @@ def test_sums_of_aligned_runs_are_inside_the_sum_of_all(count, data):
 
 
 def test_a_sum_keeps_few_tensors_and_begins_anew():
-    found = PairwiseSum()
+    pairwise = PairwiseSum()
     for _ in range(2):
         for number in range(1000):
-            found.add(torch.tensor([float(number)]))
-            assert len(found._parts) <= 11
-        assert found.total().item() == 499_500
+            pairwise.add(torch.tensor([float(number)]))
+            assert len(pairwise._parts) <= 11
+        assert pairwise.total().item() == 499_500
 
 
-# --------------------------------------------------------------------------------------------------------------- the ranks
+# ---- the ranks
 
 
 @pytest.fixture(scope="module")
@@ -71,37 +72,37 @@ def ranks(tmp_path_factory):
 
 
 def test_every_rank_starts_with_rank_0_s_weights(ranks):
-    assert [found["start"] for found in ranks] == [ranks[0]["start"]] * 2
+    assert [facts["start"] for facts in ranks] == [ranks[0]["start"]] * 2
     assert ranks[0]["own_start"] != ranks[1]["own_start"]
 
 
 def test_gradients_are_means_over_the_virtual_ranks(ranks):
-    for found in ranks:
-        assert found["gradients"] == pytest.approx(found["expected_gradients"], rel=1e-6)
-        assert found["gradients"] == ranks[0]["gradients"]
+    for facts in ranks:
+        assert facts["gradients"] == pytest.approx(facts["expected_gradients"], rel=1e-6)
+        assert facts["gradients"] == ranks[0]["gradients"]
 
 
 def test_between_passes_no_gradient_is_left(ranks):
-    assert all(found["between"] == [True] for found in ranks)
+    assert all(facts["between"] == [True] for facts in ranks)
 
 
 def test_statistics_are_means_over_the_virtual_ranks_and_counted_once_a_step(ranks):
-    for found in ranks:
-        assert found["running_mean"] == pytest.approx(found["expected_mean"], rel=1e-6)
-        assert found["counted"] == 2
-        assert found["calls"] == 2.0
-        assert found["whole_number"] == found["expected_whole_number"]
+    for facts in ranks:
+        assert facts["running_mean"] == pytest.approx(facts["expected_mean"], rel=1e-6)
+        assert facts["counted"] == 2
+        assert facts["calls"] == 2.0
+        assert facts["whole_number"] == facts["expected_whole_number"]
 
 
 def test_what_was_infinite_or_large_may_become_anything(ranks):
-    for found in ranks:
-        assert found["least"] == pytest.approx(found["expected_least"])
-        assert found["newest"] == pytest.approx([0.125, 3e38])
+    for facts in ranks:
+        assert facts["least"] == pytest.approx(facts["expected_least"])
+        assert facts["newest"] == pytest.approx([0.125, 3e38])
 
 
 def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks):
-    for found in ranks:
-        moved, added, other, synced = found["refused"]
+    for facts in ranks:
+        moved, added, other, synced = facts["refused"]
         assert moved.startswith("error[C146]: model: forward changes head.weight, ")
         assert added.startswith("error[C146]: model: forward adds, removes or reshapes late, ")
         assert other.startswith("error[C146]: model: forward adds, removes or reshapes calls, ")
@@ -111,20 +112,20 @@ def test_a_model_whose_forward_leaves_traces_for_the_next_part_is_refused(ranks)
 
 
 def test_constants_stay_what_they_are(ranks):
-    assert all(found["constants"] == found["expected_constants"] for found in ranks)
+    assert all(facts["constants"] == facts["expected_constants"] for facts in ranks)
 
 
 def test_a_parameter_that_took_no_part_has_zeros(ranks):
-    assert all(found["unused"] == [0.0] * 3 for found in ranks)
+    assert all(facts["unused"] == [0.0] * 3 for facts in ranks)
 
 
 def test_each_virtual_rank_draws_its_own_numbers_and_others_at_each_step(ranks):
-    drawn = [one for found in ranks for one in found["drawn"]]
-    assert len(drawn) == len({tuple(one) for one in drawn}) == 8
+    drawn = [entry for facts in ranks for entry in facts["drawn"]]
+    assert len(drawn) == len({tuple(entry) for entry in drawn}) == 8
 
 
 def test_a_pass_that_fails_ends_its_step(ranks):
-    assert all(found["after_failure"] == found["gradients"] for found in ranks)
+    assert all(facts["after_failure"] == facts["gradients"] for facts in ranks)
 
 
 def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
@@ -135,7 +136,7 @@ def test_a_process_that_is_no_rank_is_told_how_to_start_some(monkeypatch):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- the command
+# ---- the command
 
 
 def train(run_dir, *words):
@@ -144,8 +145,10 @@ def train(run_dir, *words):
     return done
 
 
-def found(run_dir):
-    """Every loss and validation, and all that was learned: weights, average, moments, the loss's scale."""
+def facts(run_dir):
+    """Every loss and validation, and all that was learned: weights, average, moments, the loss's
+    scale.
+    """
     state = read_state(newest_path(Path(run_dir)))
     learned = {
         part: state[part] for part in ("model", "average", "optimizer", "precision", "progress")
@@ -183,7 +186,7 @@ SCALED = [
 def test_any_number_of_processes_learns_the_same_bits(words, counts):
     for count in counts:
         train(f"of-{count}", *COMMON, *words, f"parallel.num_processes={count}")
-    first, *others = [found(f"of-{count}") for count in counts]
+    first, *others = [facts(f"of-{count}") for count in counts]
     assert len(first[0]) == 5
     assert all(other == first for other in others)
 
@@ -212,7 +215,7 @@ def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothi
             "train", "resume=parts", f"parallel.num_processes={count}", f"max_steps={steps}"
         )
         assert done.code == 0, done.err
-    (parts, _, learned), (whole, _, expected) = found("parts"), found("whole")
+    (parts, _, learned), (whole, _, expected) = facts("parts"), facts("whole")
     assert parts == whole
     assert learned == expected
 

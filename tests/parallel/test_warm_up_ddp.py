@@ -1,4 +1,6 @@
-"""One pass before the first step: it changes nothing, and three ranks that go on learn the same bits as three that never stopped."""
+"""One pass before the first step: it changes nothing, and three ranks that go on learn the same
+bits as three that never stopped.
+"""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -37,7 +39,7 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
         cpu,
     )
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert [one.grad for one in model.parameters()] == [None] * 4
+    assert [item.grad for item in model.parameters()] == [None] * 4
     drawn = torch.rand(5)
     set_generator_state(generators, cpu)
     assert torch.equal(torch.rand(5), drawn)
@@ -45,7 +47,9 @@ def test_it_leaves_weights_statistics_gradients_and_generators_as_they_were():
 
 @pytest.mark.slow
 def test_three_ranks_that_go_on_learn_the_same_bits(tmp_path):
-    """From three on a sum's last bit depends on its order, and so on how DDP has arranged its buckets: here several, which it arranges anew."""
+    """From three on a sum's last bit depends on its order, and so on how DDP has arranged its
+    buckets: here several, which it arranges anew.
+    """
     words = [
         "train",
         "parallel=ddp",

@@ -72,9 +72,9 @@ def test_on_a_terminal_the_bar_says_where_the_run_is_and_how_long_it_waits(drawn
 
 
 def test_where_a_device_works_beside_the_host_its_idle_time_is_what_counts(drawn):
-    found = drawn(replace(TRAIN, spans={**SPANS, "idle": span(0.25)}))
-    assert "idle 25 %" in found
-    assert "wait" not in found
+    result = drawn(replace(TRAIN, spans={**SPANS, "idle": span(0.25)}))
+    assert "idle 25 %" in result
+    assert "wait" not in result
 
 
 def test_what_the_machine_does_is_said_where_there_is_room(drawn):

@@ -41,11 +41,11 @@ def test_a_report_is_a_line_with_all_its_numbers(tmp_path):
         "records_per_s": 1000.0,
     }
     known |= {"epoch_left": None, "left_s": None}
-    for name, found in SPANS.items():
+    for name, result in SPANS.items():
         known |= {
-            f"{name}_s": found.mean_s,
-            f"{name}_p50_s": found.p50_s,
-            f"{name}_p90_s": found.p90_s,
+            f"{name}_s": result.mean_s,
+            f"{name}_p50_s": result.p50_s,
+            f"{name}_p90_s": result.p90_s,
         }
     assert lines(tmp_path) == [known]
 
@@ -66,21 +66,21 @@ def test_what_loader_and_machine_said_stands_in_the_line(tmp_path):
 @given(loss=plain)
 def test_every_float64_comes_back_as_it_was(tmp_path, loss):
     write(tmp_path, report(1, loss))
-    (found,) = lines(tmp_path)
-    assert (found["loss"], math.copysign(1, found["loss"])) == (loss, math.copysign(1, loss))
+    (result,) = lines(tmp_path)
+    assert (result["loss"], math.copysign(1, result["loss"])) == (loss, math.copysign(1, loss))
 
 
 def test_spans_that_were_not_measured_are_left_out(tmp_path):
     write(tmp_path, Report("val", 1, 1, {"loss": 1.0}, 10.0, {"wait": span(0.5)}, 0.1))
-    found = lines(tmp_path)[0]
-    assert {name for name in found if name.endswith("_s")} == {
+    result = lines(tmp_path)[0]
+    assert {name for name in result if name.endswith("_s")} == {
         "records_per_s",
         "left_s",
         "wait_s",
         "wait_p50_s",
         "wait_p90_s",
     }
-    assert not {"stages_s", "usage", "ready"} & found.keys()
+    assert not {"stages_s", "usage", "ready"} & result.keys()
 
 
 def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):

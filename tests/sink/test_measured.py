@@ -61,7 +61,7 @@ def test_the_machine_is_asked_once_a_second_at_most(monkeypatch):
     for step, at in enumerate((100.1, 100.9, 101.2, 103.0), 1):
         now[0] = at
         sink.write(report(step))
-    assert [found.usage["cpu_cores"] for found in inner.reports] == [0, 0, 1, 2]
+    assert [result.usage["cpu_cores"] for result in inner.reports] == [0, 0, 1, 2]
 
 
 def test_usage_of_the_whole_run_is_means_over_time_and_peaks(monkeypatch):
@@ -110,6 +110,10 @@ def test_a_log_that_cannot_be_written_is_said_once_and_the_others_go_on():
     sink.flush()
     sink.close()
     assert warned == [
-        "warning: Full cannot write: No space left on device; training goes on without it"
+        "warning: Full cannot write: No space left on device; training continues without it"
     ]
-    assert ([one.step for one in other.reports], other.flushed, other.closed) == ([1, 2], [2], True)
+    assert ([item.step for item in other.reports], other.flushed, other.closed) == (
+        [1, 2],
+        [2],
+        True,
+    )

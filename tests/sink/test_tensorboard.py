@@ -62,11 +62,11 @@ def test_every_number_of_a_training_report_has_its_tag(tmp_path):
         "lr/train": 0.0625,
         "records_per_s/train": 1000.0,
     }
-    for name, found in SPANS.items():
+    for name, result in SPANS.items():
         expected |= {
-            f"span/{name}_s": found.mean_s,
-            f"span_p50/{name}_s": found.p50_s,
-            f"span_p90/{name}_s": found.p90_s,
+            f"span/{name}_s": result.mean_s,
+            f"span_p50/{name}_s": result.p50_s,
+            f"span_p90/{name}_s": result.p90_s,
         }
     assert {tag: scalars(events, tag) for tag in events.Tags()["scalars"]} == {
         tag: [(3, pytest.approx(value))] for tag, value in expected.items()

@@ -166,7 +166,7 @@ def test_stores_written_by_hand_have_none_and_are_measured_by_reading():
     store.close()
 
 
-def test_a_batch_is_measured_where_there_is_no_store():
+def test_a_batch_is_measured_without_a_store():
     images = torch.arange(24, dtype=torch.uint8).reshape(2, 1, 3, 4)
     found = of_batch(images)
     assert found is not None

@@ -85,7 +85,7 @@ def test_every_flipped_bit_of_a_record_is_found(suffix, kind):
 
 
 @pytest.mark.parametrize("suffix", STORES)
-def test_only_the_damaged_records_are_told(suffix):
+def test_only_the_damaged_records_are_reported(suffix):
     path, records, _ = _packed(suffix, "image")
     for index in (3, 20):
         _spoil(path, records["image"][index])
@@ -158,7 +158,7 @@ def _epochs(suffix, verify, spoil_before, **options):
         ("always", 2, [0, 1]),
     ],
 )
-def test_records_are_verified_when_it_was_asked(suffix, verify, spoil_before, passed):
+def test_records_are_verified_on_request(suffix, verify, spoil_before, passed):
     assert _epochs(suffix, verify, spoil_before) == passed
 
 

@@ -8,7 +8,7 @@ import torch
 from framework.contracts.records import Manifest
 from framework.errors import DataError
 from framework.image.decode import decode, encode_png
-from framework.store.folder_store import FolderStore, FolderWriter, list_images
+from framework.store.folder_store import FolderStore, FolderWriter
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_folder
 
@@ -35,15 +35,15 @@ def _written(classes, labels, image=None):
 
 def test_classes_and_files_come_in_the_byte_order_of_their_names():
     _touch("in/b/2.jpg", "in/b/10.jpg", "in/B/1.png", "in/ä/1.jpg", "in/a/x/1.jpg", "in/a/x.jpg")
-    files, labels, classes = list_images("in")
-    assert classes == ["B", "a", "b", "ä"]
-    assert files == ["B/1.png", "a/x.jpg", "a/x/1.jpg", "b/10.jpg", "b/2.jpg", "ä/1.jpg"]
-    assert labels == [0, 1, 1, 2, 2, 3]
+    store = FolderStore("in")
+    assert store.manifest.classes == ["B", "a", "b", "ä"]
+    assert store.files == ["B/1.png", "a/x.jpg", "a/x/1.jpg", "b/10.jpg", "b/2.jpg", "ä/1.jpg"]
+    assert store.labels.tolist() == [0, 1, 1, 2, 2, 3]
 
 
 def test_only_images_count_whatever_the_case_of_their_ending():
     _touch("in/a/1.JPG", "in/a/2.Png", "in/a/notes.txt", "in/a/3.jpg.bak", "in/top.jpg")
-    assert list_images("in")[0] == ["a/1.JPG", "a/2.Png"]
+    assert FolderStore("in").files == ["a/1.JPG", "a/2.Png"]
 
 
 def test_a_class_without_images_keeps_its_number():
@@ -59,7 +59,8 @@ def test_symbolic_links_are_not_followed():
     os.symlink(os.path.abspath("other"), "in/b")
     os.symlink(os.path.abspath("other/2.jpg"), "in/a/2.jpg")
     os.symlink(os.path.abspath("in"), "in/a/loop")
-    assert list_images("in") == (["a/1.jpg"], [0], ["a"])
+    store = FolderStore("in")
+    assert (store.files, store.manifest.classes) == (["a/1.jpg"], ["a"])
 
 
 def test_a_missing_folder_is_named():
@@ -76,14 +77,14 @@ def test_a_folder_without_images_is_named(inside):
         FolderStore("in")
 
 
-def test_images_that_lie_in_no_class_are_not_enough():
+def test_images_outside_a_class_are_not_enough():
     _touch("in/1.jpg")
     with pytest.raises(DataError, match="D110"):
         FolderStore("in")
 
 
 @pytest.mark.parametrize("data", [b"just text", b"", b"\xff\xd8 only the start of a jpeg"])
-def test_a_text_file_with_an_images_name_is_named(data):
+def test_a_text_file_named_like_an_image_is_reported(data):
     Path("in/a").mkdir(parents=True)
     Path("in/a/1.jpg").write_bytes(data)
     with pytest.raises(DataError, match=r"D106.*in/a/1\.jpg.*not a readable image"):

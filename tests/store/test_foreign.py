@@ -108,7 +108,7 @@ def test_texts_are_classes():
 
 
 @pytest.mark.parametrize("name", ["x.h5", "x.lmdb"])
-def test_where_no_command_works_none_is_given(name):
+def test_no_command_is_suggested_if_none_works(name):
     if name == "x.lmdb":
         write_lmdb(name, {"a": b"\x80\x03pickled"})
     else:

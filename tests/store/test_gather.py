@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.store import gather as module
-from framework.store.gather import Gather
+from framework.store.gather import Gather, row_gather
 from framework.system.native import find
 
 
@@ -94,13 +94,26 @@ def test_both_ways_are_one(num_bytes, starts):
     )
 
 
+def test_no_rows_are_gathered_from_an_empty_array(way):
+    rows = torch.from_numpy(np.empty((0, 3), np.int64))
+    assert row_gather(rows)(torch.empty(0, dtype=torch.int64)).shape == (0, 3)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.data())
+def test_rows_are_gathered_as_torch_would(num_rows, width, data):
+    rows = torch.arange(num_rows * width).to(torch.uint8).view(num_rows, width)
+    indices = torch.tensor(
+        data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9)), dtype=torch.int64
+    )
+    assert torch.equal(row_gather(rows)(indices), rows[indices])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 def test_rows_of_an_array_are_what_indexing_gives(way, dtype):
     rows = torch.arange(60).view(10, 2, 3).to(dtype)
-    flat = rows.view(-1).view(torch.uint8)
-    found = Gather(flat, 6 * rows.element_size(), (2, 3), dtype)(torch.tensor([9, 0, 3, 3]))
-    assert torch.equal(found, rows[[9, 0, 3, 3]])
-    assert found.dtype == dtype
+    gathered = row_gather(rows)(torch.tensor([9, 0, 3, 3]))
+    assert torch.equal(gathered, rows[[9, 0, 3, 3]])
+    assert gathered.dtype == dtype
     for bad in (-1, 10, 1 << 61):
         with pytest.raises(IndexError):
-            Gather(flat, 6 * rows.element_size(), (2, 3), dtype)(torch.tensor([bad]))
+            row_gather(rows)(torch.tensor([bad]))

@@ -13,12 +13,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
-from framework.store.hdf5_store import HDF5Store, HDF5Writer, RowGather
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.manifest import to_json
 from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, plain, rows, write_case
@@ -79,14 +77,14 @@ def test_a_random_file_is_not_a_store():
         _ = HDF5Store("x.h5").manifest
 
 
-def test_somebody_elses_hdf5_file_is_not_a_store():
+def test_an_hdf5_file_of_another_program_is_not_a_store():
     with h5py.File("x.h5", "w") as file:
         file["images"] = np.zeros((3, 4))
-    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a store of ours"):
+    with pytest.raises(DataError, match=r"D103.*x\.h5.*not a Paceline store"):
         _ = HDF5Store("x.h5").manifest
 
 
-def test_somebody_elses_attribute_called_manifest_is_damage():
+def test_another_attribute_called_manifest_is_damage():
     with h5py.File("x.h5", "w") as file:
         file.attrs["manifest"] = np.arange(3)
     with pytest.raises(DataError, match=r"D104.*x\.h5"):
@@ -135,7 +133,7 @@ def test_what_is_mapped_may_not_be_chunked(name):
 
 
 @pytest.mark.parametrize("offsets", [[0, 5, 3, 9], [0, 1, 2, 10**9], [-1, 1, 2, 3], []])
-def test_offsets_that_cannot_be_are_refused(offsets):
+def test_impossible_offsets_are_refused(offsets):
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
     )
@@ -171,15 +169,6 @@ def test_every_number_type_comes_back_as_it_was(dtype, shape):
     found = HDF5Store(path).read(torch.tensor([4, 0, 4]))["x"]
     assert np.array_equal(found.numpy(), values[[4, 0, 4]])
     assert found.numpy().dtype == values.dtype
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.data())
-def test_rows_are_gathered_as_torch_would(num_rows, width, data):
-    rows = torch.arange(num_rows * width, dtype=torch.int32).to(torch.uint8).view(num_rows, width)
-    indices = torch.tensor(
-        data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9)), dtype=torch.int64
-    )
-    assert torch.equal(RowGather(rows)(indices), rows[indices])
 
 
 def test_empty_images_are_kept():
@@ -218,7 +207,7 @@ def test_large_raw_fields_lie_aligned_for_the_map():
         assert file["records/x"].id.get_offset() % 4096 == 0
 
 
-def test_images_leave_no_spool_behind_when_abandoned():
+def test_an_aborted_writer_leaves_no_files():
     writer = HDF5Writer("x.h5", fields=IMAGE_FIELDS, num_records=2)
     writer.write({"image": [b"abc"], "label": np.arange(1)}, ["a"])
     writer.abort()
@@ -232,7 +221,7 @@ def test_the_manifest_is_the_one_that_was_given():
         assert file.attrs["manifest"].decode() == to_json(manifest)
 
 
-def test_a_manifest_that_no_header_holds_is_kept_too():
+def test_a_manifest_too_long_for_a_header_is_kept():
     names = [f"class number {number}" for number in range(5000)]
     writer = HDF5Writer("x.h5", fields=FIELDS, num_records=3)
     writer.write(make_records(3), ["a", "b", "c"])
@@ -240,7 +229,7 @@ def test_a_manifest_that_no_header_holds_is_kept_too():
     assert HDF5Store("x.h5").manifest.classes == names
 
 
-def test_a_manifest_as_long_as_it_likes_is_read_as_before():
+def test_a_manifest_of_variable_length_is_read():
     path = write_store("x.h5", make_records(3))
     text = to_json(HDF5Store(path).manifest)
     with h5py.File(path, "r+") as file:
@@ -288,7 +277,7 @@ def test_chunks_and_compression_read_the_same(chunk_records, compression):
         {"chunk_records": -1},
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(options):
+def test_an_impossible_layout_is_refused(options):
     with pytest.raises(ConfigError, match=r"C170.*chunk"):
         _layout(**options)
     assert os.listdir() == []

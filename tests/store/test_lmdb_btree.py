@@ -184,7 +184,7 @@ def test_a_branch_whose_children_are_all_itself_ends():
 
 
 @pytest.mark.parametrize("root", [0, 1, 2**63, 2**64 - 2])
-def test_a_root_that_cannot_be_is_refused(root):
+def test_an_impossible_root_is_refused(root):
     path = write_store("x.lmdb", make_records(30))
     _edit(path, _newest(path) + 128, "<Q", root)
     with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
@@ -192,7 +192,7 @@ def test_a_root_that_cannot_be_is_refused(root):
 
 
 @pytest.mark.parametrize("last_page", [0, 1, 10**6, 2**63, 2**64 - 1])
-def test_a_last_page_that_cannot_be_is_refused(last_page):
+def test_an_impossible_last_page_is_refused(last_page):
     path = write_store("x.lmdb", make_records(30))
     _edit(path, _newest(path) + 136, "<Q", last_page)
     with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
@@ -200,7 +200,7 @@ def test_a_last_page_that_cannot_be_is_refused(last_page):
 
 
 @pytest.mark.parametrize("page_bytes", [0, 1, 100, 4095, 1 << 17, 2**32 - 1])
-def test_a_page_size_that_cannot_be_is_refused(page_bytes):
+def test_an_impossible_page_size_is_refused(page_bytes):
     path = write_store("x.lmdb", make_records(30))
     _edit(path, 40, "<I", page_bytes)
     with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
@@ -223,7 +223,7 @@ def test_lmdb_1_0_is_named():
         {str(number).encode(): b"x" for number in range(999)},
     ],
 )
-def test_somebody_elses_file_is_refused(items):
+def test_a_file_of_another_program_is_refused(items):
     path = _written("x.lmdb", [items])
     with pytest.raises(DataError, match=r"D10[23].*x\.lmdb"):
         LMDBStore(path).read(torch.tensor([0]))

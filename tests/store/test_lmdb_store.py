@@ -12,7 +12,7 @@ from framework.errors import DataError
 from framework.store import lmdb_store as module
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.store.manifest import to_json
-from tests.conftest import FIELDS, make_records, write_store
+from tests.conftest import FIELDS, edited_manifest, make_records, write_store
 from tests.contract.cases import plain, rows, write_case
 
 DTYPES = [
@@ -80,17 +80,17 @@ def test_a_random_file_is_not_a_store(size_bytes):
         _ = LMDBStore("x.lmdb").manifest
 
 
-def test_somebody_elses_lmdb_file_is_not_a_store():
+def test_an_lmdb_file_of_another_program_is_not_a_store():
     _put("x.lmdb", b"key", b"value")
     with pytest.raises(
-        DataError, match=r"D103.*x\.lmdb.*not a store of ours; pack it: paceline pack"
+        DataError, match=r"D103.*x\.lmdb.*not a Paceline store; pack it: paceline pack"
     ):
         _ = LMDBStore("x.lmdb").manifest
 
 
-def test_an_lmdb_file_with_keys_like_ours_is_not_a_store_of_ours():
+def test_an_lmdb_file_with_keys_like_ours_is_not_a_store():
     _put("x.lmdb", _key(0), b"value")
-    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a store of ours"):
+    with pytest.raises(DataError, match=r"D103.*x\.lmdb.*not a Paceline store"):
         _ = LMDBStore("x.lmdb").manifest
 
 
@@ -108,7 +108,7 @@ def test_a_newer_schema_is_named():
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "lmdb_images"])
-def test_a_missing_record_is_told(kind):
+def test_a_missing_record_is_reported(kind):
     path, _ = write_case(kind, 5)
     _put(path, _key(3), None)
     with pytest.raises(DataError, match=rf"D105.*{kind}\.lmdb: 4 records, its manifest says 5"):
@@ -122,6 +122,15 @@ def test_a_record_whose_header_does_not_fit_is_named(kind, value):
     _put(path, _key(3), value)
     with pytest.raises(DataError, match=rf"D105.*{kind}\.lmdb: record 3.*header"):
         LMDBStore(path).read(torch.arange(5))
+
+
+def test_a_field_whose_size_overflows_to_the_stored_size_is_refused():
+    path = write_store("x.lmdb", {"x": np.zeros((1, 48), np.uint8)}, {"x": Field("uint8", (48,))})
+    field = {"dtype": "uint8", "shape": [16, 3 + (1 << 60)], "encoding": "raw"}  # 48 modulo 2^64
+    text = edited_manifest(to_json(LMDBStore(path).manifest), fields={"x": field})
+    _put(path, b"manifest", text.encode())
+    with pytest.raises(DataError, match=r"D105.*x\.lmdb: record 0.*header"):
+        LMDBStore(path).read(torch.tensor([0]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

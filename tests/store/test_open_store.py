@@ -27,14 +27,14 @@ def test_an_lmdb_store_is_known_by_its_content(name):
 
 
 @pytest.mark.parametrize("name", ["gone.h5", "gone.lmdb", "gone"])
-def test_a_missing_store_is_named_when_it_is_asked(name):
+def test_a_missing_store_is_named_at_its_first_use(name):
     store = open_store(name)
     with pytest.raises(DataError, match=rf"D101.*{name}"):
         _ = store.manifest
 
 
 @pytest.mark.parametrize("name", ["empty.h5", "empty.lmdb"])
-def test_an_empty_file_is_named_when_it_is_asked(name):
+def test_an_empty_file_is_named_at_its_first_use(name):
     open(name, "wb").close()
     with pytest.raises(DataError, match=rf"D102.*{name}"):
         _ = open_store(name).manifest

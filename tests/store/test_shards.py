@@ -84,7 +84,7 @@ def test_records_keep_their_keys_and_are_named_by_their_file(suffix):
     store.close()
 
 
-def test_a_damaged_record_is_told_by_its_number_in_the_whole():
+def test_a_damaged_record_is_reported_by_its_number_in_the_store():
     path = Path(write_directory("x", [7]), "000001.h5")
     payload = make_records(20)["image"][11].tobytes()
     path.write_bytes(path.read_bytes().replace(payload, payload[:-1] + b"\x00"))
@@ -93,7 +93,7 @@ def test_a_damaged_record_is_told_by_its_number_in_the_whole():
     assert store.damaged(indices, store.read(indices)) == [11]
 
 
-def test_all_that_is_wrong_with_the_files_is_told_at_once():
+def test_all_problems_with_the_files_are_reported_at_once():
     write_directory("x", [5, 10, 15])
     os.remove("x/000000.h5")
     os.truncate("x/000001.h5", 100)
@@ -113,7 +113,7 @@ def test_of_many_missing_files_ten_are_named():
         _ = open_store("x").manifest
 
 
-def test_files_that_were_swapped_are_told_when_they_are_read():
+def test_swapped_files_are_reported_when_they_are_read():
     write_directory("x", [10])
     for old, new in (("0", "a"), ("1", "0"), ("a", "1")):
         os.rename(f"x/00000{old}.h5", f"x/00000{new}.h5")
@@ -121,9 +121,9 @@ def test_files_that_were_swapped_are_told_when_they_are_read():
         open_store("x").read(torch.tensor([0, 15]))
 
 
-def test_a_count_that_does_not_add_up_is_told():
+def test_a_count_that_does_not_add_up_is_reported():
     _change(write_directory("x", [10]), num_records=21)
-    with pytest.raises(DataError, match=r"D118.*hold other than 21 records"):
+    with pytest.raises(DataError, match=r"D118.*do not hold 21 records"):
         _ = open_store("x").manifest
 
 
@@ -144,7 +144,7 @@ def test_a_directory_that_is_no_store_is_refused():
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_it_pickles(opened):
+def test_a_store_can_be_pickled(opened):
     store = open_store(write_directory("x", [7]))
     if opened:
         store.read(torch.tensor([0]))
@@ -160,7 +160,7 @@ def test_a_record_beyond_the_last_is_an_error():
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "000001.h5"])
-def test_a_file_replaced_between_epochs_is_told(file):
+def test_a_file_replaced_between_epochs_is_reported(file):
     source = hdf5_source(write_directory("x", [7]), context=make_context())
     micros(source)
     data = Path("x", file).read_bytes()
@@ -172,7 +172,7 @@ def test_a_file_replaced_between_epochs_is_told(file):
 
 
 @pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])
-def test_a_source_over_a_directory_is_that_over_a_file(num, kind):
+def test_a_directory_gives_the_same_batches_as_a_file(num, kind):
     one = hdf5_source(write_store("x.h5", make_records(20)), context=make_context())
     many = hdf5_source(
         write_directory("x", [3, 11]), context=make_context(num_workers=num, worker_kind=kind)

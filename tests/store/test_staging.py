@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path, monkeypatch):
-    """A place of its own, so that other runs of this user are not looked at."""
+    """Keep the copies of this test apart from those of other runs."""
     place = tmp_path / "memory"
     place.mkdir()
     monkeypatch.setattr(stage, "MEMORY", place)
@@ -30,8 +30,9 @@ def memory(tmp_path, monkeypatch):
 
 
 def _user(memory, path):
-    """A process that stages ``path`` and keeps it; it has said where when this returns."""
-    script = f"from pathlib import Path; from framework.data import stage; stage.MEMORY = Path({str(memory)!r})\n"
+    """Return a process that stages ``path``, and the path of its copy."""
+    script = "from pathlib import Path; from framework.store import staging as stage\n"
+    script += f"stage.MEMORY = Path({str(memory)!r})\n"
     script += f"import sys; staged = stage.Staged({path!r}); print(staged.path, flush=True); sys.stdin.read(1); staged.close()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
@@ -51,7 +52,7 @@ def _end(process):
 @pytest.mark.parametrize(
     "make", [lambda: write_store("x.h5", make_records(20)), lambda: write_directory("x", [7])]
 )
-def test_a_copy_reads_as_the_store_does_and_is_gone_after(memory, make):
+def test_a_copy_reads_like_the_store_and_is_removed(memory, make):
     staged = Staged(make())
     store = open_store(staged.path)
     assert staged.path.startswith(str(memory))
@@ -99,7 +100,7 @@ def test_a_store_packed_anew_is_copied_anew(memory):
     assert list(memory.iterdir()) == []
 
 
-def test_no_room_is_said_before_anything_is_copied(memory, monkeypatch):
+def test_too_little_room_is_reported_before_anything_is_copied(memory, monkeypatch):
     monkeypatch.setattr(stage, "_free_bytes", lambda: 1000)
     with pytest.raises(
         ResourceError,

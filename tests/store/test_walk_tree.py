@@ -6,7 +6,7 @@ import pytest
 from framework.errors import DataError
 from framework.input.folder import FolderInput
 from framework.input.pairs import PairsInput
-from framework.store.folder_store import FolderStore, list_images
+from framework.store.folder_store import FolderStore
 from framework.store.walk_tree import walk
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
@@ -104,13 +104,13 @@ def test_a_root_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     ("read", "key"),
     [
-        (lambda: list_images("in"), "data"),
+        (lambda: FolderStore("in"), "data"),
         (lambda: FolderInput("in", None, None).manifest, "input"),
         (lambda: FolderInput("in", None, "(.)").manifest, "input"),
         (lambda: PairsInput({"x": "in"}, "fail").manifest, "input"),
     ],
 )
-def test_where_there_are_only_links_the_error_says_how_to_follow_them(read, key):
+def test_the_error_for_a_folder_of_links_says_how_to_follow_them(read, key):
     with pytest.raises(
         DataError,
         match=rf"D191.*in: .*and 3 symbolic links were skipped; .* under: {key}\.follow_links=ROOT",
@@ -119,33 +119,27 @@ def test_where_there_are_only_links_the_error_says_how_to_follow_them(read, key)
 
 
 @pytest.mark.usefixtures("linked")
-def test_where_no_link_stays_under_the_root_another_is_asked_for():
+def test_the_error_for_a_wrong_root_asks_for_another():
     Path("empty").mkdir()
     with pytest.raises(DataError, match=r"D191.*instead of data\.follow_links=empty"):
-        list_images("in", "empty")
+        FolderStore("in", "empty")
 
 
 @pytest.mark.usefixtures("linked")
 def test_every_reader_of_folders_follows_links_alike():
-    assert list_images("in", "photos") == (
-        ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"],
-        [0, 0, 1],
-        ["cat", "dog"],
-    )
-    assert FolderInput("in", None, None, "photos").read(0, 3).keys == [
-        "cat/1.jpg",
-        "cat/deep/2.jpg",
-        "dog/3.jpg",
-    ]
+    store = FolderStore("in", "photos")
+    assert store.files == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
+    assert (store.labels.tolist(), store.manifest.classes) == ([0, 0, 1], ["cat", "dog"])
+    assert FolderInput("in", None, None, "photos").read(0, 3).keys == store.files
     assert PairsInput({"x": "in/cat", "y": "photos/cats"}, "fail", "photos").read(0, 2).keys == [
         "1",
         "deep/2",
     ]
-    assert FolderStore("in", "photos").read_bytes(0) == jpeg(0, 8, 8)
+    assert store.read_bytes(0) == jpeg(0, 8, 8)
 
 
 @pytest.mark.usefixtures("linked")
-def test_what_the_error_advises_packs_the_links_and_what_is_skipped_is_said():
+def test_the_advice_of_the_error_packs_the_links_and_notes_what_is_skipped():
     words = ("pack", "input=folder", "input.path=in", "output.path=x.h5", "workers=0")
     done = paceline(*words)
     assert (done.code, "error[D191]" in done.err) == (3, True), done.err

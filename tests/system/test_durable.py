@@ -42,22 +42,22 @@ def _fail_inside(path, error):
 @pytest.fixture
 def calls(monkeypatch):
     """The order of fsync and replace, by the names they act on."""
-    found = []
+    result = []
     real_sync, real_replace = os.fsync, os.replace
 
     def sync(descriptor):
-        found.append(
+        result.append(
             ("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.split(".tmp.")[0])
         )
         real_sync(descriptor)
 
     def replace(source, target):
-        found.append(("replace", Path(target).name))
+        result.append(("replace", Path(target).name))
         real_replace(source, target)
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", replace)
-    return found
+    return result
 
 
 def test_what_was_written_is_there_under_its_name():
@@ -157,7 +157,7 @@ def test_two_writers_of_one_file_do_not_meet():
     assert Path("a.txt").read_bytes() == b"first"
 
 
-# -------------------------------------------------------------------------------------------------------------- move, leftovers
+# ---- move, leftovers
 
 
 def make(path, kind, text):

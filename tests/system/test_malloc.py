@@ -27,7 +27,9 @@ print(kept, held, size())
 
 
 def _heap(keep, **environment):
-    """Whether freed memory is kept; the heap's MiB with 100 MiB taken from malloc, and after they were given back."""
+    """Whether freed memory is kept; the heap's MiB with 100 MiB taken from malloc, and after they
+    were given back.
+    """
     clean = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     command = [sys.executable, "-c", HEAP, keep]
     done = subprocess.run(

@@ -17,7 +17,8 @@ CPU = torch.device("cpu")
 def drawn():
     """Something of every generator, twice from those that keep half of what they made."""
     normal = [random.gauss(0, 1), np.random.randn(), np.random.randn()]  # noqa: NPY002
-    return [random.random(), *normal, *torch.randn(3).tolist(), *np.random.rand(3).tolist()]  # noqa: NPY002
+    numpy = np.random.rand(3).tolist()  # noqa: NPY002
+    return [random.random(), *normal, *torch.randn(3).tolist(), *numpy]
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -33,12 +34,12 @@ def test_what_is_drawn_after_is_drawn_again(before):
 
 @pytest.mark.parametrize("seed", [0, 1 << 40])
 def test_a_seed_is_a_beginning_for_all(seed):
-    found = []
-    for one in (seed, seed, seed + 1):
-        seed_generators(one)
-        found.append(drawn())
-    assert found[0] == found[1]
-    assert all(first != second for first, second in zip(found[0], found[2], strict=True))
+    result = []
+    for item in (seed, seed, seed + 1):
+        seed_generators(item)
+        result.append(drawn())
+    assert result[0] == result[1]
+    assert all(first != second for first, second in zip(result[0], result[2], strict=True))
 
 
 def test_a_state_is_bytes_and_asking_draws_nothing():

@@ -26,16 +26,16 @@ def test_after_an_error_too():
 
 
 def test_outside_the_main_thread_nothing_changes():
-    before, found = signal.getsignal(signal.SIGUSR1), []
+    before, result = signal.getsignal(signal.SIGUSR1), []
 
     def work():
         with handled([signal.SIGUSR1], signal.SIG_IGN):
-            found.append(signal.getsignal(signal.SIGUSR1))
+            result.append(signal.getsignal(signal.SIGUSR1))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert result == [before]
 
 
 def test_a_default_ends_a_process_whose_handler_cannot_run():

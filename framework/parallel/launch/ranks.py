@@ -17,10 +17,6 @@ def under_launcher() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def environment_rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
 @cache
 def meet() -> tuple[Any, int, int]:
     """Return (store, rank, world size). A process meets the others once.

@@ -57,24 +57,11 @@ def launch(
 
     """
     # These modules are slow to import.
-    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+    from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
 
-    options: dict[str, Any] = {
-        "shutdown_timeout": SAVE_S,
-        "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
-    }
-    known = LaunchConfig.__dataclass_fields__  # of this version of torch
-    config = LaunchConfig(
-        nproc_per_node=num_processes,
-        rdzv_backend="c10d",
-        max_restarts=max_restarts,
-        monitor_interval=0.1,
-        **_rendezvous(meeting),
-        **{name: value for name, value in options.items() if name in known},
-    )
+    config = _launch_config(num_processes, max_restarts, meeting)
     engine = _Engine(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
     try:
         with _surroundings(environment):
@@ -88,6 +75,25 @@ def launch(
         what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
         where = "parallel" if meeting is None else f"parallel.endpoint = {meeting.endpoint}"
         raise DistributedError(101, where, what, "look at the other hosts") from error
+
+
+def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | None) -> Any:
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig  # noqa: PLC0415
+
+    options: dict[str, Any] = {
+        "shutdown_timeout": SAVE_S,
+        "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
+    }
+    known = LaunchConfig.__dataclass_fields__  # of this version of torch
+    return LaunchConfig(
+        nproc_per_node=num_processes,
+        rdzv_backend="c10d",
+        max_restarts=max_restarts,
+        monitor_interval=0.1,
+        **_rendezvous(meeting),
+        **{name: value for name, value in options.items() if name in known},
+    )
 
 
 def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:

@@ -1,4 +1,12 @@
-"""The few lines of C that this package has, compiled when it is installed; every caller also has a way without them, to the same numbers."""
+"""The C functions of this package, compiled when it is installed, and threads beside the step.
+
+Every caller also works without the C functions, and gets the same numbers.
+
+The threads of a step wait for each other between two operators. GCC's libgomp lets them spin for
+milliseconds as long as all OpenMP teams together have no more threads than there are cores, and for
+microseconds otherwise (``do_spin`` in its ``config/linux/wait.h``). Spinning is best if the step
+has the cores to itself. It takes them from the threads that decode beside the step.
+"""
 
 import ctypes
 import threading
@@ -10,8 +18,10 @@ from typing import Any
 
 import torch
 
-SHARED = 1 << 17  # elements: torch shares an operator out from 32,768 on
-POINTER, NUMBER, COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+SHARED = 1 << 17  # elements: torch splits operators from 32,768 elements on
+POINTER = ctypes.c_void_p
+NUMBER = ctypes.c_int64
+COUNT = ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
@@ -22,12 +32,14 @@ SIGNATURES = {
 
 @cache
 def find(name: str) -> Any:
-    """The compiled function, which gives Python's lock away meanwhile; None where it could not be compiled, or was from older sources."""
+    """Return a compiled function, which runs without Python's lock.
+
+    Return None if it could not be compiled, or if the library is older than the function.
+    """
     library = _library()
     function = getattr(library, name, None)
-    if function is None:
-        return None
-    function.argtypes = SIGNATURES[name]
+    if function is not None:
+        function.argtypes = SIGNATURES[name]
     return function
 
 
@@ -39,34 +51,34 @@ _thread = _Thread()
 
 
 def num_threads() -> int:
-    """Threads that share a call: as many as torch's; in another thread than the main one what ``limit_threads`` said there, or 1, since the
-    step is to have the cores.
+    """Return the number of threads that share a call of a compiled function.
+
+    In the main thread that is torch's number. In other threads it is what ``limit_threads`` has
+    set, or 1, because the step needs the cores.
     """
-    return (
-        torch.get_num_threads()
-        if threading.current_thread() is threading.main_thread()
-        else _thread.count
-    )
+    if threading.current_thread() is threading.main_thread():
+        return torch.get_num_threads()
+    return _thread.count
 
 
 def beside(device: torch.device) -> int:
-    """Threads for who hands over batches beside the step on ``device``: of a GPU's host half the cores of this process, up to 8, since one
-    copies less than the bus can carry; on the CPU 1, since the step has the others.
+    """Return the number of threads that deliver batches beside a step on ``device``.
+
+    A GPU's host uses half of the cores of this process, at most 8, because one thread copies less
+    than the bus can carry. The CPU uses 1, because the step needs the others.
     """
     return 1 if device.type == "cpu" else min(8, max(1, torch.get_num_threads() // 2))
 
 
-# How the step's threads wait for each other between two operators: GCC's libgomp lets them spin for milliseconds while all OpenMP teams
-# together have no more threads than there are cores, and for microseconds otherwise (do_spin in its config/linux/wait.h). Spinning is best
-# where the step has the cores to itself, and takes them from whoever decodes beside it where it has not.
-
-
 def limit_threads(count: int) -> None:
-    """From now on this thread's operators are shared by ``count`` threads: for who hands over beside the step. 1 makes no OpenMP team, so the
-    step's threads go on spinning: 3 to 5 % of a convolutional net's step on two cores, a third of the digits'. The main thread's number of
-    threads stays; torch.set_num_threads would change it.
+    """Share the operators of this thread, which delivers batches, among ``count`` threads.
+
+    1 makes no OpenMP team, so the step's threads keep spinning. On two cores that saves 3 to 5 % of
+    a convolutional net's step, and a third of the digits'. The main thread keeps its number of
+    threads, which torch.set_num_threads would change.
     """
-    torch.get_num_threads()  # torch sets a thread's number at its first operator there, so that has to be over
+    # torch sets a thread's number at its first operator there, which must come first.
+    torch.get_num_threads()
     _thread.count = count
     library = _openmp()
     if library is not None:
@@ -75,13 +87,16 @@ def limit_threads(count: int) -> None:
 
 @contextmanager
 def crowded() -> Generator[None]:
-    """While threads of this process decode beside the step: one more OpenMP team, which sleeps, so that the step's threads do not spin. On
-    two cores, photographs beside a small convolutional net: 16 to 22 % more records per second.
+    """Keep the step's threads from spinning inside the block, while other threads decode.
+
+    It holds one more OpenMP team, which sleeps. On two cores, photographs beside a small
+    convolutional net: 16 to 22 % more records per second.
     """
-    made, end = threading.Event(), threading.Event()
+    made = threading.Event()
+    end = threading.Event()
 
     def stay() -> None:
-        torch.ones(SHARED).add_(1)  # in a new thread, which is not alone
+        torch.ones(SHARED).add_(1)  # makes this thread's team
         made.set()
         end.wait()
 
@@ -106,16 +121,16 @@ def _library() -> Any:
 
 @cache
 def _openmp() -> Any:
-    """The OpenMP library that torch has loaded for itself, for what is loaded next too: two of them would fight for the cores. Others bring their own
-    (scikit-learn does), so torch's folder comes first.
+    """Return the OpenMP library that torch has loaded, and let later libraries use it, too.
+
+    Two OpenMP libraries would compete for the cores. Other packages such as scikit-learn bring
+    their own, so a library in torch's folder takes precedence.
     """
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
-    of_torch = [
-        path
-        for path in paths
-        if Path(torch.__file__).parent.parent in Path(path).parents and "torch" in path
-    ]
-    found = next(iter([*of_torch, *paths]), None)
-    return None if found is None else ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
+    packages = Path(torch.__file__).parent.parent
+    own = [path for path in paths if packages in Path(path).parents and "torch" in path]
+    for path in (*own, *paths):
+        return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    return None

@@ -1,8 +1,10 @@
-/* Brightness, contrast, saturation and hue of RGB images [B, 3, H, W], in two passes over each image instead of some forty over the batch.
+/* Change brightness, contrast, saturation and hue of RGB images [B, 3, H, W], in two passes over
+   each image instead of about forty over the batch.
 
-   What is computed, and in which order it is rounded, is what framework/augment/color_jitter.py says in torch's operators: to be compiled with
-   -ffp-contract=off. Pixels are done a piece at a time, which stays in the first cache, each step a loop of its own that the compiler
-   can do for eight pixels at once. */
+   framework/augment/color_jitter.py defines the numbers and the order of rounding with torch's
+   operators. Compile with -ffp-contract=off. The code works on a piece of an image at a time, which
+   stays in the first-level cache. Each step is a loop of its own, so that the compiler can
+   vectorize it for eight pixels. */
 
 #include <math.h>
 #include <stdint.h>
@@ -15,16 +17,18 @@ enum { BRIGHTNESS = 1, CONTRAST = 2, SATURATION = 4, HUE = 8 };
 
 typedef struct {
     const void *image;
-    int of_bytes, steps;   /* uint8, else float32 in [0, 1]; which of the four */
+    int of_bytes;          /* whether the image is uint8, or else float32 in [0, 1] */
+    int steps;             /* which of the four steps, as a sum */
     int64_t pixels;        /* of one channel */
-    const float *factors;  /* [B, 4]: of brightness, contrast, saturation; sixths of a turn */
+    const float *factors;  /* [B, 4]: brightness, contrast, saturation; hue in sixths of a turn */
     float *out;
 } Job;
 
 typedef struct { float red[PIECE], green[PIECE], blue[PIECE]; } Piece;
 
 static inline float clamped(float x) { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
-static inline float bounded(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }  /* also what is no number, which has no integer */
+/* NaN becomes 0, because it has no integer. */
+static inline float bounded(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 
 FASTEST static void load(const Job *job, int64_t at, int64_t count, float *to)
 {
@@ -39,7 +43,7 @@ FASTEST static void load(const Job *job, int64_t at, int64_t count, float *to)
     }
 }
 
-/* factor of the image and the rest of a number */
+/* Blend: factor of the image, and the rest of a number. */
 FASTEST static void blend(float *x, int64_t count, float factor, float other)
 {
     float rest = (1.0f - factor) * other;
@@ -47,14 +51,18 @@ FASTEST static void blend(float *x, int64_t count, float factor, float other)
         x[i] = clamped(x[i] * factor + rest);
 }
 
-static inline float gray(float red, float green, float blue) { return red * 0.2989f + green * 0.587f + blue * 0.114f; }
+static inline float gray(float red, float green, float blue)
+{
+    return red * 0.2989f + green * 0.587f + blue * 0.114f;
+}
 
-/* in 1/65536, so that the order of adding does not matter */
+/* The sum in units of 1/65536: with integers the order of adding does not matter. */
 FASTEST static int64_t sum_of_gray(const Piece *piece, int64_t count)
 {
     int32_t total = 0;
     for (int64_t i = 0; i < count; i++)
-        total += (int32_t)rintf(bounded(gray(piece->red[i], piece->green[i], piece->blue[i])) * 65536.0f);
+        total += (int32_t)rintf(
+            bounded(gray(piece->red[i], piece->green[i], piece->blue[i])) * 65536.0f);
     return total;
 }
 
@@ -69,7 +77,7 @@ FASTEST static void saturate(Piece *piece, int64_t count, float factor)
     }
 }
 
-/* place: sixths of the color circle from where the channel is full */
+/* One channel of a color. place: sixths of the color circle from the hue with the full channel. */
 static inline float channel(float value, float chroma, float place)
 {
     float at = place - floorf(place * (float)(1.0 / 6.0)) * 6.0f, other = 4.0f - at;
@@ -92,7 +100,8 @@ FASTEST static void turn(Piece *piece, int64_t count, float sixths)
     }
 }
 
-static void load_piece(const Job *job, int64_t at, int64_t count, const float *factors, Piece *piece)
+static void load_piece(const Job *job, int64_t at, int64_t count, const float *factors,
+                       Piece *piece)
 {
     float *channels[3] = {piece->red, piece->green, piece->blue};
     for (int c = 0; c < 3; c++) {
@@ -132,12 +141,13 @@ static void record(const void *given, int64_t number)
         if (job->steps & HUE)
             turn(&piece, count, factors[3]);
         for (int c = 0; c < 3; c++)
-            memcpy(job->out + start + c * job->pixels + i, channels[c], (size_t)count * sizeof(float));
+            memcpy(job->out + start + c * job->pixels + i, channels[c],
+                   (size_t)count * sizeof(float));
     }
 }
 
-void paceline_color_jitter(const void *image, int of_bytes, int64_t batch, int64_t pixels, int steps, const float *factors, float *out,
-                           int threads)
+void paceline_color_jitter(const void *image, int of_bytes, int64_t batch, int64_t pixels,
+                           int steps, const float *factors, float *out, int threads)
 {
     Job job = {image, of_bytes, steps, pixels, factors, out};
     each_record(record, &job, batch, threads);

@@ -1,19 +1,22 @@
-/* Pieces of equal size from anywhere in memory, side by side.
+/* Gather pieces of equal size from anywhere in memory.
 
-   What is slow about records in random order is waiting for memory: the processor foresees the next line of a record, not the next
-   record. So its lines are asked for while the one before is copied (into the second-level cache: the first is too small to hold
-   them until then). That makes a gather as fast as memcpy, for which torch's index_select and numpy's take need twice the time.
+   Records in random order are slow because the processor prefetches the next line of a record, but
+   not the next record. So this code prefetches the lines of later records while it copies one, into
+   the second-level cache, since the first is too small. A gather is then as fast as memcpy. torch's
+   index_select and NumPy's take need twice the time.
 
-   Built without linking an OpenMP library: torch's own is in the process already, and two of them would fight for the cores. */
+   No OpenMP library is linked: torch's own is already in the process, and two would compete for the
+   cores. */
 
 #include <stdint.h>
 #include <string.h>
 
 #define LINE 64
-#define DISTANCE 8192  /* bytes to ask for ahead; of larger pieces the processor foresees the rest itself */
+#define DISTANCE 8192  /* bytes to prefetch; the processor itself prefetches the rest of a piece */
 #define MOST_AHEAD 64  /* pieces */
 
-static void copy(const char *base, const int64_t *places, int64_t stride, int64_t start, int64_t stop, int64_t size, char *out)
+static void copy(const char *base, const int64_t *places, int64_t stride, int64_t start,
+                 int64_t stop, int64_t size, char *out)
 {
     int64_t ahead = size >= DISTANCE ? 1 : DISTANCE / size;
     int64_t asked = size < DISTANCE ? size : DISTANCE;
@@ -29,9 +32,10 @@ static void copy(const char *base, const int64_t *places, int64_t stride, int64_
     }
 }
 
-/* count pieces of size bytes, piece i from base + places[i] * stride, to out + i * size.
-   Returns -1 and copies nothing where one does not lie within the length bytes at base. */
-int paceline_gather(const char *base, int64_t length, const int64_t *places, int64_t stride, int64_t count, int64_t size, char *out, int threads)
+/* Copy count pieces of size bytes. Piece i goes from base + places[i] * stride to out + i * size.
+   If a piece is not within the length bytes at base, return -1 and copy nothing. */
+int paceline_gather(const char *base, int64_t length, const int64_t *places, int64_t stride,
+                    int64_t count, int64_t size, char *out, int threads)
 {
     int64_t last = length < size ? -1 : stride == 0 ? length - size : (length - size) / stride;
     for (int64_t i = 0; i < count; i++)

@@ -1,13 +1,16 @@
-/* Random orders: the numbers 0..count-1 by their random keys, as framework/order.py defines it.
+/* Random orders: sort the numbers 0..count-1 by random keys, as framework/order.py defines them.
 
-   Keys spread evenly, so that a bucket for every record or two, by a key's first bits, leaves next to nothing to be sorted.
-   Source of the mixing: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
+   The keys are spread evenly. A bucket for every record or two, by the first bits of the key,
+   leaves almost nothing to sort.
+
+   Source of the mixing: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+   OOPSLA 2014. */
 
 #include <stdint.h>
 #include <stdlib.h>
 
 #define GOLDEN 0x9E3779B97F4A7C15u
-#define MOST_BITS 22  /* buckets that still fit a cache */
+#define MOST_BITS 22  /* so many buckets still fit into a cache */
 
 typedef struct {
     uint64_t key;
@@ -21,7 +24,7 @@ static uint64_t mixed(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* By key; a bucket holds few. */
+/* Sort by key. Insertion is fastest for the few entries of a bucket. */
 static void sort(Entry *entries, int64_t count)
 {
     for (int64_t i = 1; i < count; i++) {
@@ -33,7 +36,8 @@ static void sort(Entry *entries, int64_t count)
     }
 }
 
-/* Writes the numbers 0..count-1 to out, by the signed value of mixed(number * GOLDEN + seed). Returns -1 where there is no memory. */
+/* Write the numbers 0..count-1 to out, ordered by the signed value of
+   mixed(number * GOLDEN + seed). Return -1 if memory is used up. */
 int paceline_permutation(int64_t count, int64_t seed, int64_t *out)
 {
     int bits = 1;
@@ -46,12 +50,13 @@ int paceline_permutation(int64_t count, int64_t seed, int64_t *out)
     int failed = !entries || !ends || !keys;
     if (!failed) {
         for (int64_t i = 0; i < count; i++) {
-            keys[i] = mixed((uint64_t)i * GOLDEN + (uint64_t)seed) ^ (UINT64_C(1) << 63);  /* so that unsigned order is the signed one */
+            /* The flipped bit makes the unsigned order equal the signed one. */
+            keys[i] = mixed((uint64_t)i * GOLDEN + (uint64_t)seed) ^ (UINT64_C(1) << 63);
             ends[keys[i] >> (64 - bits)]++;
         }
         for (int64_t bucket = 0, total = 0; bucket < num_buckets; bucket++) {
             int64_t size = ends[bucket];
-            ends[bucket] = total;  /* where it starts; it ends there once it is full */
+            ends[bucket] = total;  /* the start, which becomes the end as the bucket fills */
             total += size;
         }
         for (int64_t i = 0; i < count; i++)

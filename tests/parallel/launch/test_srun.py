@@ -15,8 +15,7 @@ STEP = {
 
 
 def test_a_task_of_srun_is_a_rank():
-    found = rank_environment(STEP)
-    assert found == {
+    assert rank_environment(STEP) == {
         "RANK": "3",
         "WORLD_SIZE": "5",
         "LOCAL_RANK": "1",

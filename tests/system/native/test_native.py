@@ -22,11 +22,11 @@ def test_a_library_of_older_sources_has_not_all_functions(monkeypatch):
 
 
 def test_the_main_thread_shares_its_calls_and_others_do_not():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(num_threads()))
+    result = []
+    thread = threading.Thread(target=lambda: result.append(num_threads()))
     thread.start()
     thread.join()
-    assert found == [1]
+    assert result == [1]
     assert num_threads() == torch.get_num_threads()
 
 
@@ -46,16 +46,16 @@ print(torch.get_num_threads())
 def test_a_thread_that_feeds_a_gpu_has_half_of_the_cores_and_one_that_feeds_the_cpu_itself(
     monkeypatch,
 ):
-    found = []
+    result = []
 
     def feed():
         limit_threads(3)
-        found.extend([num_threads(), torch.get_num_threads()])
+        result.extend([num_threads(), torch.get_num_threads()])
 
     thread = threading.Thread(target=feed)
     thread.start()
     thread.join()
-    assert found == [3, 3]
+    assert result == [3, 3]
     assert num_threads() == torch.get_num_threads()
     for cores, threads in ((1, 1), (6, 3), (64, 8)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)

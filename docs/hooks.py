@@ -1,0 +1,28 @@
+"""What the site adds to the pages of this folder: files of the repository's root, and the design notes."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "benchmarks.md": "benchmarks/README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+
+
+def on_config(config: Any) -> Any:
+    """List every design note in the navigation."""
+    inside = next(part["Inside"] for part in config.nav if "Inside" in part)
+    notes = sorted((ROOT / "docs" / "design").glob("*.md"))
+    inside[1:] = [f"design/{note.name}" for note in notes]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that lie elsewhere in the repository."""
+    for name, path in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    return files
