@@ -1,4 +1,4 @@
-"""``paceline COMMAND [group=choice] [key=value] ...``"""
+"""``paceline COMMAND [group=choice] [key=value] ...``: start the command that is named."""
 
 import os
 import sys
@@ -30,80 +30,65 @@ Shell completion: eval "$(paceline -sc install=bash)"   (or zsh, fish)"""
 
 
 def main() -> None:
-    """The console script."""
+    """Run the words of this process's command line."""
     leave(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code. An error is one line on standard error."""
+    """Run one command line. Print an error as one line, and return the exit code."""
     with ends_on_signals():
-        return _told(arguments)
-
-
-def _told(arguments: list[str]) -> int:
-    try:
-        return _printed(arguments)
-    except PacelineError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # Hydra's, when it makes the run directory
-        if error.errno is None or error.filename is None:
-            raise
-        where, fix = (
-            str(error.filename),
-            "choose another place: hydra.run.dir=..., or another directory to start in",
-        )
-        print(ResourceError(101, where, f"cannot write: {error.strerror}", fix), file=sys.stderr)
-        return ResourceError.exit_code
-    except KeyboardInterrupt:  # raised by somebody's code: our handlers raise nothing
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-
-
-def _printed(arguments: list[str]) -> int:
-    try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return reader_has_gone()
+        try:
+            code = _dispatch(arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return reader_has_gone()
+        except PacelineError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        except OSError as error:
+            if error.errno is None or error.filename is None:
+                raise
+            # Hydra raises it when it makes the run directory.
+            fix = "choose another place: hydra.run.dir=..., or another directory to start in"
+            what = f"cannot write: {error.strerror}"
+            print(ResourceError(101, str(error.filename), what, fix), file=sys.stderr)
+            return ResourceError.exit_code
+        except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
+            print("interrupted", file=sys.stderr)
+            return EXIT_INTERRUPTED
     return code
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] == ["-sc"] or arguments[:1] == ["--shell-completion"]:
+    if arguments[:1] in (["-sc"], ["--shell-completion"]):
         return _complete(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(
-            USAGE.format(
-                commands="\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
-            )
-        )
+        commands = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
+        print(USAGE.format(commands=commands))
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(f"paceline {__version__}")
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        raise ConfigError(
-            120,
-            command,
-            f"not a command{did_you_mean(command, list(COMMANDS))}",
-            f"choose {', '.join(COMMANDS)}",
-        )
+        what = f"not a command{did_you_mean(command, list(COMMANDS))}"
+        raise ConfigError(120, command, what, f"choose {', '.join(COMMANDS)}")
     check_words(rest)
-    return import_module(f"framework.commands.{command}.{command}").main(
-        [literal(word) for word in rest]
-    )
+    return _start(command, [literal(word) for word in rest])
+
+
+def _start(command: str, arguments: list[str]) -> int:
+    return import_module(f"framework.commands.{command}.{command}").main(arguments)
 
 
 def _complete(arguments: list[str]) -> int:
-    """Hydra completes one program; the command is taken out of the line before Hydra sees it."""
+    """Complete a command line. Hydra completes one program, so it never sees the command's name."""
     sys.argv[0] = "paceline"
     words = os.environ.get("COMP_LINE", "").split(" ")
-    if len(words) > 1 and words[1] in COMMANDS and len(words) > 2:
+    if len(words) > 2 and words[1] in COMMANDS:
         os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
-        return import_module(f"framework.commands.{words[1]}.{words[1]}").main(arguments)
+        return _start(words[1], arguments)
     if arguments[1:] and arguments[1].startswith("query"):
         print(" ".join(COMMANDS))
         return 0
-    return import_module("framework.commands.train.train").main(arguments)
+    return _start("train", arguments)

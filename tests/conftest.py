@@ -22,6 +22,7 @@ from framework.order import Order
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.transform.none import NoTransform
+from tests.cli import preloaded
 
 torch.set_num_threads(1)
 settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
@@ -29,7 +30,7 @@ settings.load_profile("paceline")
 
 
 def children_of_this_process() -> set[int]:
-    """Process ids of this process's children, zombies apart."""
+    """Process ids of this process's children, without zombies and the server of ``tests.cli.preloaded``."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -38,7 +39,7 @@ def children_of_this_process() -> set[int]:
             continue
     return {
         pid
-        for pid in found
+        for pid in found - preloaded.PIDS
         if Path(f"/proc/{pid}/stat").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     }
 

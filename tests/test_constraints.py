@@ -17,7 +17,19 @@ EXTRAS = PROJECT["optional-dependencies"]
 # extras that are installed together, and with which constraints: as the Makefile does
 TOGETHER = {
     "setup": (
-        ["albumentations", "dali", "dev", "docs", "kornia", "tfrecord", "turbo", "nvml"],
+        [
+            "albumentations",
+            "dali",
+            "dev",
+            "digits",
+            "docs",
+            "kornia",
+            "nvml",
+            "report",
+            "stats",
+            "tfrecord",
+            "turbo",
+        ],
         [OURS],
     ),
     "bench": (["bench"], [OURS, PEERS]),

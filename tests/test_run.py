@@ -5,13 +5,12 @@ import threading
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from paceline_examples.digits_net import DigitsCNN
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from framework.cli.hydra_app import register, resolved
-from framework.cli.paths import CONF
+from framework.cli.hydra_app import resolved
+from framework.cli.hydra_session import hydra_session
 from framework.config import schema as settings
 from framework.config.prepare_data import prepare
 from framework.contracts.span import SPANS
@@ -64,9 +63,7 @@ def make_config(dataset, *overrides):
         "report_every=2",
         "augment.mean=[0.25]",
     ]
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_session("train"):
         config = resolved(
             compose("train", ["recipes=digits", f'dataset="{dataset}"', *few, *overrides])
         )

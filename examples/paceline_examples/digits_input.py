@@ -7,6 +7,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import ConfigError
+from framework.system.extras import needed
 
 VAL_EVERY = 5  # every fifth digit is for validation: 360 of 1,797
 SPLITS = ("train", "val")
@@ -27,6 +28,7 @@ class DigitsInput:
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(images, labels, their numbers in scikit-learn's order)."""
+        needed("sklearn", "digits")
         from sklearn.datasets import load_digits  # noqa: PLC0415  # a second to import, wanted only here
 
         data: Any = load_digits()

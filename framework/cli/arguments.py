@@ -6,16 +6,23 @@ from collections.abc import Sequence
 
 from framework.errors import ConfigError
 
-MOST_WORDS, MOST_CHARACTERS, MOST_VALUES, DEEPEST = (
-    1000,
-    16 << 10,
-    1000,
-    40,
-)  # Hydra's grammar takes a second for about twice as much
+# Hydra's grammar takes a second for about twice as much.
+MOST_WORDS = 1000
+MOST_CHARACTERS = 16 << 10
+MOST_VALUES = 1000
+DEEPEST = 40
+TAKES_VALUE = (
+    *("--cfg", "-c", "--config-dir", "-cd", "--explain", "--package", "-p"),
+    *("--config-path", "-cp", "--config-name", "-cn", "--info", "-i"),
+)
+NOT_HYDRAS = ("resume", "resume.run")
+_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
+# Letters that Hydra's grammar does not know in a bare value, or takes for calls.
+_UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
 
 
 def option(arguments: list[str], *names: str) -> str | None:
-    """The value of ``--name value`` or ``--name=value``."""
+    """Return the value of ``--name value`` or ``--name=value``."""
     for number, word in enumerate(arguments):
         for name in names:
             if word == name and number + 1 < len(arguments):
@@ -26,38 +33,22 @@ def option(arguments: list[str], *names: str) -> str | None:
 
 
 def quoted(value: str) -> str:
-    """A value as Hydra's override grammar takes it literally."""
-    # it takes a backslash for one of its own only before a quotation mark
-    return (
-        '"'
-        + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
-        + '"'
-    )
-
-
-_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
-# letters that Hydra's grammar does not know in a bare value, or takes for calls
-_UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
-_AS_IT_STANDS = ("resume", "resume.run")  # not read by Hydra
+    """Return a value as Hydra's override grammar takes it literally."""
+    # Only backslashes before a quotation mark, or at the end, are special to Hydra.
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value)
+    trailing = escaped[len(escaped.rstrip("\\")) :]
+    return f'"{escaped}{trailing}"'
 
 
 def literal(word: str) -> str:
-    """An override whose bare value Hydra's grammar cannot read, with its value quoted: folders have names such as ``Größe (1)``. What begins
-    like a list, a dictionary, an interpolation or a quotation, and lists of values, stay as they are.
+    """Quote the value of an override if Hydra's grammar cannot read it, as in ``x=Größe (1)``.
+
+    Lists, blocks, references, quoted values and the names of files stay as they are.
     """
     key, equals, value = word.partition("=")
-    bare = (
-        equals
-        and _KEY.fullmatch(key)
-        and key not in _AS_IT_STANDS
-        and not os.path.exists(word[:4096])
-    )
-    if (
-        not bare
-        or value[:1] in ("", "[", "{", "$", "'", '"')
-        or "," in value
-        or not _UNUSUAL.search(value)
-    ):
+    if not equals or not _KEY.fullmatch(key) or key in NOT_HYDRAS or os.path.exists(word[:4096]):
+        return word
+    if value.startswith(("[", "{", "$", "'", '"')) or "," in value or not _UNUSUAL.search(value):
         return word
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415  # takes 0.1 s to load
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -69,70 +60,46 @@ def literal(word: str) -> str:
     return word
 
 
-TAKES_VALUE = (
-    "--cfg",
-    "-c",
-    "--config-dir",
-    "-cd",
-    "--explain",
-    "--package",
-    "-p",
-    "--config-path",
-    "-cp",
-    "--config-name",
-    "-cn",
-    "--info",
-    "-i",
-)
-
-
 def plain_words(arguments: list[str]) -> list[str]:
-    """Those that are neither options, nor options' values, nor overrides: what a command is about, such as a store's path. The name of a
-    file that is there is no override, whatever is in it.
+    """Return what a command is about, such as a store's path: neither options nor overrides.
+
+    The name of an existing file is no override, even with ``=`` in it.
     """
-    pairs = zip(["", *arguments], arguments, strict=False)
-    return [
-        w
-        for before, w in pairs
-        if not w.startswith("-")
-        and before not in TAKES_VALUE
-        and ("=" not in w or os.path.exists(w))
-    ]
+    return [word for word in without_options(arguments) if "=" not in word or os.path.exists(word)]
 
 
 def without_options(arguments: list[str]) -> list[str]:
-    """The overrides: words that are neither options nor options' values."""
+    """Return the words that are neither options nor options' values."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return [
-        word for before, word in pairs if not word.startswith("-") and before not in TAKES_VALUE
-    ]
+    return [w for before, w in pairs if not w.startswith("-") and before not in TAKES_VALUE]
 
 
 def check_words(words: Sequence[str]) -> None:
-    """ConfigError C128 for overrides that Hydra's grammar, or what it makes of them, would hang or break on."""
+    """Check the overrides' sizes. ConfigError C128 for those on which Hydra's grammar would hang."""
     overrides = [word for word in words if "=" in word and not os.path.exists(word[:4096])]
     if len(overrides) > MOST_WORDS:
-        raise ConfigError(
-            128,
-            f"{len(overrides)} words",
-            f"more than {MOST_WORDS:,} overrides",
-            "put them into a recipe",
-        )
+        what = f"more than {MOST_WORDS:,} overrides"
+        raise ConfigError(128, f"{len(overrides)} words", what, "put them into a recipe")
     for word in overrides:
+        where = f"{word[:40]}..."
         key, _, value = word.partition("=")
         values = sum(map(value.count, ",[{("))
         if len(word) > MOST_CHARACTERS or values > MOST_VALUES:
-            what = f"{len(word):,} characters and {values:,} values, more than {MOST_CHARACTERS:,} and {MOST_VALUES:,}"
-            raise ConfigError(128, f"{word[:40]}...", what, "put it into a file")
+            size = f"{len(word):,} characters and {values:,} values"
+            what = f"{size}, more than {MOST_CHARACTERS:,} and {MOST_VALUES:,}"
+            raise ConfigError(128, where, what, "put it into a file")
         if max(key.count("."), _depth(value)) > DEEPEST:
-            raise ConfigError(
-                128, f"{word[:40]}...", f"nested more than {DEEPEST} deep", "make it flatter"
-            )
+            raise ConfigError(128, where, f"nested more than {DEEPEST} deep", "make it flatter")
 
 
 def _depth(text: str) -> int:
-    depth = deepest = 0
+    """Return how deep the brackets of a text are nested."""
+    depth = 0
+    deepest = 0
     for letter in text:
-        depth += (letter in "[{(") - (letter in "]})")
+        if letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
         deepest = max(deepest, depth)
     return deepest

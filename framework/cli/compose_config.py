@@ -1,19 +1,16 @@
-"""Training configurations composed one after the other in one process: what measuring commands compare."""
+"""Compose training configurations one after the other in one process."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 
 from framework.cli.allowed import Grant, allowed_targets
-from framework.cli.arguments import quoted
 from framework.cli.explain import explain
-from framework.cli.hydra_app import register, resolved
-from framework.cli.paths import CONF
+from framework.cli.hydra_app import resolved
+from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import check_data_named
-from framework.config import schema as settings
+from framework.config import schema
 from framework.config.targets import check_targets
 from framework.errors import PacelineError
 
@@ -23,25 +20,30 @@ Config = dict[str, Any]
 def composed(
     overrides: Sequence[str], grant: Grant, config_dir: str | None = None
 ) -> tuple[Config, tuple[str, ...]]:
-    """What ``paceline train`` with these ``overrides`` would train, checked as it would be: plain values, and the user's packages.
+    """Compose and check what ``paceline train`` would train with these overrides.
 
-    ``config_dir``: the user's own groups and recipes. Raises ConfigError.
+    Args:
+        overrides: The words of the command line.
+        grant: The packages that the user allows.
+        config_dir: The user's folder of groups and recipes.
+
+    Returns:
+        The configuration as plain values, and the prefixes of the user's packages.
+
+    Raises:
+        ConfigError: For a configuration that could not be trained.
+
     """
-    register()
-    words = list(overrides)
-    if config_dir is not None:
-        words.append(f"hydra.searchpath=[{quoted('file://' + str(Path(config_dir).absolute()))}]")
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3", job_name="train"):
-            composition = compose("train", words)
+        with hydra_session("train", config_dir):
+            composition = compose("train", list(overrides))
             config = resolved(composition)
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
-        raise explain("train", words, error) from error
+        raise explain("train", list(overrides), error) from error
     allowed = allowed_targets(config, grant)
-    settings.check(config)
+    schema.check(config)
     check_targets(config, allowed)
     check_data_named(composition)
     return config, allowed

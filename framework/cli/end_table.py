@@ -1,4 +1,4 @@
-"""What a run says at its end: where the step time went, and where everything is."""
+"""What a run prints at its end: where the step time went, and where its files are."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from framework.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from framework.measure.statistics import claim
 
 STAGES = ("read", "decode", "transform", "collate")
-USAGE = (  # key of the summary's usage, what it is called, its unit
+# Key of the summary's usage, its label, its unit.
+USAGE = (
     ("cpu_cores", "this process", "cores"),
     ("workers_cpu_cores", "workers", "cores"),
     ("others_cpu_cores", "other programs", "cores"),
@@ -23,40 +24,27 @@ USAGE = (  # key of the summary's usage, what it is called, its unit
     ("peak_tree_rss_bytes", "with workers at most", "bytes"),
     ("peak_device_bytes", "of the device", "bytes"),
 )
-
-
-# cores that others keep busy: worth a word; so many that a run's speed says little of what it would be alone
-SEEN, BUSY = 0.1, 0.5
+# Cores that other programs keep busy: enough to mention, and enough to make a run's speed doubtful.
+SEEN = 0.1
+BUSY = 0.5
+# Without a terminal rich assumes 80 columns, and folds every row of a sweep.
+SWEEP_COLUMNS = 110
 
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
-    """The table of one run, or one line of it for a job of a sweep."""
+    """Print the table of one run, or one line for a job of a sweep (``short``)."""
     console = Console(highlight=False)
-    summary = (
-        _read(run_dir / "summary.json") if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED) else None
-    )
+    summary: dict[str, Any] = {}
+    if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
+        summary = _read(run_dir / "summary.json")
     if summary and short:
-        console.print(
-            f"{_metrics(summary)}  {summary['records_per_s']:,.0f} records/s{_beside(summary)}",
-            soft_wrap=True,
-        )
+        rate = f"{summary['records_per_s']:,.0f} records/s{_beside(summary)}"
+        console.print(f"{_metrics(summary)}  {rate}", soft_wrap=True)
     elif summary:
         if summary.get("spans"):
             console.print(_spans(summary))
         for line in _lines(summary):
             console.print(line, soft_wrap=True)
-        if skipped := summary.get("skipped_steps"):
-            console.print(
-                f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
-            )
-        console.print(
-            f"{summary['status']}: {summary['run_steps']} steps in {summary['wall_s']:.1f} s, {summary['records_per_s']:,.0f} records/s"
-        )
-        if summary["val"]:
-            console.print(
-                f"{_metrics(summary)}  (best {_metrics({'val': summary['best']}).removeprefix('val ')})",
-                soft_wrap=True,
-            )
     for trace in sorted((run_dir / PROFILE).glob("*")):
         console.print(f"trace: {trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
     if summary:
@@ -74,25 +62,34 @@ def _spans(summary: dict[str, Any]) -> Table:
 
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
-    """What the table has no room for: how reading's time went, and what the machine did."""
+    """Yield what the table has no room for: reading, the machine, and the result."""
     if IDLE in summary.get("spans", {}):
         yield "wait is the host's, beside which the device may work; idle, the device's, is what it costs"
-    stages_s, queue, usage = (summary.get(key, {}) for key in ("stages_s", "queue", "usage"))
-    if stages_s:
+    if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
-        ready = (
-            f", {queue['ready']:.1f} of {queue['depth']} batches ready"
-            if queue.get("ready") is not None
-            else ""
-        )
-        yield f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}{ready}"
-    told = {
-        key: value for key, value in usage.items() if key != "others_cpu_cores" or value >= SEEN
-    }
-    if used := [f"{label} {_scaled(told[key], unit)}" for key, label, unit in USAGE if key in told]:
+        line = f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}"
+        queue = summary.get("queue", {})
+        if queue.get("ready") is not None:
+            line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
+        yield line
+    usage = dict(summary.get("usage", {}))
+    if usage.get("others_cpu_cores", 0.0) < SEEN:
+        usage.pop("others_cpu_cores", None)
+    used = [f"{label} {_scaled(usage[key], unit)}" for key, label, unit in USAGE if key in usage]
+    if used:
         yield "  ".join(used)
     if _beside(summary) and "peak_device_bytes" not in usage:
-        yield "other programs keep cores busy: the threads of a step wait for each other then; OMP_NUM_THREADS=1 may be faster"
+        yield (
+            "other programs keep cores busy: the threads of a step wait for each other then; "
+            "OMP_NUM_THREADS=1 may be faster"
+        )
+    if skipped := summary.get("skipped_steps"):
+        yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+    steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
+    yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
+    if summary["val"]:
+        best = _metrics({"val": summary["best"]}).removeprefix("val ")
+        yield f"{_metrics(summary)}  (best {best})"
 
 
 def _beside(summary: dict[str, Any]) -> str:
@@ -103,58 +100,65 @@ def _beside(summary: dict[str, Any]) -> str:
 def _scaled(value: float, unit: str) -> str:
     if unit == "%":
         return f"{100 * value:.0f} %"
-    return f"{value / 2**30:.2f} GiB" if unit == "bytes" else f"{value:.2f} cores"
+    if unit == "bytes":
+        return f"{value / 2**30:.2f} GiB"
+    return f"{value:.2f} cores"
+
+
+def _metrics(summary: dict[str, Any]) -> str:
+    values = {name: value for name, value in summary["val"].items() if name != "step"}
+    if not summary["val"]:
+        return ""
+    return "val " + "  ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
 def print_sweep(run_dirs: list[Path]) -> None:
-    """A line per job: what was chosen for it that the others did not all choose, and how it went."""
+    """Print a line per job: the choices in which the jobs differ, and how it went."""
     chosen = [_overrides(run_dir) for run_dir in run_dirs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for job in chosen for key in job)
-        if len({job.get(key) for job in chosen}) > 1
-    ]
+    every = dict.fromkeys(key for job in chosen for key in job)
+    keys = [key for key in every if len({job.get(key) for job in chosen}) > 1]
     table = Table("job", *keys, title="sweep", title_justify="left")
     for name in ("records/s", "other programs", "waiting", "validation"):
         table.add_column(name, justify="right")
     for number, (run_dir, job) in enumerate(zip(run_dirs, chosen, strict=True)):
         table.add_row(str(number), *[job.get(key, "") for key in keys], *_figures(run_dir))
     console = Console(highlight=False)
-    console.width = max(
-        console.width, 110
-    )  # without a terminal rich assumes 80 columns, and folds every row
+    console.width = max(console.width, SWEEP_COLUMNS)
     console.print(table)
-    if words := _fastest(
-        run_dirs, [{key: job[key] for key in keys if key in job} for job in chosen]
-    ):
+    differing = [{key: job[key] for key in keys if key in job} for job in chosen]
+    if words := _fastest(run_dirs, differing):
         console.print(words, soft_wrap=True)
     console.print(f"sweep directory: {run_dirs[0].parent}", soft_wrap=True)
 
 
 def _overrides(run_dir: Path) -> dict[str, str]:
-    words = (_read(run_dir / "run.json") or {}).get("overrides", [])
+    words = _read(run_dir / "run.json").get("overrides", [])
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
-    """Which choice was the fastest, and how that was tested. Jobs that differ in their seed alone are repeats of one choice."""
+    """Name the fastest choice, and how that was tested.
+
+    Jobs that differ only in their seed are repeats of one choice.
+    """
     samples: dict[str, list[float]] = {}
     for run_dir, job in zip(run_dirs, chosen, strict=True):
         summary = _read(run_dir / "summary.json")
-        if summary is not None and summary["status"] == "finished":
+        if summary.get("status") == "finished":
             name = " ".join(f"{key}={value}" for key, value in job.items() if key != "seed")
             samples.setdefault(name, []).append(summary["records_per_s"])
     if len(samples) < 2:
         return ""
-    found = claim(list(samples.values()))
-    title = "fastest" if found.proved else "highest rate"
-    return f"{title}: {list(samples)[found.highest]} ({found.words})"
+    result = claim(list(samples.values()))
+    title = "fastest" if result.proved else "highest rate"
+    return f"{title}: {list(samples)[result.highest]} ({result.words})"
 
 
 def _figures(run_dir: Path) -> tuple[str, str, str, str]:
+    """Return the cells of one job: rate, other programs, waiting, validation."""
     summary = _read(run_dir / "summary.json")
-    if summary is None:
-        return "", "", "", str((_read(run_dir / "exit.json") or {}).get("reason", "failed"))
+    if not summary:
+        return "", "", "", str(_read(run_dir / "exit.json").get("reason", "failed"))
     spans = summary.get("spans") or {}
     waiting = spans.get(IDLE) or spans.get("wait")
     share = "" if waiting is None else f"{100 * waiting['share']:.0f} %"
@@ -163,16 +167,6 @@ def _figures(run_dir: Path) -> tuple[str, str, str, str]:
     return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)
 
 
-def _metrics(summary: dict[str, Any]) -> str:
-    return (
-        "val "
-        + "  ".join(
-            f"{name} {value:.4f}" for name, value in summary["val"].items() if name != "step"
-        )
-        if summary["val"]
-        else ""
-    )
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def _read(path: Path) -> dict[str, Any]:
+    """Return a JSON file's content, or nothing if there is no such file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""What comes from the environment may be a secret: a run directory keeps the name of the variable, never its value."""
+"""Keep secrets out of files: a run directory names environment variables, and never their values."""
 
 import os
 import re
@@ -11,12 +11,13 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-LEAST_LETTERS = 4  # shorter ones are no secrets, and stand in every other word
+# Shorter values are no secrets, and are part of every other word.
+LEAST_LETTERS = 4
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 
 
 def as_written(config: DictConfig) -> dict[str, Any]:
-    """Plain values, every reference filled in but those to the environment, wherever they lead from: ``${oc.env:NAME}`` stays."""
+    """Return plain values with every reference resolved, except those to the environment."""
     with _environment_unread():
         return _plain(config)
 
@@ -30,7 +31,7 @@ def _plain(node: Any) -> Any:
 
 
 def _value(node: DictConfig | ListConfig, key: Any) -> Any:
-    """What stands there; its own text where that cannot be known without the environment."""
+    """Return a value, or its own text if that needs the environment."""
     try:
         return _plain(node[key])
     except (OmegaConfBaseException, RecursionError):
@@ -40,6 +41,7 @@ def _value(node: DictConfig | ListConfig, key: Any) -> Any:
 
 @contextmanager
 def _environment_unread() -> Generator[None, None, None]:
+    """Have ``${oc.env:NAME}`` resolve to its own text."""
     OmegaConf.register_new_resolver("oc.env", _named, replace=True)
     OmegaConf.register_new_resolver("oc.decode", _decoded_later, replace=True)
     try:
@@ -50,33 +52,26 @@ def _environment_unread() -> Generator[None, None, None]:
 
 
 def _named(key: str, *default: Any) -> Any:
-    return f"${{oc.env:{key}}}" if key in os.environ else oc.env(key, *default)
+    if key in os.environ:
+        return f"${{oc.env:{key}}}"
+    return oc.env(key, *default)
 
 
 def _decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
-    return (
-        f"${{oc.decode:{text}}}"
-        if _REFERENCE.search(str(text))
-        else oc.decode(text, _parent_, _node_)
-    )
+    if _REFERENCE.search(str(text)):
+        return f"${{oc.decode:{text}}}"
+    return oc.decode(text, _parent_, _node_)
 
 
 def without_values(text: str, run_dir: Path) -> str:
-    """``text`` with the values that the run in ``run_dir`` took from the environment as references to it: errors quote what they are about."""
-    for value, reference in _taken(run_dir):
-        for form in (value, repr(value)[1:-1], " ".join(value.split())):
-            text = text.replace(form, reference)
-    return text
-
-
-def _taken(run_dir: Path) -> list[tuple[str, str]]:
-    """(value, reference), the longest first."""
+    """Replace values from the environment in ``text``, such as an error's, by references to them."""
     names: set[str] = set()
     for path in run_dir.glob("resolved*.json"):
         with suppress(OSError, UnicodeDecodeError):
             names.update(_REFERENCE.findall(path.read_text(encoding="utf-8")))
-    found = [(os.environ.get(name, ""), f"${{oc.env:{name}}}") for name in names]
-    return sorted(
-        ((value, reference) for value, reference in found if len(value) >= LEAST_LETTERS),
-        key=lambda one: -len(one[0]),
-    )
+    values = {name: os.environ.get(name, "") for name in names}
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+        if len(value) >= LEAST_LETTERS:
+            for form in (value, repr(value)[1:-1], " ".join(value.split())):
+                text = text.replace(form, f"${{oc.env:{name}}}")
+    return text

@@ -1,142 +1,121 @@
-"""What Hydra could not compose, in one line, with the nearest thing that exists."""
+"""Turn an exception of Hydra's into one line that names the nearest key or choice."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
+from hydra import compose
+from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.arguments import option
 from framework.cli.help import groups_of
+from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 
+UNKNOWN_CHOICE = re.compile(r"Could not find '([^']+)'")
+UNKNOWN_KEY = re.compile(
+    r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'"
+)
+
 
 def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:
-    """The ConfigError for an exception of Hydra's: C100 grammar, C102 key, C104 choice or recipe."""
+    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe."""
     text = str(error)
-    choice = re.search(r"Could not find '([^']+)'", text)
-    if choice:
-        return _unknown_choice(command, arguments, choice.group(1))
-    key = re.search(
-        r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text
-    )
-    if key and "@" in key.group(1) and not key.group(1).startswith(("+", "~")):
-        return ConfigError(
-            102,
-            key.group(1),
-            "is not there to be replaced",
-            f"put a + before it: +{key.group(1)}=CHOICE",
-        )
-    if key:
-        return unknown_key(command, arguments, key.group(1).lstrip("+~").split("@")[0])
-    kind = (
-        ""
-        if isinstance(error, HydraException | OmegaConfBaseException | ValueError)
-        else f"{type(error).__name__} "
-    )
-    words = " ".join(f"{kind}{text} {error.__cause__ or ''}".split())[:300]
-    return ConfigError(
-        100,
-        f"paceline {command}",
-        words,
-        "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'",
-    )
+    if choice := UNKNOWN_CHOICE.search(text):
+        return _unknown_choice(command, arguments, choice[1])
+    if match := UNKNOWN_KEY.search(text):
+        key = match[1]
+        if "@" not in key or key.startswith(("+", "~")):
+            return unknown_key(command, arguments, key.lstrip("+~").split("@")[0])
+        fix = f"put a + before it: +{key}=CHOICE"
+        return ConfigError(102, key, "is not there to be replaced", fix)
+    if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
+        text = f"{type(error).__name__} {text}"
+    words = " ".join(f"{text} {error.__cause__ or ''}".split())[:300]
+    fix = "quote what the shell or Hydra would take apart: 'key=\"a=b,c\"'"
+    return ConfigError(100, f"paceline {command}", words, fix)
 
 
 def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigError:
     group, _, choice = name.rpartition("/")
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
-    options = _options(command, group, option(arguments, "--config-dir", "-cd"))
-    fix = f"choose {', '.join(options)}" if options else "see --help for the groups"
-    return ConfigError(
-        104, f"{group} = {choice}", f"no such choice{did_you_mean(choice, options)}", fix
-    )
+    choices = known_choices(command, group, option(arguments, "--config-dir", "-cd"))
+    fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
+    what = f"no such choice{did_you_mean(choice, choices)}"
+    return ConfigError(104, f"{group} = {choice}", what, fix)
 
 
 def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
-    """The ConfigError C102 for a key that is not there, with the nearest one."""
-    known = _keys(command, arguments)
-    if key in known:  # '+' adds, '~' takes away what has that value
-        return ConfigError(
-            102,
-            key,
-            "is there, and has another value than the line says",
-            "leave out the + or ~: key=value sets it",
-        )
-    others = _choices_with(command, key)
-    if others:
+    """Return the ConfigError C102 for a key that is not there, with the nearest one."""
+    known = known_keys(command, arguments)
+    if key in known:  # '+' adds it, '~' removes it with another value
+        what = "is there, and has another value than the line says"
+        return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
+    if choices := _choices_with(command, key):
         group = key.split(".", maxsplit=1)[0]
-        fix = f"choose {' or '.join(f'{group}={name}' for name in others)}, which {'has' if len(others) == 1 else 'have'} it"
-        return ConfigError(102, key, f"the chosen {group} has no such key", fix)
+        words = " or ".join(f"{group}={name}" for name in choices)
+        verb = "has" if len(choices) == 1 else "have"
+        what = f"the chosen {group} has no such key"
+        return ConfigError(102, key, what, f"choose {words}, which {verb} it")
     hint = did_you_mean(key, known)
-    if (
-        not hint and "." not in key
-    ):  # a group's name with a letter wrong is nearer to groups than to dotted keys
+    if not hint and "." not in key:
+        # A misspelled group is nearer to the groups than to dotted keys.
         hint = did_you_mean(key, [name for name in known if "." not in name])
     return ConfigError(102, key, f"no such key or group{hint}", f"see 'paceline {command} --help'")
 
 
-def _choices_with(command: str, key: str) -> list[str]:
-    """Our choices of the key's group that have it."""
-    group, _, name = key.partition(".")
-    if group not in groups_of(CONF / f"{command}.yaml") or not name:
-        return []
-    plain = {
-        path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        for path in sorted((CONF / group).glob("*.yaml"))
-    }
-    return [choice for choice, block in plain.items() if name in _flat(block)]
+def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
+    """Return our choices of a group, and the user's."""
+    choices = _asked(command, lambda loader: loader.get_group_options(group))
+    if config_dir is not None:
+        choices += [path.stem for path in (Path(config_dir) / group).glob("*.yaml")]
+    return sorted(set(choices))
 
 
-def _with_hydra(command: str, ask: Any) -> Any:
-    """``ask()`` inside an initialized Hydra that knows the same folders."""
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
-            return ask(GlobalHydra.instance())
-    except Exception:  # noqa: BLE001  # what is wrong is known already; this is only about a hint
-        return []
+def known_keys(command: str, arguments: list[str]) -> list[str]:
+    """Return the groups and dotted keys of a command, with the typed choices if they compose."""
+    groups = groups_of(CONF / f"{command}.yaml")
+    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
 
-
-def _options(command: str, group: str, config_dir: str | None) -> list[str]:
-    """Choices of a group: ours, and the user's."""
-
-    def ask(instance: Any) -> list[str]:
-        return instance.config_loader().get_group_options(group, ObjectType.CONFIG)
-
-    theirs = [path.stem for path in (Path(config_dir) / group).glob("*.yaml")] if config_dir else []
-    return sorted({*_with_hydra(command, ask), *theirs})
-
-
-def _keys(command: str, arguments: list[str]) -> list[str]:
-    """Every dotted key of the command's configuration, and its groups, with the choices of the command line where they compose."""
-
-    def ask(_: Any) -> list[str]:
-        groups = groups_of(CONF / f"{command}.yaml")
-        chosen = [
-            word
-            for word in arguments
-            if "=" in word and word.split("=")[0] in groups and "," not in word
-        ]
+    def keys(_: ConfigLoader) -> list[str]:
         try:
-            config = compose(command, chosen)
-        except Exception:  # noqa: BLE001
+            config = compose(command, [word for word in chosen if "=" in word])
+        except Exception:  # noqa: BLE001  # one of the choices is what is wrong
             config = compose(command)
         return [*groups, *_flat(OmegaConf.to_container(config))]
 
-    return _with_hydra(command, ask)
+    return _asked(command, keys)
+
+
+def _asked(command: str, ask: Callable[[ConfigLoader], list[str]]) -> list[str]:
+    """Ask Hydra about our configuration. The answer is only a hint, so it may be empty."""
+    try:
+        with hydra_session(command) as hydra:
+            return ask(hydra.config_loader)
+    except Exception:  # noqa: BLE001
+        return []
+
+
+def _choices_with(command: str, key: str) -> list[str]:
+    """Return our choices of the key's group that have the key."""
+    group, _, name = key.partition(".")
+    if group not in groups_of(CONF / f"{command}.yaml") or not name:
+        return []
+    files = sorted((CONF / group).glob("*.yaml"))
+    blocks = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
+    return [choice for choice, block in blocks.items() if name in _flat(block)]
 
 
 def _flat(node: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys of every block and value."""
     keys: list[str] = []
     for name, value in node.items() if isinstance(node, dict) else ():
         place = f"{prefix}{name}"

@@ -1,201 +1,161 @@
-"""Hydra, and OmegaConf under it, made to look at what somebody sent before they read, follow or call it.
-
-Hydra would parse a file of any size, follow names out of its folders, import packages of a search path, and call whatever callbacks, loggers
-and launchers a file names, all before anything of ours runs.
-"""
+"""Checks of what Hydra would import, call or follow, before it does: docs/design/0012-guard.md."""
 
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl  # pyright: ignore[reportPrivateUsage]
-from hydra._internal.config_repository import CachingConfigRepository  # pyright: ignore[reportPrivateUsage]
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
-from hydra.core.plugins import Plugins
-from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError
+from hydra.plugins.config_source import ConfigSource
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from framework.cli import precedence
+from framework.cli.arguments import quoted
+from framework.cli.config_source import begin_composition, checked_places, endless
 from framework.cli.paths import CONF
-from framework.cli.yaml_limits import MOST_NODES, check_yaml, too_much, unreadable
+from framework.cli.reference_limit import count_references_anew, limit_references
 from framework.errors import ConfigError
 
-MOST_ENTRIES = (
-    2000  # of defaults lists, followed; ours are about 30, and each is asked for a few times
-)
-MOST_REFERENCES = 1000
-MOST_CHARACTERS = 1 << 20
 MOST_JOBS = 10_000
-PACKAGES = (
-    "hydra.conf",
-    "hydra_plugins.",
-)  # that hold configurations; a package is imported before it is looked into
+# References in a path that cannot lead out of a folder.
 HARMLESS = re.compile(r"\$\{(now|stamp|slug):[^${}/]*\}")
 BASIC = "hydra._internal.core_plugins.basic_"
+STREAM = "logging.StreamHandler"
 
 
-class _Spent:
-    """By the present composition: entries of defaults lists, the newest last; nodes of files; references, and the characters they gave."""
+class GuardedLoader(ConfigLoader):
+    """Hydra's loader of configurations, with the rules of precedence and checks of the result.
 
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-        self.nodes = self.references = self.characters = 0
+    Launchers send it to other processes, so it can be pickled.
+    """
 
-    @property
-    def chain(self) -> str:
-        """The newest entries, each once: where they turn in a circle, the circle."""
-        return " -> ".join(list(dict.fromkeys(self.entries[:-9:-1]))[::-1])
+    def __init__(self, loader: ConfigLoader) -> None:
+        self._loader = loader
 
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Compose. ConfigError C117 for endless defaults, C125 for what Hydra would call or follow."""
+        limit_references()
+        count_references_anew()
+        begin_composition()
+        words = self.typed(overrides)
+        precedence.begin(config_name, words, self.is_group)
+        try:
+            config = self._loader.load_configuration(
+                config_name,
+                _with_checked_places(words),
+                run_mode,
+                from_shell,
+                validate_sweep_overrides,
+            )
+        except RecursionError as error:
+            raise endless() from error
+        hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
+        _check_composed(hydra, config_name, words)
+        if run_mode == RunMode.MULTIRUN and config.hydra.mode == RunMode.MULTIRUN:
+            _check_sweep(hydra)
+        precedence.tell(precedence.notes())
+        return config
 
-_spent = _Spent()
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: list[str]
+    ) -> DictConfig:
+        words = [*master_config.hydra.overrides.hydra, *sweep_overrides]
+        name = master_config.hydra.job.config_name
+        config = self.load_configuration(name, words, RunMode.RUN)
+        # The time of the sweep is the time of its jobs.
+        OmegaConf.copy_cache(from_config=master_config, to_config=config)
+        return config
 
+    def typed(self, words: Sequence[str]) -> list[str]:
+        """Return the overrides as Hydra takes them."""
+        return precedence.without_null(words, self.is_group)
 
-def guard_hydra() -> None:
-    """From here on. May be said again."""
-    plugins = (
-        Plugins.instance().class_name_to_class
-    )  # those that Hydra calls: it makes them anew when it looks for plugins
-    core = "hydra._internal.core_plugins"
-    _guard(plugins[f"{core}.file_config_source.FileConfigSource"], "load_config", _load_checked)
-    _guard(
-        plugins[f"{core}.importlib_resources_config_source.ImportlibResourcesConfigSource"],
-        "__init__",
-        _open_known_package,
-    )
-    _guard(plugins[f"{core}.basic_sweeper.BasicSweeper"], "split_arguments", _split_counted)
-    _guard(CachingConfigRepository, "load_config", _find_counted)
-    _guard(CachingConfigRepository, "__init__", _begin_counting)
-    _guard(ConfigLoaderImpl, "load_configuration", _compose_checked)
-    _guard(Container, "_resolve_node_interpolation", _reference_counted)
-    _guard(Container, "_evaluate_custom_resolver", _reference_counted)
-    _guard(Container, "resolve_parse_tree", _text_counted)
+    def is_group(self, name: str) -> bool:
+        """Return whether ``name`` is a group of choices."""
+        return any(source.is_group(name) for source in self.get_sources())
 
+    def get_search_path(self) -> ConfigSearchPath:
+        return self._loader.get_search_path()
 
-def _guard(owner: type, name: str, around: Callable[..., Any]) -> None:
-    """A method becomes ``around``, which is handed the method first."""
-    method = getattr(owner, name)
-    if getattr(method, "around", None) is around:
-        return
+    def get_sources(self) -> list[ConfigSource]:
+        return self._loader.get_sources()
 
-    @wraps(method)
-    def guarded(*arguments: Any, **options: Any) -> Any:
-        return around(method, *arguments, **options)
+    def list_groups(self, parent_name: str) -> list[str]:
+        return self._loader.list_groups(parent_name)
 
-    guarded.__dict__["around"] = around
-    setattr(
-        owner,
-        name,
-        staticmethod(guarded) if isinstance(owner.__dict__[name], staticmethod) else guarded,
-    )
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        words = _with_checked_places(overrides or [])
+        return self._loader.get_group_options(group_name, results_filter, config_name, words)
 
-
-def count_references_anew() -> None:
-    """Before a configuration is resolved as a whole."""
-    _spent.references = _spent.characters = 0
-
-
-# ------------------------------------------------------------------------------------------------------------------------- files
-
-
-def _load_checked(load: Callable[..., Any], self: Any, config_path: str) -> Any:
-    """ConfigError C114, C115 for the file, C117 for a name that leads out of the folder it is looked for in."""
-    path = os.path.normpath(os.path.join(self.path, self._normalize_file_name(config_path)))
-    if not path.startswith(os.path.join(os.path.normpath(self.path), "")):
-        raise ConfigError(
-            117,
-            config_path,
-            "leads out of the folders of configurations",
-            "give a name inside them",
-        )
-    if os.path.exists(path):
-        _spent.nodes += check_yaml(path)
-    if _spent.nodes > MOST_NODES:
-        raise too_much(
-            path, f"makes more than {MOST_NODES:,} values, with the files read before it"
-        )
-    try:
-        result = load(self, config_path)
-        precedence.edit(
-            config_path, path, result.header.get("package") == "_global_", result.config
-        )
-        return result
-    except (yaml.YAMLError, RecursionError, ValueError, OSError) as error:
-        raise unreadable(path, error) from error
+    def compute_defaults_list(
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode
+    ) -> Any:
+        begin_composition()
+        words = _with_checked_places(overrides)
+        return self._loader.compute_defaults_list(config_name, words, run_mode)
 
 
-def _begin_counting(begin: Callable[..., Any], *arguments: Any) -> None:
-    global _spent  # noqa: PLW0603
-    _spent = _Spent()
-    begin(*arguments)
+def _with_checked_places(words: Sequence[str]) -> list[str]:
+    """Return the words with a ``hydra.searchpath`` whose folders are checked when they are read."""
+    if not any("searchpath" in word for word in words):
+        return list(words)
+    checked: list[str] = []
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        word = str(override.input_line)
+        if override.get_key_element() == "hydra.searchpath":
+            places: Any = override.value()
+            if isinstance(places, list) and all(isinstance(place, str) for place in places):
+                word = f"hydra.searchpath=[{','.join(map(quoted, checked_places(places)))}]"
+        checked.append(word)
+    return checked
 
 
-def _find_counted(find: Callable[..., Any], self: CachingConfigRepository, config_path: str) -> Any:
-    _spent.entries.append(config_path)
-    if len(_spent.entries) > MOST_ENTRIES:
-        raise _endless()
-    return find(self, config_path)
-
-
-def _endless() -> ConfigError:
-    what = "lists of defaults that lead back to themselves, or are far too long"
-    return ConfigError(117, _spent.chain, what, "take the entry out that leads back")
-
-
-def _open_known_package(begin: Callable[..., Any], self: Any, provider: str, path: str) -> None:
-    name = path.removeprefix("pkg://").replace("/", ".")
-    if not f"{name}.".startswith(tuple(f"{package.rstrip('.')}." for package in PACKAGES)):
-        what = "would import a package that no list checks"
-        raise ConfigError(
-            125,
-            f"hydra.searchpath = {path}",
-            what,
-            "give a folder: file://DIR, or --config-dir DIR",
-        )
-    begin(self, provider, path)
-
-
-# ------------------------------------------------------------------------------------------------------------------ what is composed
-
-
-def _compose_checked(
-    compose: Callable[..., DictConfig],
-    self: Any,
-    config_name: str | None,
-    overrides: list[str],
-    *arguments: Any,
-    **options: Any,
-) -> DictConfig:
-    """ConfigError C125 for what Hydra would do with the result."""
-    is_group = self.repository.group_exists
-    words = precedence.without_null(overrides, is_group)
-    precedence.begin(config_name, words, is_group)
-    try:
-        config = compose(self, config_name, words, *arguments, **options)
-    except RecursionError as error:
-        raise _endless() from error
-    hydra: Any = OmegaConf.to_container(config.hydra, resolve=False)
+def _check_composed(hydra: dict[str, Any], config_name: str | None, words: list[str]) -> None:
     if sum(map(len, hydra["overrides"].values())) > len(words):
         raise _refused("overrides", "set by a configuration file, as if they had been typed")
     _check_calls(hydra)
     _check_loggers(hydra)
     _check_places(hydra, _ours(config_name), {word.lstrip("+").split("=")[0] for word in words})
-    precedence.tell(precedence.notes())
-    return config
+    for source in hydra["runtime"]["config_sources"]:
+        if source["schema"] == "file":
+            raise _refused("searchpath", f"{source['path']} is read without a check")
 
 
 @cache
 def _ours(config_name: str | None) -> Any:
+    """Return the ``hydra`` block of our own file of that name."""
     path = CONF / f"{config_name}.yaml"
-    ours = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    return ours.get("hydra", {}) if isinstance(ours, dict) else {}
+    ours: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+    return ours.get("hydra", {})
 
 
 def _value(node: Any, key: str) -> Any:
-    """What stands there; None where nothing does. ConfigError C125 for a reference on the way, which could lead to anything."""
+    """Return the value of a dotted key, or None.
+
+    Raises:
+        ConfigError: C125 for a reference on the way, which could lead to anything.
+
+    """
     for part in key.split("."):
         if not isinstance(node, dict | None):
             raise _refused(key, "must be written out, not referred to")
@@ -218,114 +178,88 @@ def _check_calls(hydra: dict[str, Any]) -> None:
 
 
 def _check_loggers(hydra: dict[str, Any]) -> None:
-    """Streams only: a handler's class is called, a file's handler writes wherever its name says, and ``ext://`` imports."""
+    """Allow streams only.
+
+    Hydra calls a handler's class, ``ext://`` imports, and a file handler writes anywhere.
+    """
     for key in ("job_logging", "hydra_logging"):
         block = _value(hydra, key)
-        texts = [text for text in _texts(block) if "ext://" in text or "${" in text]
-        if foreign := sorted(set(texts) - {"ext://sys.stdout", "ext://sys.stderr"}):
-            raise _refused(key, f"would be led to {foreign[0]}")
+        for text in _texts(block):
+            if ("ext://" in text or "${" in text) and text not in (
+                "ext://sys.stdout",
+                "ext://sys.stderr",
+            ):
+                raise _refused(key, f"would be led to {text}")
         for part in ("handlers", "formatters", "filters"):
             for name, given in (_value(block, part) or {}).items():
-                kinds = {
-                    str(_value(given, "class") or "logging.StreamHandler"),
-                    *({"()", "."} & set(given or ())),
-                }
-                if kinds != {"logging.StreamHandler"}:
+                makes = {"()", "."} & set(given or ())
+                if makes or str(_value(given, "class") or STREAM) != STREAM:
                     raise _refused(f"{key}.{part}.{name}", "Hydra would call it without any check")
 
 
 def _texts(node: Any) -> list[str]:
-    if isinstance(node, dict | list):
-        return [
-            text
-            for inner in (node.values() if isinstance(node, dict) else node)
-            for text in _texts(inner)
-        ]
-    return [node] if isinstance(node, str) else []
+    if isinstance(node, str):
+        return [node]
+    inner: list[Any] = []
+    if isinstance(node, dict):
+        inner = list(node.values())
+    elif isinstance(node, list):
+        inner = node
+    return [text for part in inner for text in _texts(part)]
 
 
-def _check_places(hydra: dict[str, Any], ours: dict[str, Any], typed: set[str]) -> None:
-    """A file may say where a run goes, below the present directory; and who starts it, only the command line."""
+def _check_places(hydra: dict[str, Any], ours: Mapping[str, Any], typed: set[str]) -> None:
+    """Let a file send a run below the present directory only, and not choose who starts it."""
     for key in ("run.dir", "sweep.dir", "sweep.subdir"):
-        if (
-            f"hydra.{key}" not in typed
-            and _value(hydra, key) != _value(ours, key)
-            and not _stays_below(str(_value(hydra, key)))
-        ):
+        place = _value(hydra, key)
+        if f"hydra.{key}" in typed or place == _value(ours, key):
+            continue
+        if not _stays_below(str(place)):
             what = "set by a configuration file, which may not lead out of this directory"
             raise _refused(key, what, "give it on the command line")
     subdir = str(_value(hydra, "sweep.subdir"))
     if os.path.isabs(subdir) or ".." in subdir.split("/"):
-        raise _refused(
-            "sweep.subdir", "leads out of the sweep's directory", "give a name inside it"
-        )
+        what = "leads out of the sweep's directory"
+        raise _refused("sweep.subdir", what, "give a name inside it")
     for key in ("launcher", "sweeper"):
         target = str(_value(hydra, f"{key}._target_"))
         if not target.startswith(BASIC) and f"hydra/{key}" not in typed:
-            raise _refused(
-                key,
-                "set by a configuration file, which must not choose it",
-                f"give hydra/{key}= on the command line",
-            )
+            what = "set by a configuration file, which must not choose it"
+            raise _refused(key, what, f"give hydra/{key}= on the command line")
 
 
 def _stays_below(path: str) -> bool:
-    """Whether a path is relative and leads down, whatever the date and the like in it are; of other references nobody knows."""
+    """Return whether a path is relative and leads down, whatever its references stand for."""
     path = HARMLESS.sub("x", path)
     return "${" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 
-# -------------------------------------------------------------------------------------------------------------------- references
-
-
-def _reference_counted(follow: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """A reference to ten others, ten levels deep, would take for ever."""
-    _spent.references += 1
-    if _spent.references > MOST_REFERENCES:
-        raise InterpolationResolutionError(f"expands to more than {MOST_REFERENCES:,} references")
-    return follow(*arguments, **options)
-
-
-def _text_counted(resolve: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """A long text, put together again and again, would fill any memory."""
-    found = resolve(*arguments, **options)
-    _spent.characters += len(found) if isinstance(found, str) else 0
-    if _spent.characters > MOST_CHARACTERS:
-        raise InterpolationResolutionError(f"expands to more than {MOST_CHARACTERS:,} characters")
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------------------------ sweeps
-
-
-def _split_counted(
-    split: Callable[..., Any], overrides: list[Override], max_batch_size: int | None
-) -> Any:
-    check_jobs(overrides)
-    return split(overrides, max_batch_size)
+def _check_sweep(hydra: dict[str, Any]) -> None:
+    """Count the jobs of Hydra's own sweeper, which lists them all before the first."""
+    if not str(_value(hydra, "sweeper._target_")).startswith(BASIC):
+        return
+    params = _value(hydra, "sweeper.params") or {}
+    words = [f"{key}={value}" for key, value in params.items()]
+    parsed = OverridesParser.create().parse_overrides([*words, *hydra["overrides"]["task"]])
+    # A typed word replaces the file's word for the same key.
+    check_jobs(list({override.get_key_element(): override for override in parsed}.values()))
 
 
 def check_jobs(overrides: Sequence[Override]) -> None:
-    """ConfigError C129 for a sweep whose jobs would not even fit into memory as a list."""
+    """Check the size of a sweep. ConfigError C129 for jobs that would not fit into memory."""
     jobs = math.prod(map(_num_values, overrides))
     if jobs > MOST_JOBS:
-        raise ConfigError(
-            129,
-            "sweep",
-            f"makes {jobs:,} jobs, more than {MOST_JOBS:,}",
-            "sweep fewer values at a time",
-        )
+        what = f"makes {jobs:,} jobs, more than {MOST_JOBS:,}"
+        raise ConfigError(129, "sweep", what, "sweep fewer values at a time")
 
 
 def _num_values(override: Override) -> int:
-    found: Any = override.value()
-    if isinstance(found, ChoiceSweep):
-        return max(1, len(found.list))
-    if not isinstance(found, RangeSweep):
+    values: Any = override.value()
+    if isinstance(values, ChoiceSweep):
+        return max(1, len(values.list))
+    if not isinstance(values, RangeSweep):
         return 1
-    start, stop, step = (float(number or 0) for number in (found.start, found.stop, found.step))
-    return (
-        max(1, math.ceil((stop - start) / step))
-        if step and math.isfinite(stop - start)
-        else MOST_JOBS + 1
-    )
+    start, stop, step = (float(number or 0) for number in (values.start, values.stop, values.step))
+    if not step or not math.isfinite(stop - start):
+        return MOST_JOBS + 1
+    return max(1, math.ceil((stop - start) / step))

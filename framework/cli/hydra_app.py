@@ -1,65 +1,65 @@
-"""One command as a Hydra application, with errors in one line and an exit code that says what kind of error it was."""
+"""Run a command as a Hydra application: one line per error, and an exit code for its kind."""
 
 import os
-import re
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import hydra
-from hydra._internal.utils import get_args_parser  # pyright: ignore[reportPrivateUsage]
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.arguments import option, without_options
+from framework.cli.arguments import TAKES_VALUE, option, without_options
 from framework.cli.explain import explain
-from framework.cli.guard import count_references_anew, guard_hydra
 from framework.cli.help import help_text
-from framework.cli.paths import CONF, ROOT
+from framework.cli.hydra_session import hydra_session, stamp
+from framework.cli.paths import CONF
+from framework.cli.reference_limit import count_references_anew
 from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError
 from framework.system.stopping import Action, undone
 
+if TYPE_CHECKING:
+    from hydra._internal.hydra import Hydra
+
 Task = Callable[[DictConfig], int]
 Result = Callable[[DictConfig], float | None]
-UNPICKLES = ("--experimental-rerun",)  # Hydra's: whatever is in the file would be run
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 class JobFailed(Exception):
-    """A job of a sweep that a launcher runs in another process, where its exit code would be lost. It has said why there."""
+    """A job of a sweep failed in another process of a launcher, and has printed why."""
 
 
-class _Recipes(SearchPathPlugin):
-    """Lets ``recipes=NAME`` be found from any directory."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("paceline", f"file://{ROOT}")
+def no_result(config: DictConfig) -> None:
+    """Return nothing to a sweeper."""
 
 
-def _nothing(config: DictConfig) -> None:
-    return None
+def run_app(command: str, arguments: list[str], task: Task, result: Result = no_result) -> int:
+    """Compose ``conf/<command>.yaml`` and run the task on it, or on every job of a sweep.
 
+    Args:
+        command: The command's name.
+        arguments: The words after it.
+        task: Returns an exit code.
+        result: Returns a job's result, which a sweeper that searches optimizes.
 
-def run_app(command: str, arguments: list[str], task: Task, result: Result = _nothing) -> int:
-    """Compose ``conf/<command>.yaml`` with ``arguments`` and run ``task`` on it, once or for every job of a sweep; after each, ``result`` is what a
-    sweeper that searches is told.
+    Returns:
+        The first exit code that is not 0.
 
-    Returns the first exit code that is not 0. Raises ConfigError for what Hydra cannot compose.
+    Raises:
+        ConfigError: For what Hydra cannot compose.
+
     """
     config_dir = option(arguments, "--config-dir", "-cd")
     if (code := _answered(command, arguments, config_dir)) is not None:
         return code
-    arguments = _flags_first(arguments)
+    args = _parsed(arguments)
     codes: list[int] = []
     unforeseen: list[Exception] = []
     home = os.getpid()
@@ -76,64 +76,119 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = _no
             raise JobFailed(codes[-1])
         return result(config)
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us, not to Hydra's printer
-    register()
-    sys.argv = [f"paceline {command}" if arguments[:1] != ["-sc"] else "paceline", *arguments]
+    # The shell completion takes the program's name from here.
+    program = "paceline" if args.shell_completion else f"paceline {command}"
+    sys.argv = [program, *arguments]
+    folder = os.path.abspath(args.config_path or CONF)
     try:
-        with undone(_remover_of_new_folders(arguments)):
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=command)(job)()
+        with (
+            hydra_session(command, config_dir, folder) as hydra,
+            undone(_remover_of_new_folders(arguments)),
+        ):
+            _do(hydra, args.config_name or command, args, job)
     except JobFailed as error:
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
         _discard_sweep()
-        if (
-            error in unforeseen
-            or isinstance(error, PacelineError)
-            or (isinstance(error, OSError) and error.filename)
-        ):
+        has_words = isinstance(error, PacelineError) or getattr(error, "filename", None)
+        if error in unforeseen or has_words:
             raise
         raise explain(command, arguments, error) from error
-    finally:
-        GlobalHydra.instance().clear()
     return next((code for code in codes if code), 0)
 
 
 def _answered(command: str, arguments: list[str], config_dir: str | None) -> int | None:
-    """The exit code of a question about the configuration; None if a command is to run."""
+    """Answer ``--help`` and ``--explain``. Return None if a command is to run."""
     if "--help" in arguments or "-h" in arguments:
         print(help_text(command, Path(config_dir) if config_dir else None, arguments))
         return 0
     if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(
-            104,
-            f"--config-dir {config_dir}",
-            "no such folder",
-            "give a folder that holds recipes/NAME.yaml",
-        )
+        fix = "give a folder that holds recipes/NAME.yaml"
+        raise ConfigError(104, f"--config-dir {config_dir}", "no such folder", fix)
     key = option(arguments, "--explain")
     if key is None and "--explain" not in arguments:
         return None
-    from framework.cli.origins import check_key, print_origins  # noqa: PLC0415  # only who asks waits for it
+    from framework.cli.origins import check_key, print_origins  # noqa: PLC0415  # only --explain waits for it
 
     check_key(command, key or "")
-    register()
     return print_origins(command, without_options(arguments), key or "", config_dir)
 
 
-@cache
-def stamp() -> str:
-    """DATE/TIME-PID, one for this command: two runs that start in the same microsecond still differ by their process."""
-    return f"{datetime.now():%Y-%m-%d/%H-%M-%S.%f}-{os.getpid()}"  # noqa: DTZ005  # the user's own clock
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(124, "options", message, "see --help; keys are given as key=value")
+
+
+def _parser() -> _Parser:
+    """Return those of Hydra's options that are safe: ``--experimental-rerun`` unpickles any file."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*", help="key=value")
+    one_of = parser.add_mutually_exclusive_group()
+    one_of.add_argument("--run", "-r", action="store_true")
+    one_of.add_argument("--multirun", "-m", action="store_true")
+    one_of.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    one_of.add_argument("--shell-completion", "-sc", action="store_true")
+    one_of.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    for name, short in (("path", "-cp"), ("name", "-cn"), ("dir", "-cd")):
+        parser.add_argument(f"--config-{name}", short)
+    return parser
+
+
+OPTIONS = (
+    *("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", "--resolve"),
+    *TAKES_VALUE,
+)
+
+
+def _parsed(arguments: list[str]) -> Namespace:
+    """Parse options and overrides in any order. ConfigError C124 for an option that is not there."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        name = word.split("=")[0]
+        if word.startswith("-") and name not in OPTIONS and before not in TAKES_VALUE:
+            what = f"no such option{did_you_mean(name, list(OPTIONS))}"
+            raise ConfigError(124, name, what, "see --help; keys are given as key=value")
+    args = _parser().parse_intermixed_args(arguments)
+    if args.resolve and args.cfg is None:
+        raise ConfigError(124, "--resolve", "resolves nothing alone", "add --cfg job")
+    return args
+
+
+def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
+    """Do what the options ask for: print, complete, run, or sweep."""
+    words: list[str] = args.overrides
+    if args.cfg:
+        hydra.show_cfg(name, words, args.cfg, args.package, args.resolve)
+    elif args.shell_completion:
+        hydra.shell_completion(name, words)
+    elif args.info:
+        hydra.show_info(args.info, name, words)
+    elif args.multirun or _is_sweep(hydra, name, words):
+        hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
+    else:
+        hydra.run(name, job, [*words, "hydra.mode=RUN"])
+
+
+def _is_sweep(hydra: "Hydra", name: str, words: list[str]) -> bool:
+    """Return whether a file or a typed ``hydra.mode`` makes this a sweep."""
+    loader = hydra.config_loader
+    try:
+        config = loader.load_configuration(
+            name, words, RunMode.MULTIRUN, validate_sweep_overrides=False
+        )
+    except PacelineError:
+        raise
+    except Exception:  # noqa: BLE001  # composing it again for the run says what is wrong
+        return False
+    return config.hydra.mode == RunMode.MULTIRUN
 
 
 def _remover_of_new_folders(arguments: list[str]) -> Action:
-    """Return an action that removes the directories that Hydra makes for this command, if nothing is in them."""
+    """Return an action that removes the directories Hydra makes for this command, if empty."""
     places = [f"outputs/{stamp()}", f"outputs/{stamp()}-sweep"]
-    places += [
-        place.strip("'\"")
-        for key in ("hydra.run.dir", "hydra.sweep.dir")
-        if (place := option(arguments, key))
-    ]
+    typed = [option(arguments, key) for key in ("hydra.run.dir", "hydra.sweep.dir")]
+    places += [place.strip("'\"") for place in typed if place]
     folders = [folder for place in places for folder in (Path(place), *Path(place).parents)]
     new = [folder.absolute() for folder in folders if not folder.exists()]
 
@@ -150,87 +205,39 @@ def _remover_of_new_folders(arguments: list[str]) -> Action:
 
 
 def _discard_sweep() -> None:
-    """Remove the directory Hydra made for a sweep that never was; only its own ``multirun.yaml`` is in it."""
+    """Remove the directory that Hydra made for a sweep without a job."""
     for sweep_dir in list(Path("outputs").rglob(f"{Path(stamp()).name}-sweep")):
         if _discard_multirun(sweep_dir):
             discard_if_empty(sweep_dir)
 
 
 def _discard_multirun(sweep_dir: Path) -> bool:
-    """Remove Hydra's file about a sweep if nothing else is there, and return whether that is so."""
+    """Remove Hydra's file about a sweep if nothing else is there, and return whether it was alone."""
     if [path.name for path in sweep_dir.glob("*")] != ["multirun.yaml"]:
         return False
     (sweep_dir / "multirun.yaml").unlink()
     return True
 
 
-def _flags_first(arguments: list[str]) -> list[str]:
-    """Options, with their values, before overrides: Hydra's parser wants them so. ConfigError C124 for an option it does not have."""
-    known = get_args_parser()._actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    actions = {
-        name: action for action in known for name in action.option_strings if name not in UNPICKLES
-    }
-    flags: list[str] = []
-    rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        name = word.split("=")[0]
-        if not word.startswith("-"):
-            rest.append(word)
-        elif name not in actions:
-            raise ConfigError(
-                124,
-                name,
-                f"no such option{did_you_mean(name, list(actions))}",
-                "see --help; keys are given as key=value",
-            )
-        else:
-            takes_value = actions[name].nargs is None and "=" not in word
-            flags += [word, *([next(words, "")] if takes_value else [])]
-    return [*flags, *rest]
-
-
-def register() -> None:
-    plugins = Plugins.instance()
-    if _Recipes not in plugins.discover(SearchPathPlugin):
-        plugins.register(_Recipes)
-    guard_hydra()
-    stamp.cache_clear()
-    now = stamp()
-    OmegaConf.register_new_resolver(
-        "stamp", lambda: now, replace=True
-    )  # the same in a process that a launcher sends it to
-    OmegaConf.register_new_resolver("slug", slug, replace=True)
-
-
-def slug(text: str) -> str:
-    """``text`` as part of a directory's name: harmless letters only, not too long."""
-    return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:120]
-
-
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain values. ConfigError C103 names every key that must be given and is not; C104 what cannot be resolved."""
+    """Return plain values.
+
+    Raises:
+        ConfigError: C103 names every key that must be given, C104 a reference that leads nowhere.
+
+    """
     count_references_anew()
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
-            raise ConfigError(
-                103,
-                ", ".join(missing),
-                "must be given",
-                f"add {' '.join(f'{key}=...' for key in missing)}",
-            )
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            fix = f"add {' '.join(f'{key}=...' for key in missing)}"
+            raise ConfigError(103, ", ".join(missing), "must be given", fix)
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            104,
-            error.full_key or "config",
-            " ".join(str(error.msg or error).split()),
-            "correct the interpolation",
-        ) from error
+        where = error.full_key or "config"
+        what = " ".join(str(error.msg or error).split())
+        raise ConfigError(104, where, what, "correct the interpolation") from error
     except RecursionError as error:
-        raise ConfigError(
-            104, "config", "references to references without end", "name the last of them"
-        ) from error
-    assert isinstance(plain, dict)
+        what = "references to references without end"
+        raise ConfigError(104, "config", what, "name the last of them") from error
     return {str(key): value for key, value in plain.items()}

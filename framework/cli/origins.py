@@ -1,27 +1,32 @@
-"""``--explain KEY``: every file and word that sets a key, from the weakest to the strongest, and which of them counts."""
+"""``--explain KEY``: every file and word that sets a key, from weak to strong, and which counts."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli import precedence
-from framework.cli.arguments import quoted
 from framework.cli.explain import explain, unknown_key
-from framework.cli.paths import CONF
+from framework.cli.hydra_session import hydra_session
 from framework.errors import ConfigError, PacelineError, printable
 
 MISSING = object()
 
 
 class Origin(NamedTuple):
-    """One place that sets a key. ``dropped``: why it does not count; empty if it may."""
+    """One place that sets a key.
+
+    Attributes:
+        key: The dotted key.
+        place: The file or the typed word.
+        value: The value there.
+        dropped: Why it does not count; empty if it may count.
+
+    """
 
     key: str
     place: str
@@ -29,16 +34,20 @@ class Origin(NamedTuple):
     dropped: str = ""
 
 
+def check_key(command: str, key: str) -> None:
+    """Check the option's value. ConfigError C124 if it is no key."""
+    if not key or key.startswith("-") or "=" in key:
+        fix = f"paceline {command} ... --explain optim.lr"
+        raise ConfigError(124, f"--explain {key}".strip(), "needs a key", fix)
+
+
 def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: str | None) -> int:
-    """Print where the value of ``key``, or each value below it, comes from. ConfigError C102 for a key that is not there."""
+    """Print the places that set ``key``, or each key below it. ConfigError C102 for an unknown key."""
     words = list(arguments)
-    if config_dir is not None:
-        words.append(f"hydra.searchpath=[{quoted('file://' + str(Path(config_dir).absolute()))}]")
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3", job_name=command):
+        with hydra_session(command, config_dir) as hydra:
             config = compose(command, words)
-            origins = list(_origins(command, words, key))
+            origins = list(_origins(hydra.config_loader, command, words, key))
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
@@ -46,14 +55,13 @@ def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: 
     value = _selected(config, key)
     if value is MISSING:
         raise unknown_key(command, words, key)
-    keys = [leaf for leaf, _ in precedence.leaves(value, key)]
-    for leaf in keys:
+    for leaf, _ in precedence.leaves(value, key):
         _print_leaf(config, leaf, [origin for origin in origins if origin.key == leaf])
     return 0
 
 
 def _selected(config: DictConfig, key: str) -> Any:
-    """The value of a dotted key in plain form, its references unresolved."""
+    """Return the plain value of a dotted key, its references unresolved, or MISSING."""
     node: Any = OmegaConf.to_container(config)
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
@@ -86,20 +94,18 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
-    """The places that set ``key`` or something below it, from the weakest to the strongest."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    typed = precedence.without_null(words, loader.repository.group_exists)
-    defaults = loader.compute_defaults_list(command, typed, RunMode.RUN).defaults
-    for default in defaults:
+def _origins(loader: Any, command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
+    """Yield the places that set ``key`` or a key below it, from the weakest to the strongest."""
+    typed = loader.typed(words)
+    for default in loader.compute_defaults_list(command, typed, RunMode.RUN).defaults:
         name = str(default.config_path)
         if name in precedence.files() and not name.startswith("hydra"):
-            yield from _of_file(name, default.package or "", key)
+            yield from _of_file(precedence.files()[name], default.package or "", key)
     if precedence.is_without_validation() and _is_within("data.val", key):
         yield Origin("data.val", "data.train is typed without data.val", None)
     for override in OverridesParser.create().parse_overrides(typed):
         place = override.key_or_group
-        if loader.repository.group_exists(place) or place.startswith("hydra."):
+        if loader.is_group(place) or place.startswith("hydra."):
             continue
         given = None if override.is_sweep_override() else override.value()
         for leaf, value in precedence.leaves(given, place):
@@ -107,27 +113,14 @@ def _origins(command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
                 yield Origin(leaf, str(override.input_line), value)
 
 
-def _of_file(name: str, package: str, key: str) -> Iterator[Origin]:
-    file = precedence.files()[name]
+def _of_file(file: precedence.File, package: str, key: str) -> Iterator[Origin]:
     content = {
         part: value for part, value in file.content.items() if part not in ("defaults", "hydra")
     }
-    prefix = package.removeprefix("_global_")
-    for leaf, value in precedence.leaves(content, prefix):
+    for leaf, value in precedence.leaves(content, package.removeprefix("_global_")):
         if _is_within(leaf, key):
             yield Origin(leaf, file.path, value, file.reasons.get(leaf, ""))
 
 
 def _is_within(leaf: str, key: str) -> bool:
     return leaf == key or leaf.startswith(f"{key}.")
-
-
-def check_key(command: str, key: str) -> None:
-    """ConfigError C124 for an option without its key."""
-    if not key or key.startswith("-") or "=" in key:
-        raise ConfigError(
-            124,
-            f"--explain {key}".strip(),
-            "needs a key",
-            f"paceline {command} ... --explain optim.lr",
-        )

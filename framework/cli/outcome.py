@@ -1,4 +1,4 @@
-"""How a run ended: a code and a reason, whatever happened."""
+"""How a run ended: an exit code and a reason, whatever happened."""
 
 import errno
 import os
@@ -34,18 +34,26 @@ ALL = 1 << 20  # characters
 FILES = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM)
+# What torch says when another rank is gone.
 PEER_WORDS = (
     "gloo",
     "Application timeout caused pair closure",
     "NCCL",
     "Connection closed by peer",
     "Connection reset by peer",
-)  # what torch says when another rank is gone
+)
 
 
 class RunOutcome(NamedTuple):
-    """What ``exit.json`` holds. ``code`` as in docs/errors.md; ``reason`` is one line; ``step``: the last one taken; ``rank``: the first that
-    failed; ``checkpoint``: the newest state, to go on from.
+    """The content of ``exit.json``.
+
+    Attributes:
+        code: The exit code, as in docs/errors.md.
+        reason: One line.
+        step: The last step that was taken.
+        rank: The first rank that failed.
+        checkpoint: The newest state, from which the run can continue.
+
     """
 
     code: int
@@ -56,8 +64,14 @@ class RunOutcome(NamedTuple):
 
 
 def told(action: Callable[[Path], RunOutcome]) -> int:
-    """Do one job of a command that trains nothing, in the directory Hydra made for it, which goes if nothing is left there; what went wrong
-    is said. Returns the exit code.
+    """Do one job of a command that does not train, and print why it failed.
+
+    Args:
+        action: Gets the directory that Hydra made for the job. An empty one is removed afterwards.
+
+    Returns:
+        The exit code.
+
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with undone(lambda _: discard_if_empty(run_dir)):
@@ -74,70 +88,69 @@ def outcome_of(
     show_traceback: bool,
     packages: Sequence[str] = (),
 ) -> RunOutcome:
-    """Do it. Errors become their line; one of the user's code, or an unexpected one, leaves its traceback in ``run_dir/debug.log``.
+    """Do the action and turn an error into its line.
 
-    ``packages``: prefixes of the user's module names, for code of theirs that is installed.
+    Args:
+        action: What to do.
+        run_dir: Gets ``debug.log`` with the traceback of an error in the user's code, or an unknown one.
+        show_traceback: Print the traceback, too.
+        packages: Prefixes of the user's module names, for installed code.
+
     """
     try:
         return action()
     except BrokenPipeError:
-        raise  # dealt with where the job was started
-    except KeyboardInterrupt:  # raised by somebody's code: our handlers raise nothing
+        raise  # the job's starter handles it
+    except KeyboardInterrupt:  # somebody's code raised it: our handlers raise nothing
         return RunOutcome(EXIT_INTERRUPTED, f"stopped at once; {newest_checkpoint(run_dir)}")
     except (Exception, SystemExit) as error:  # the last resort
         if threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGCHLD, signal.SIG_DFL
-            )  # torch's handler would raise once more, at the next worker's end
+            # torch's handler would raise once more when the next worker ends.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         known = _known(error, packages)
         if known is None and isinstance(error, SystemExit):
             raise
         if show_traceback:
             traceback.print_exc()
-        step = _step(error)
-        if known is not None and not isinstance(known, UserCodeError):
-            return RunOutcome(known.exit_code, without_values(str(known), run_dir), step)
-        log = run_dir / "debug.log"
-        with suppress(OSError):  # the directory may be what is gone
-            log.write_text(
-                without_values("".join(traceback.format_exception(error)), run_dir),
-                encoding="utf-8",
-            )
-        hint = f"the traceback is in {log}" if log.exists() else "debug=trace shows more"
-        if known is not None:
-            return RunOutcome(
-                known.exit_code, f"{without_values(str(known), run_dir)}; {hint}", step
-            )
-        words = without_values(words_of(error), run_dir)
-        reason = f"error[X100]: {type(error).__name__}: {words}; {hint}"
-        return RunOutcome(1, reason, step)
+        return _failure(error, known, run_dir)
+
+
+def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -> RunOutcome:
+    """Return the outcome of an error, and write ``debug.log`` unless the line says everything."""
+    step = _step(error)
+    if known is not None and not isinstance(known, UserCodeError):
+        return RunOutcome(known.exit_code, without_values(str(known), run_dir), step)
+    log = run_dir / "debug.log"
+    with suppress(OSError):  # the directory may be what is gone
+        text = "".join(traceback.format_exception(error))
+        log.write_text(without_values(text, run_dir), encoding="utf-8")
+    hint = f"the traceback is in {log}" if log.exists() else "debug=trace shows more"
+    if known is not None:
+        words = without_values(str(known), run_dir)
+        return RunOutcome(known.exit_code, f"{words}; {hint}", step)
+    words = without_values(words_of(error), run_dir)
+    return RunOutcome(1, f"error[X100]: {type(error).__name__}: {words}; {hint}", step)
 
 
 def _step(error: BaseException) -> int | None:
-    """The last step that was taken, as the run has noted it."""
-    notes = [
-        note.removeprefix(AFTER_STEP)
-        for one in _chain(error)
-        for note in getattr(one, "__notes__", ())
-        if isinstance(note, str) and note.startswith(AFTER_STEP)
-    ]
-    return int(notes[0]) if notes else None
+    """Return the last step that was taken, which the run has noted on the error."""
+    for part in _chain(error):
+        for note in getattr(part, "__notes__", ()):
+            if isinstance(note, str) and note.startswith(AFTER_STEP):
+                return int(note.removeprefix(AFTER_STEP))
+    return None
 
 
 @contextmanager
 def told_if_stopped(run_dir: Path) -> Generator[None]:
-    """Write ``exit.json`` and say what stands if a signal ends the process inside the block, with no step under way.
+    """Write ``exit.json`` and name the newest state if a signal ends the process inside the block.
 
-    Without torch, which may be in the middle of its import then.
+    This does without torch, whose import the signal may interrupt.
     """
 
     def newest() -> Path | None:
         paths = run_dir.glob("checkpoints/step-*.pt")
         return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-    def words(by: str) -> str:
-        path = newest()
-        return f"stopped at once{by}; {'nothing was saved yet' if path is None else f'{path.name} stands'}"
 
     def write(stop: Stop) -> None:
         path = newest()
@@ -145,32 +158,32 @@ def told_if_stopped(run_dir: Path) -> Generator[None]:
         outcome = RunOutcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
         write_json(run_dir / "exit.json", outcome._asdict())
 
-    with reason(words), undone(write):
+    with reason(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
         yield
 
 
 def newest_checkpoint(run_dir: Path) -> str:
-    """What stopping at once has left."""
-    found = _newest(run_dir)
-    return "nothing was saved yet" if found is None else f"{found.name} stands"
+    """Say which state a run has left."""
+    return _stands(_newest(run_dir))
+
+
+def _stands(path: Path | None) -> str:
+    return "nothing was saved yet" if path is None else f"{path.name} stands"
 
 
 def _newest(run_dir: Path) -> Path | None:
-    from framework.train.checkpoint import newest_path  # noqa: PLC0415  # imports torch, which what can fail before this does not need
+    from framework.train.checkpoint import newest_path  # noqa: PLC0415  # loads torch, which earlier errors do not need
 
     return newest_path(run_dir)
 
 
 def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
-    """Write ``exit.json`` (with the newest checkpoint), say how the run went, and why it ended where that was no success. Returns the exit code."""
-    with suppress(
-        PacelineError, OSError
-    ):  # a full disk, or a directory somebody removed: the line below still says what happened
+    """Write ``exit.json``, print how the run went and why it failed, and return the exit code."""
+    # The disk may be full, or the directory removed: the printed line still says what happened.
+    with suppress(PacelineError, OSError):
         newest = _newest(run_dir)
-        write_json(
-            run_dir / "exit.json",
-            outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))._asdict(),
-        )
+        whole = outcome._replace(checkpoint=newest and str(newest.relative_to(run_dir)))
+        write_json(run_dir / "exit.json", whole._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
     if outcome.code:
@@ -179,7 +192,7 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was made of, and what that was made of. Each once: an error may come back as its own context."""
+    """Yield the error, its cause, and so on. Each once: an error may be its own context."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -188,7 +201,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | None:
-    """What a user can mend."""
+    """Return the error of ours that tells the user what to do, or None."""
     chain = list(_chain(error))
     if limit := _limit(chain):
         return limit
@@ -198,61 +211,50 @@ def _known(error: BaseException, packages: Sequence[str]) -> PacelineError | Non
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return _refused(error)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError(
-            104, "memory", words or "used up", "lower batch_size, or raise accumulate"
-        )
-    # before what is the user's: torch's handlers raise in whatever line is being run
-    found = _lost(error, chain, words) or user_error(error, packages)
-    if found is None and isinstance(error, OSError) and error.errno in REFUSED:
+        fix = "lower batch_size, or raise accumulate"
+        return ResourceError(104, "memory", words or "used up", fix)
+    # A lost worker comes first: torch's handlers raise in any line, also in the user's code.
+    known = _lost(error, chain, words) or user_error(error, packages)
+    if known is None and isinstance(error, OSError) and error.errno in REFUSED:
         return _refused(error)
-    return found
+    return known
 
 
 def _limit(chain: list[BaseException]) -> ResourceError | None:
-    """A limit of the system, whatever was made of it."""
-    if any(
-        (isinstance(one, OSError) and one.errno in FILES)
-        or os.strerror(errno.EMFILE) in words_of(one, ALL)
-        for one in chain
-    ):
-        return ResourceError(
-            109,
-            "ulimit -n",
-            "too many open files",
-            "raise it, or use fewer workers, or workers.kind=thread",
-        )
-    if any("can't start new thread" in words_of(one, ALL) for one in chain):
-        return ResourceError(
-            110,
-            "threads",
-            "the system starts no more of them",
-            "use fewer workers, or raise 'ulimit -u'",
-        )
+    """Return the error for a limit of the system, whatever error a library made of it."""
+    too_many = os.strerror(errno.EMFILE)
+    for error in chain:
+        words = words_of(error, ALL)
+        if too_many in words or (isinstance(error, OSError) and error.errno in FILES):
+            fix = "raise it, or use fewer workers, or workers.kind=thread"
+            return ResourceError(109, "ulimit -n", "too many open files", fix)
+    if any("can't start new thread" in words_of(error, ALL) for error in chain):
+        fix = "use fewer workers, or raise 'ulimit -u'"
+        return ResourceError(110, "threads", "the system starts no more of them", fix)
     return None
 
 
 def _refused(error: OSError) -> ResourceError:
-    where, what = str(error.filename or "disk"), f"cannot write: {os.strerror(error.errno or 0)}"
-    return ResourceError(101, where, what, "free space or choose another place")
+    what = f"cannot write: {os.strerror(error.errno or 0)}"
+    return ResourceError(
+        101, str(error.filename or "disk"), what, "free space or choose another place"
+    )
 
 
 def _lost(error: BaseException, chain: list[BaseException], words: str) -> PacelineError | None:
-    """A worker, or another rank."""
-    lost = next(
-        (
-            words_of(one, ALL)
-            for one in chain
-            if isinstance(one, RuntimeError) and "DataLoader worker" in words_of(one, ALL)
-        ),
-        None,
-    )
-    if (
-        lost is not None
-    ):  # torch's SIGCHLD handler raises wherever we are, also where another error is made of it
-        fix = "look at memory and /dev/shm, and whether the store was changed, or set workers.kind=thread"
-        return ResourceError(102, "workers", f"a worker process was lost ({lost[:200]})", fix)
-    if isinstance(error, RuntimeError) and any(word in words_of(error, ALL) for word in PEER_WORDS):
-        return DistributedError(
-            103, "a rank", words, "another rank ended or hangs; its own line says why"
-        )
+    """Return the error for a lost worker or a lost rank."""
+    for part in chain:
+        # torch's SIGCHLD handler raises anywhere, also where another error is made of it.
+        text = words_of(part, ALL)
+        if isinstance(part, RuntimeError) and "DataLoader worker" in text:
+            what = f"a worker process was lost ({text[:200]})"
+            fix = (
+                "look at memory and /dev/shm, and whether the store was changed, "
+                "or set workers.kind=thread"
+            )
+            return ResourceError(102, "workers", what, fix)
+    text = words_of(error, ALL)
+    if isinstance(error, RuntimeError) and any(word in text for word in PEER_WORDS):
+        fix = "another rank ended or hangs; its own line says why"
+        return DistributedError(103, "a rank", words, fix)
     return None

@@ -1,8 +1,8 @@
-"""What wins when files and words set the same key; ``docs/configuration.md`` states the rule for users.
+"""Which setting wins if files and words set the same key; ``docs/configuration.md`` has the rule.
 
-A choice replaces everything that weaker layers set for its group. The layers, from weak to strong: the defaults, a recipe's own
-bases, the recipe, the command line. Files are edited while Hydra reads them, so every command, sweep and ``--cfg job`` sees the same
-result.
+A choice replaces everything that weaker layers set for its group. The layers, from weak to strong, are
+the defaults, a recipe's own bases, the recipe, and the command line. Files are edited while Hydra reads
+them, so every command, sweep and ``--cfg job`` sees the same result.
 """
 
 import os
@@ -17,15 +17,22 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from framework.cli.paths import CONF
 from framework.errors import ConfigError, printable
 
-TRAIN = "train"  # the command whose primary configuration has a default recipe
-DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they say which data
-DATA_PATHS = ("train", "val")  # of the group data: which data, whoever reads it
+TRAIN = "train"  # the only command with a default recipe
+DATA_KEYS = ("dataset", "source", "prepare", "data.train", "data.val")  # they name the data
+DATA_PATHS = ("train", "val")  # keys of the group data that every reader shares
 DROPPED_VALIDATION = "dropped, because data.train is typed without data.val"
-MOST_CHARACTERS = 300  # of what a note lists
+MOST_CHARACTERS = 300  # of a note's list
 
 
 class Drop(NamedTuple):
-    """Keys of a recipe that do not count. ``values``: dotted key -> value as the file has it."""
+    """Keys of a recipe that do not count.
+
+    Attributes:
+        path: The recipe's file.
+        values: Dotted key -> value as the file has it.
+        reason: The stronger choice.
+
+    """
 
     path: str
     values: dict[str, Any]
@@ -33,7 +40,14 @@ class Drop(NamedTuple):
 
 
 class File(NamedTuple):
-    """A configuration file as it was read. ``reasons``: dotted key -> why the file's value does not count."""
+    """A configuration file as it was read.
+
+    Attributes:
+        path: The file.
+        content: Its plain values.
+        reasons: Dotted key -> why the file's value does not count.
+
+    """
 
     path: str
     content: dict[str, Any]
@@ -41,44 +55,40 @@ class File(NamedTuple):
 
 
 class Composition:
-    """What was typed for one composition, and the files it has read."""
+    """The words of one composition, and the files it has read."""
 
     def __init__(
         self, command: str | None, typed: Sequence[Override], groups: Sequence[str]
     ) -> None:
         self.command = command
-        self.choices = {
-            _place(o.key_or_group, o.package): str(o.input_line)
-            for o in typed
-            if o.key_or_group in groups
-        }
-        self.keys = {o.key_or_group for o in typed}
-        # null names no data: data.val=null only turns validation off
-        self.data_keys = sorted(
-            o.key_or_group for o in typed if _names_data(o.key_or_group) and o.value() is not None
-        )
-        self.is_sweep = any(o.is_sweep_override() for o in typed)
+        self.keys = {word.key_or_group for word in typed}
+        self.is_sweep = any(word.is_sweep_override() for word in typed)
+        self.choices: dict[str, str] = {}  # place of the chosen block -> the word
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
         self.dropped: list[Drop] = []
         self.files: dict[str, File] = {}
+        data_keys: list[str] = []
+        for word in typed:
+            key = word.key_or_group
+            if key in groups:
+                self.choices[_place(key, word.package)] = str(word.input_line)
+            # null names no data: data.val=null only turns validation off
+            if _names_data(key) and word.value() is not None:
+                data_keys.append(key)
+        self.data_keys = sorted(data_keys)
 
     @property
     def without_recipe(self) -> str | None:
         """The typed key that keeps the default recipe out; None if the recipe applies."""
-        if self.command != TRAIN or "recipes" in self.keys:
+        if self.command != TRAIN or "recipes" in self.keys or not self.data_keys:
             return None
-        return self.data_keys[0] if self.data_keys else None
+        return self.data_keys[0]
 
     @property
     def without_validation(self) -> bool:
-        """Training data is named, and validation data is not."""
-        keys = self.keys
-        return (
-            self.command == TRAIN
-            and "data.train" in keys
-            and "data.val" not in keys
-            and "dataset" not in keys
-        )
+        """Whether training data is named without validation data."""
+        is_named = "data.val" in self.keys or "dataset" in self.keys
+        return self.command == TRAIN and "data.train" in self.keys and not is_named
 
 
 _composition = Composition(None, (), ())
@@ -90,24 +100,29 @@ def _names_data(key: str) -> bool:
 
 
 def _place(group: str, package: str | None) -> str:
-    """Where a choice's block stands in the configuration."""
+    """Return the dotted key of a choice's block."""
     if package is None:
         return group.replace("/", ".")
     return package.removeprefix("_global_.")
 
 
 def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str], bool]) -> None:
-    """Note the words of the composition that starts. ``is_group``: says of a key whether it is a group's name."""
-    global _composition  # noqa: PLW0603  # Hydra's readers of files are handed nothing else of ours
+    """Note the words of the composition that starts.
+
+    Args:
+        command: The command.
+        overrides: The words.
+        is_group: Returns whether a key is a group's name.
+
+    """
+    global _composition  # noqa: PLW0603  # Hydra hands nothing of ours to those who read its files
     typed = OverridesParser.create().parse_overrides(list(overrides))
-    groups = [
-        o.key_or_group for o in typed if "." not in o.key_or_group and is_group(o.key_or_group)
-    ]
-    _composition = Composition(command, typed, groups)
+    keys = [word.key_or_group for word in typed]
+    _composition = Composition(command, typed, [k for k in keys if "." not in k and is_group(k)])
 
 
 def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> list[str]:
-    """``overrides`` with ``group=null`` as ``~group``: Hydra takes a null only in a defaults list."""
+    """Return the overrides with ``~group`` for ``group=null``, which Hydra takes only in files."""
     words: list[str] = []
     for word in overrides:
         key, _, value = word.partition("=")
@@ -119,38 +134,40 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
 
 
 def default_recipes() -> list[str]:
-    """The recipes that ``paceline train`` uses if nothing about data is typed."""
+    """Return the recipes that ``paceline train`` uses if nothing about data is typed."""
     primary: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{TRAIN}.yaml"))
     return [entry["recipes"] for entry in primary["defaults"] if "recipes" in entry]
 
 
-def typed_for_train(words: Sequence[str]) -> "Composition":
-    """What ``words`` say as overrides of ``paceline train``."""
+def typed_for_train(words: Sequence[str]) -> Composition:
+    """Return what ``words`` mean as overrides of ``paceline train``."""
     return Composition(TRAIN, OverridesParser.create().parse_overrides(list(words)), ())
 
 
 def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
-    """``words``, with the default recipe among them if they use it and ``later`` names data, which alone would keep it out."""
-    if not typed_for_train(later).data_keys:
-        return list(words)
+    """Name the default recipe in ``words`` if they use it and ``later`` names data.
+
+    Together with words that name data, the same words would no longer use the recipe.
+    """
     before = typed_for_train(words)
-    if "recipes" in before.keys or before.without_recipe is not None:
+    is_named = "recipes" in before.keys or before.without_recipe is not None
+    if is_named or not typed_for_train(later).data_keys:
         return list(words)
     return [*(f"recipes={name}" for name in default_recipes()), *words]
 
 
 def dropped() -> list[Drop]:
-    """What the last composition left out of its recipes."""
+    """Return what the last composition left out of its recipes."""
     return _composition.dropped
 
 
 def files() -> dict[str, File]:
-    """The files of the last composition by Hydra's names for them, such as ``recipes/digits``."""
+    """Return the last composition's files by their names in Hydra, such as ``recipes/digits``."""
     return _composition.files
 
 
 def is_without_validation() -> bool:
-    """Whether the last composition has no validation because only training data is typed."""
+    """Return whether the last composition has no validation because only training data is typed."""
     return _composition.without_validation
 
 
@@ -163,7 +180,7 @@ def tell(lines: Sequence[str]) -> None:
 
 
 def notes() -> list[str]:
-    """What the last composition did that was not typed; nothing for a sweep as a whole, whose jobs say it."""
+    """Return what the last composition did beyond its words. The jobs of a sweep say it themselves."""
     if _composition.is_sweep:
         return []
     lines = [
@@ -182,18 +199,26 @@ def _listed(values: Mapping[str, Any]) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
-    """Take out of the file just read what a stronger layer replaces. ``config_path``: Hydra's name for it, such as ``recipes/digits``."""
+    """Remove from the file just read what a stronger layer replaces.
+
+    Args:
+        config_path: Hydra's name for the file, such as ``recipes/digits``.
+        path: The file.
+        is_global: Whether its keys stand at the top of the configuration.
+        config: Its content.
+
+    """
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:
         return
     content: Any = OmegaConf.to_container(config)
-    file = _composition.files[name] = File(_shown(path), content, {})
+    file = File(_shown(path), content, {})
+    _composition.files[name] = file
     if name == TRAIN and _composition.without_recipe is not None:
-        _take_recipe_out(config)
+        for entry in config.get("defaults") or ():
+            if isinstance(entry, DictConfig) and "recipes" in entry:
+                entry["recipes"] = None
     elif name.startswith("data/") and "val" in config and _composition.without_validation:
         config["val"] = None
         file.reasons["data.val"] = DROPPED_VALIDATION
@@ -201,20 +226,12 @@ def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
         _edit_recipe(name, file, config)
 
 
-def _take_recipe_out(primary: DictConfig) -> None:
-    for entry in primary.get("defaults") or ():
-        if isinstance(entry, DictConfig) and "recipes" in entry:
-            entry["recipes"] = None
-
-
 def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
     _composition.recipes[name] = recipe.get("defaults")
     stronger = dict(_composition.choices)
     for above in _ancestors(name):
-        chosen = _choices_of(_composition.recipes[above])
-        stronger |= {
-            place: f"{above}'s {word}" for place, word in chosen.items() if place not in stronger
-        }
+        for place, word in _choices_of(_composition.recipes[above]).items():
+            stronger.setdefault(place, f"{above}'s {word}")
     for place, word in stronger.items():
         _drop(recipe, file, place, word)
     if _composition.without_validation and OmegaConf.select(recipe, "data.val") is not None:
@@ -224,6 +241,7 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
 
 
 def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
+    """Remove the block at ``place``, and note its values."""
     above, _, last = place.rpartition(".")
     parent = OmegaConf.select(recipe, above) if above else recipe
     if not isinstance(parent, DictConfig) or last not in parent:
@@ -242,7 +260,7 @@ def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
 
 
 def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything below ``where`` that is not a block; a list is one value."""
+    """Yield (dotted key, value) of everything below ``where`` that is not a block."""
     if not isinstance(node, dict) or not node:
         yield where, node
         return
@@ -251,15 +269,18 @@ def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(path: str) -> str:
-    """A path as short as it can be said here: ours from the project's folder on."""
-    relative = os.path.relpath(path)
+    """Return the shortest way to say a path; ours begin at the project's folder."""
     ours = os.path.relpath(path, CONF.parent)
-    return min(relative, path, *(() if ours.startswith("..") else (ours,)), key=len)
+    ways = [os.path.relpath(path), path]
+    if not ours.startswith(".."):
+        ways.append(ours)
+    return min(ways, key=len)
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """Recipes that are made of the recipe ``name``, the nearest first."""
-    waiting, seen = [name], {name}
+    """Yield the recipes that are made of the recipe ``name``, the nearest first."""
+    waiting = [name]
+    seen = {name}
     while waiting:
         below = waiting.pop(0)
         for above, defaults in _composition.recipes.items():
@@ -270,7 +291,7 @@ def _ancestors(name: str) -> Iterator[str]:
 
 
 def _entries(defaults: Any) -> Iterator[tuple[str, Any]]:
-    """(key, value) of a defaults list; a plain name is a key without a value."""
+    """Yield (key, value) of a defaults list; a plain name is a key without a value."""
     for entry in defaults if isinstance(defaults, ListConfig) else ():
         if isinstance(entry, DictConfig):
             yield from ((str(key), value) for key, value in entry.items())
@@ -279,40 +300,40 @@ def _entries(defaults: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _bases_of(name: str, defaults: Any) -> set[str]:
-    """The configuration paths that a recipe includes."""
-    folder = os.path.dirname(name)
-    found: set[str] = set()
+    """Return the configuration paths that a recipe includes."""
+    bases: set[str] = set()
     for key, value in _entries(defaults):
         group = key.removeprefix("optional ").strip().split("@")[0]
-        for path in [group] if value is None else [f"{group}/{name}" for name in _as_list(value)]:
-            whole = path.lstrip("/") if path.startswith("/") else os.path.join(folder, path)
-            found.add(os.path.normpath(whole).removesuffix(".yaml"))
-    return found
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, ListConfig) else [value]
+        choices = list(value) if isinstance(value, ListConfig) else [value]
+        for choice in choices:
+            path = group if value is None else f"{group}/{choice}"
+            # A leading slash means the top; other paths begin at the recipe's own folder.
+            whole = path.lstrip("/")
+            if not path.startswith("/"):
+                whole = os.path.join(os.path.dirname(name), path)
+            bases.add(os.path.normpath(whole).removesuffix(".yaml"))
+    return bases
 
 
 def _choices_of(defaults: Any) -> dict[str, str]:
-    """Place -> the entry that chooses its block, of a recipe's defaults list."""
-    found: dict[str, str] = {}
+    """Return place -> the entry that chooses its block, of a recipe's defaults list."""
+    choices: dict[str, str] = {}
     for key, value in _entries(defaults):
         words = key.split()
         group, _, package = words[-1].partition("@")
         if value is not None or words[0] == "override":
-            found[_place(group.lstrip("/"), package or None)] = f"{key}: {value}"
-    return found
-
-
-# ----------------------------------------------------------------------------------------------------------- what is missing
+            choices[_place(group.lstrip("/"), package or None)] = f"{key}: {value}"
+    return choices
 
 
 def check_data_named(config: DictConfig) -> None:
-    """ConfigError C103 if nothing says which data to train on."""
+    """Check that something names the data to train on. ConfigError C103 if nothing does."""
     plain: Any = OmegaConf.to_container(config)
+    data = plain.get("data")
+    if not isinstance(data, dict) or plain.get("dataset") is not None:
+        return
     for split in DATA_PATHS:
-        path = plain["data"].get(split) if isinstance(plain.get("data"), dict) else None
-        if isinstance(path, str) and "${dataset}" in path and plain.get("dataset") is None:
+        path = data.get(split)
+        if isinstance(path, str) and "${dataset}" in path:
             fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
             raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)

@@ -1,4 +1,4 @@
-"""Packing and checking with a progress bar."""
+"""Pack stores with a progress bar, and print what was made."""
 
 import sys
 import time
@@ -10,8 +10,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.cli.paths import CONF, SUFFIXES
 from framework.config.prepare_data import packed_from_others, prepare
@@ -25,7 +24,7 @@ from framework.pack.engine.packing import Packed, Packing, PackProgress
 from framework.pack.images import Preparation
 from framework.store.hdf5_store import HDF5Writer
 
-TYPES: dict[str, tuple[type, ...]] = {
+OF_PREPARATION: dict[str, tuple[type, ...]] = {
     "encode": (str,),
     "resize": (int, type(None)),
     "max_side": (int, type(None)),
@@ -35,95 +34,97 @@ TYPES: dict[str, tuple[type, ...]] = {
     "bit_depth": (int, type(None)),
     "layout": (str,),
     "max_pixels": (int,),
+}
+OF_PACKING: dict[str, tuple[type, ...]] = {
     "on_error": (str,),
     "one_file": (bool,),
     "part": (int, type(None)),
     "parts": (int,),
 }
-OF_PREPARATION = (
-    "encode",
-    "resize",
-    "max_side",
-    "size",
-    "quality",
-    "color",
-    "bit_depth",
-    "layout",
-    "max_pixels",
-)
+TYPES = OF_PREPARATION | OF_PACKING
 
 
 def default_options() -> dict[str, Any]:
-    """The keys of ``pack:`` as ``conf/pack.yaml`` has them."""
-    found: Any = OmegaConf.to_container(OmegaConf.load(CONF / "pack.yaml"))
-    return found["pack"]
+    """Return the keys of ``pack:`` as ``conf/pack.yaml`` has them."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(CONF / "pack.yaml"))
+    return content["pack"]
 
 
 def preparation_of(options: Mapping[str, Any]) -> Preparation:
-    """What images are to become. ``options``: all keys of ``pack:``. ConfigError C101, C102 for one that is not sound."""
+    """Return what images become, from all keys of ``pack:``.
+
+    Raises:
+        ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
+
+    """
     for key, value in options.items():
+        where = f"pack.{key} = {value}"
         if key not in TYPES:
             close = did_you_mean(key, list(TYPES), "pack")
-            raise ConfigError(
-                102, f"pack.{key} = {value}", f"no such key{close}", "correct or remove it"
-            )
-        if not isinstance(value, TYPES[key]) or (
-            isinstance(value, bool) and bool not in TYPES[key]
-        ):
-            wanted = " or ".join(
-                "null" if kind is type(None) else kind.__name__ for kind in TYPES[key]
-            )
-            raise ConfigError(
-                101, f"pack.{key} = {value}", "not a value it can have", f"give {wanted}"
-            )
+            raise ConfigError(102, where, f"no such key{close}", "correct or remove it")
+        kinds = TYPES[key]
+        is_wrong_flag = isinstance(value, bool) and bool not in kinds
+        if not isinstance(value, kinds) or is_wrong_flag:
+            names = [kind.__name__.replace("NoneType", "null") for kind in kinds]
+            fix = f"give {' or '.join(names)}"
+            raise ConfigError(101, where, "not a value it can have", fix)
     if any(not isinstance(side, int) for side in options["size"] or ()):
-        raise ConfigError(
-            101, f"pack.size = {options['size']}", "not a value it can have", "give [height, width]"
-        )
+        where = f"pack.size = {options['size']}"
+        raise ConfigError(101, where, "not a value it can have", "give [height, width]")
     return Preparation(**{key: options[key] for key in OF_PREPARATION})
 
 
 def packing_of(
     source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str
 ) -> Packing:
-    """A packing with these keys of ``pack:``, all of which must be there."""
-    prepare = preparation_of(options)
-    run = {key: options[key] for key in ("on_error", "one_file", "part", "parts")}
-    return Packing(source, make_writer, path, prepare, **run)
+    """Return a packing with these keys of ``pack:``, all of which must be there."""
+    run = {key: options[key] for key in OF_PACKING}
+    return Packing(source, make_writer, path, preparation_of(options), **run)
 
 
 def for_output(packing: Packing, target: str) -> Packing:
-    """The packing with jobs' files that suit the writer called ``target``: its own, or HDF5 where it does not write stores."""
+    """Choose the format of the jobs' files: the writer's own, or HDF5 if it writes no stores.
+
+    Args:
+        packing: What is packed.
+        target: The writer's ``_target_``.
+
+    """
     suffix = SUFFIXES.get(target)
-    return replace(packing, suffix=suffix or ".h5", make_part=None if suffix else HDF5Writer)
+    if suffix is None:
+        return replace(packing, suffix=".h5", make_part=HDF5Writer)
+    return replace(packing, suffix=suffix, make_part=None)
 
 
 def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
-    """Pack the stores that ``config`` describes and that are not there yet. A note where the command line names the source of one that is there, and
-    was packed from something else.
+    """Pack the stores that ``config`` describes and that are missing.
+
+    Print a note for an existing store that was packed from another source than the typed one.
     """
     typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
         for path, source in packed_from_others(config):
-            print(
-                f"note: {path} was packed before, from {source}, and is read as it is; dataset=OTHER packs anew",
-                file=sys.stderr,
-            )
-    prepare(config, allowed, _pack_one, lambda text: print(f"note: {text}", file=sys.stderr))
+            words = f"{path} was packed before, from {source}, and is read as it is"
+            _note(f"{words}; dataset=OTHER packs anew")
+    prepare(config, allowed, _pack_one, _note)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
 
 
 def _pack_one(
     source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str
 ) -> Packed:
-    """Pack with the default options but for those ``changed``; ``target``: the writer's name."""
+    """Pack one store with the default options, except those in ``changed``."""
     packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
     return show_packing(for_output(packing, target), None)
 
 
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:
-    """Pack, showing records, bytes and time left on standard error; a last line says what was made."""
+    """Pack with a progress bar on standard error, and print what was made."""
     for note in notes_of(packing.source):
-        print(f"note: {printable(note)}", file=sys.stderr)
+        _note(printable(note))
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
     if packed.manifest is not None and packed.manifest.classes:
@@ -134,7 +135,7 @@ def show_packing(packing: Packing, num_workers: int | None) -> Packed:
 
 
 def _labels(classes: Sequence[str]) -> str:
-    """Which number stands for which class."""
+    """Say which number stands for which class."""
     if is_numbered(classes):
         return f"numbers as they are, 0 to {len(classes) - 1}"
     return printable(listed([f"{number} = {name}" for number, name in enumerate(classes)]))
@@ -142,9 +143,15 @@ def _labels(classes: Sequence[str]) -> str:
 
 def _summary(packing: Packing, packed: Packed) -> str:
     if packed.manifest is None:
-        others = f"{packed.waiting} jobs of other parts are not done yet: the last part to end makes the store"
-        return f"part {packing.part} of {packing.parts} is done; {others if packed.waiting else 'another part has made the store'}"
-    count, seconds = packed.manifest.num_records, packed.seconds
+        others = "another part has made the store"
+        if packed.waiting:
+            others = (
+                f"{packed.waiting} jobs of other parts are not done yet: "
+                "the last part to end makes the store"
+            )
+        return f"part {packing.part} of {packing.parts} is done; {others}"
+    count = packed.manifest.num_records
+    seconds = packed.seconds
     resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
     return (
         f"packed {count} records into {packing.path}: {packed.num_bytes:,} bytes, {seconds:.1f} s, "
@@ -154,35 +161,41 @@ def _summary(packing: Packing, packed: Packed) -> str:
 
 @contextmanager
 def progress_bar(name: str) -> Generator[Any, None, None]:
-    """(console, function that takes a Progress); drawn on a terminal only, and gone at the end."""
+    """Yield the console and a function that takes a PackProgress.
+
+    The bar is drawn on a terminal only, and removed at the end.
+    """
     console = Console(stderr=True, highlight=False)
-    columns: tuple[ProgressColumn | str, ...] = (
+    bar = Progress(
         TextColumn("{task.fields[phase]} {task.description}", markup=False),
         BarColumn(),
         TextColumn(
-            "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  {task.fields[mb]:,.1f} MB"
+            "{task.completed}/{task.total}  {task.fields[rate]:,.0f} records/s  "
+            "{task.fields[mb]:,.1f} MB"
         ),
         TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     )
-    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-    start: tuple[str, float, int] = ("", 0.0, 0)
+    phase = ""
+    began = 0.0
+    before = 0  # records at the beginning of the phase
     with bar:
         task = bar.add_task(name, total=None, mb=0.0, rate=0.0, phase="preparing")
 
         def tell(now: PackProgress) -> None:
-            nonlocal start
-            if now.phase != start[0]:
-                start = (now.phase, time.monotonic(), now.records)
+            nonlocal phase, began, before
+            if now.phase != phase:
+                phase = now.phase
+                began = time.monotonic()
+                before = now.records
                 bar.reset(task, total=now.num_items)
-            rate = (now.records - start[2]) / max(1e-3, time.monotonic() - start[1])
-            done = now.records if now.phase == "joining" else now.items
+            rate = (now.records - before) / max(1e-3, time.monotonic() - began)
+            done = now.records if phase == "joining" else now.items
+            megabytes = now.num_bytes / 1e6
             bar.update(
-                task,
-                completed=done,
-                total=now.num_items,
-                mb=now.num_bytes / 1e6,
-                rate=rate,
-                phase=now.phase,
+                task, completed=done, total=now.num_items, mb=megabytes, rate=rate, phase=phase
             )
 
         yield console, tell

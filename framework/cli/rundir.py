@@ -16,12 +16,13 @@ from framework.system.durable import remove_leftovers, write_json, write_text
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
+# How long a requeued job waits for the job before it.
 PATIENCE_S = 60.0
 
 
 @contextmanager
 def in_use(run_dir: Path) -> Generator[None]:
-    """One process at a time trains in ``run_dir``: ResourceError R108 names the other. A requeued job waits a minute for the one before it."""
+    """Let one process at a time train in ``run_dir``. ResourceError R108 names the other."""
     fix = "wait until it ends, or stop it"
     lock = locked(
         run_dir / "run.lock",
@@ -40,57 +41,53 @@ def claim(
     overrides: list[str],
     config_dir: str | None,
 ) -> None:
-    """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``. ConfigError C121 where it is another's."""
+    """Make ``run_dir`` this run's, and write ``config.yaml``, ``resolved.json`` and ``run.json``.
+
+    Args:
+        run_dir: The directory.
+        cfg: The configuration as composed.
+        config: The configuration as plain values.
+        overrides: The words that were typed.
+        config_dir: The user's folder of configurations.
+
+    Raises:
+        ConfigError: C121 if the directory is another run's.
+
+    """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
+    flags = os.O_CREAT | os.O_WRONLY
+    if not resumed:
+        flags |= os.O_EXCL
     try:
-        os.close(
-            os.open(
-                run_dir / FACTS, os.O_CREAT | os.O_WRONLY | (0 if resumed else os.O_EXCL), 0o666
-            )
-        )
+        os.close(os.open(run_dir / FACTS, flags, 0o666))
     except FileExistsError as error:
-        raise ConfigError(
-            121,
-            f"hydra.run.dir = {run_dir}",
-            "holds a run already",
-            "choose another, remove it, or add resume=auto: it goes on where a checkpoint was saved, and begins anew where none was",
-        ) from error
-    with undone(lambda _: None if resumed else _give_back(run_dir)):
-        _fill(run_dir, cfg, config, overrides, config_dir, resumed)
+        fix = (
+            "choose another, remove it, or add resume=auto: "
+            "it continues from a checkpoint if one exists, and starts from zero if not"
+        )
+        where = f"hydra.run.dir = {run_dir}"
+        raise ConfigError(121, where, "holds a run already", fix) from error
 
+    def give_back(_: object) -> None:
+        for name in () if resumed else (FACTS, "config.yaml", "resolved.json"):
+            (run_dir / name).unlink(missing_ok=True)
 
-def _give_back(run_dir: Path) -> None:
-    """Remove what ``claim`` has written so far."""
-    for name in (FACTS, "config.yaml", "resolved.json"):
-        (run_dir / name).unlink(missing_ok=True)
+    with undone(give_back):
+        remove_leftovers(run_dir)
+        # The files of the run's first start stay.
+        suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""
+        write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
+        write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
+        from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
-
-def _fill(
-    run_dir: Path,
-    cfg: DictConfig,
-    config: dict[str, Any],
-    overrides: list[str],
-    config_dir: str | None,
-    resumed: bool,
-) -> None:
-    remove_leftovers(run_dir)
-    suffix = (
-        f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""
-    )  # what it was started with stays
-    write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
-    write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
-    from framework.run import facts  # noqa: PLC0415  # loads torch: only now that the configuration is sound
-
-    # a resumed run's facts count once its state has been taken up: what fails before that must change nothing
-    write_json(
-        run_dir / (NEXT_FACTS if resumed else FACTS),
-        {**facts(sys.argv, overrides), "config_dir": config_dir},
-    )
+        # A resumed run's facts count once its state is loaded: an error before that changes nothing.
+        path = run_dir / (NEXT_FACTS if resumed else FACTS)
+        write_json(path, {**facts(sys.argv, overrides), "config_dir": config_dir})
 
 
 def discard_if_empty(run_dir: Path) -> None:
-    """Remove the directory Hydra made for a run that never was, and the empty ones above it that it made too."""
+    """Remove the directory of a run that never was, and the empty ones of ours above it."""
     with suppress(OSError):
         run_dir.rmdir()
         for folder in list(run_dir.parents)[:2]:

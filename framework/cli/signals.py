@@ -1,11 +1,14 @@
-"""SIGINT, SIGTERM, SIGUSR1 (Slurm's warning before its time limit): the first asks a run to stop after this step, the second stops it at once."""
+"""Signals during training: the first asks the run to stop after its step, the second ends it at once.
+
+The signals are SIGINT, SIGTERM, and SIGUSR1, which is Slurm's warning before its time limit.
+"""
 
 import os
 import signal
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_PREEMPTED
@@ -13,19 +16,21 @@ from framework.system.stopping import NUMBERS, SAME_S, end, set_all
 
 
 class StopSignals:
-    """A context in which signals are noted. The handler only notes: no output, no locks.
+    """A context that notes signals. The handler only notes: no output, no locks.
 
-    After the block signals are still noted, and change nothing: the run has ended, and says how.
-    ``end_again`` gives them back their meaning.
+    After the block a signal is still noted and changes nothing, because the run has ended.
+    ``end_again`` lets signals end the process again.
 
     Args:
-        of_rank: Note signals only after they are first asked for, which is after the first step. Until then a rank may
-            wait for one that is dead, has nothing to save, and ends at once. After the block it ignores them.
+        of_rank: Note signals only after the first call of ``stopped``, which follows the first step.
+            Until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
+            After the block a rank ignores signals.
 
     """
 
     def __init__(self, of_rank: bool) -> None:
-        self._of_rank, self._waiting = of_rank, of_rank
+        self._of_rank = of_rank
+        self._waiting = of_rank
         self._first = 0
         self._at = 0.0
         self._home = os.getpid()
@@ -42,24 +47,19 @@ class StopSignals:
             _last = self
             self._before = {number: signal.signal(number, self._note) for number in NUMBERS}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before and self._of_rank:
             set_all(signal.SIG_IGN)
 
     def stopped(self) -> bool:
-        """Whether the run should stop."""
+        """Return whether the run should stop."""
         if self._waiting:
             self._waiting = False
             self._take()
         return self._first != 0
 
     def put_back(self) -> None:
-        """Put the handlers from before the block back. A signal that has come gets its answer from them."""
+        """Restore the handlers from before the block, and let them answer a noted signal."""
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if self._first:
@@ -70,12 +70,11 @@ class StopSignals:
         return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if (
-            os.getpid() != self._home
-        ):  # a worker that has no handlers of its own yet: its parent decides
-            return
+        if os.getpid() != self._home:
+            return  # a worker without handlers of its own: its parent decides
         if not self._first:
-            self._first, self._at = number, time.monotonic()
+            self._first = number
+            self._at = time.monotonic()
         elif time.monotonic() - self._at > SAME_S:
             end(number)
 
@@ -84,7 +83,7 @@ _last: StopSignals | None = None
 
 
 def end_again() -> None:
-    """Have signals end the process again after a job of a sweep. One that came since the job's last step ends it now."""
+    """Let signals end the process again after a job of a sweep. A noted signal ends it now."""
     global _last
     last, _last = _last, None
     if last is not None:
@@ -92,8 +91,7 @@ def end_again() -> None:
 
 
 def reader_has_gone() -> int:
-    """Nobody reads our output any more, as in ``| head``: nothing is wrong here. Returns the exit code."""
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # or Python complains again when it exits
+    """Return the exit code for output that nobody reads, as in ``| head``, which is no error."""
+    # Without this Python complains again when it exits.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_PIPE

@@ -145,7 +145,10 @@ def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.nda
 
 
 def convert(image: np.ndarray, channels: int, colors: int = 3) -> np.ndarray:
-    """Convert [H, W, 1 or 3] to [H, W, channels]. If ``colors`` is 1, all channels are equal."""
+    """Convert [H, W, 1 or 3] to [H, W, channels].
+
+    ``colors`` is 1 if the three channels are equal, so that each of them is the gray.
+    """
     if image.shape[2] == channels:
         return image
     if channels == 3:
@@ -156,7 +159,7 @@ def convert(image: np.ndarray, channels: int, colors: int = 3) -> np.ndarray:
 
 
 def check_png(data: Any) -> None:
-    """Check the checksums of a PNG: libpng would print the problem. Raises BadImage."""
+    """Check a PNG's checksums before libpng does, which would print errors. Raises BadImage."""
     view = memoryview(data)
     for _, at, length in png_chunks(view):
         expected = int.from_bytes(view[at + length : at + length + 4], "big")

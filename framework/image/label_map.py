@@ -88,9 +88,9 @@ def colored(batch: Batch, names: Sequence[str]) -> Batch:
 
 
 def _as_gray(data: Any) -> bytes:
-    """Return a gray PNG of the same samples, without anything that a decoder would apply to them.
+    """Return a gray PNG of the same samples, so that a decoder does not change them.
 
-    That is a palette, transparency, gamma and orientation.
+    Palette, transparency, gamma and orientation are left out.
     """
     parts = [bytes(data[:8])]
     for kind, at, length in png_chunks(data):

@@ -11,6 +11,9 @@ from itertools import count
 from math import comb
 from typing import Any, NamedTuple
 
+from framework.errors import ResourceError
+from framework.system.extras import needed
+
 median = statistics.median
 
 LEVEL = 0.01  # how often chance alone may pass the test
@@ -60,9 +63,12 @@ def claim(samples: Sequence[Sequence[float]], level: float = LEVEL) -> Claim:
     highest = max(range(len(samples)), key=lambda number: median(samples[number]))
     others = [sample for number, sample in enumerate(samples) if number != highest]
     if max(least_p(len(samples[highest]), len(other)) for other in others) > level:
-        needed = f"not tested: that takes {repeats_needed(level)} processes of each"
-        return Claim(highest, False, needed)
-    p = max(u_test(samples[highest], other) for other in others)
+        words = f"not tested: that takes {repeats_needed(level)} processes of each"
+        return Claim(highest, False, words)
+    try:
+        p = max(u_test(samples[highest], other) for other in others)
+    except ResourceError as error:  # without SciPy the caller still has its table
+        return Claim(highest, False, f"not tested: {error}")
     if p > level:
         words = f"no difference found: Mann-Whitney U, p = {p:.2g} against the nearest"
         return Claim(highest, False, words)
@@ -81,6 +87,7 @@ def repeats_needed(level: float) -> int:
 
 def u_test(old: Sequence[float], new: Sequence[float]) -> float:
     """Return the two-sided p of the Mann-Whitney U test, exact if no values are equal."""
+    needed("scipy", "stats")
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # slow to import, and seldom needed
 
     has_ties = len({*old, *new}) < len(old) + len(new)
@@ -90,6 +97,7 @@ def u_test(old: Sequence[float], new: Sequence[float]) -> float:
 
 def signed_rank_test(differences: Sequence[float]) -> float:
     """Return the one-sided p of Wilcoxon's signed-rank test: are the differences positive?"""
+    needed("scipy", "stats")
     from scipy.stats import wilcoxon  # noqa: PLC0415  # slow to import, and seldom needed
 
     if not any(differences):

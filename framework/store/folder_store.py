@@ -142,7 +142,7 @@ class FolderWriter:
 
 
 def is_class(name: str) -> bool:
-    """Return whether a folder holds a class: packing may be writing others."""
+    """Return whether a folder is a class, and not one that packing is still writing."""
     return not name.endswith(PARTS)
 
 

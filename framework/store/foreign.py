@@ -101,7 +101,7 @@ class Pattern(NamedTuple):
 
     @property
     def expression(self) -> re.Pattern[str]:
-        """A regular expression. Its one group is what the keys of a record share."""
+        """A regular expression whose only group matches what the keys of a record share."""
         parts: list[str] = []
         for part in re.split(r"(%(?:0\d+)?d|%s|%%)", self.text):
             if part == "%s":

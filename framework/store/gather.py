@@ -16,7 +16,7 @@ SHARED_BYTES = 1 << 18
 
 @final
 class Gather:
-    """``gather(places)``: a copy of the pieces that begin ``stride * place`` bytes into a source.
+    """Copies pieces of a source: the piece at ``place`` begins at byte ``stride * place``.
 
     ``native/gather.c`` copies them if it was compiled, else torch does.
 
@@ -74,8 +74,8 @@ def row_gather(rows: Tensor) -> Gather:
 def _by_torch(source: Tensor, offsets: Tensor, num_bytes: int) -> Tensor:
     """Return uint8 [B, num_bytes]. All pieces are inside the source.
 
-    Rows are selected from a view of overlapping rows: one begins at every word of 8 bytes if all
-    offsets are such words, else at every byte.
+    They are rows of a view whose rows overlap. A row begins at every word of 8 bytes if all offsets
+    are multiples of 8, else at every byte.
     """
     if not (num_bytes and len(offsets)):
         return torch.empty((len(offsets), num_bytes), dtype=torch.uint8)

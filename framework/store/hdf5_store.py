@@ -36,7 +36,7 @@ from framework.system.durable import abandon, publish, temporary_name
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ALIGNMENT = 4096  # bytes; the map can view any aligned dataset as int64
 MOST_SHRUNK = 1100  # deflate shrinks at most 1032 times; a larger claim is false and costs memory
-MOST_BESIDE = 60_000  # bytes; an attribute lies in an object header if it fits into 64 KiB
+MOST_BESIDE = 60_000  # bytes of a manifest that fits into an object header of 64 KiB
 FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32, lzf: built in; others load a plugin
 # What h5py raises for a damaged file.
 LIBRARY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)
@@ -284,7 +284,7 @@ def _manifest_text(path: str, file: h5py.File) -> str:
 
 
 def _advice(path: str, file: h5py.File) -> str:
-    """Suggest the command that packs another program's file: its largest group of equal length."""
+    """Suggest the command that packs another program's file: most datasets of equal length."""
     try:
         datasets = {name: rows for name, rows in _datasets(path, file).items() if is_quotable(name)}
     except LIBRARY_ERRORS:
@@ -319,9 +319,9 @@ def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
 
 @final
 class _Opened:
-    """A gather per field of an open file: a function from indices to values.
+    """An open file with a gather per field: a function from indices to values.
 
-    DataError D105 if the file does not agree with its manifest.
+    Raises DataError D105 if the file does not agree with its manifest.
     """
 
     def __init__(self, path: str, file: h5py.File, manifest: Manifest) -> None:

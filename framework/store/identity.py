@@ -48,7 +48,7 @@ def _missing(path: str) -> DataError:
 
 
 def _nearest(path: str) -> str:
-    """Return `` (did you mean 'x'?)`` if a file with a similar name exists, else nothing."""
+    """Return a hint like `` (did you mean 'x'?)`` if a file has a similar name."""
     folder, name = os.path.split(path)
     try:
         close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)

@@ -1,14 +1,13 @@
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 
 from framework.augment.compose import Compose
 from framework.augment.crop_flip import CropFlip
 from framework.augment.flip import Flip
 from framework.augment.normalize import Normalize
-from framework.cli.hydra_app import register, resolved
-from framework.cli.paths import CONF
+from framework.cli.hydra_app import resolved
+from framework.cli.hydra_session import hydra_session
 from framework.config.build import build
 from framework.order import draws
 
@@ -46,9 +45,7 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
             for name in ("flip", "color_jitter", "normalize", "mixup")
         ),
     ]
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_session("train"):
         typed = [f"augment.parts.normalize.{key}=[0.5]" for key in ("mean", "std")]
         words = [*wanted, *typed, "augment.parts.mixup.alpha=0.4", "model.num_classes=7"]
         block = resolved(compose("train", words))["augment"]

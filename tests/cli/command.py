@@ -1,11 +1,16 @@
 """Run the real command in a real process."""
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.cli.preloaded import ENVIRONMENT, Server
 
 
 class Done(NamedTuple):
@@ -23,13 +28,37 @@ class Done(NamedTuple):
 def paceline(
     *arguments: str, cwd: Path | None = None, limit_s: int = 120, **environment: str
 ) -> Done:
-    """``paceline arguments``; the directory is the test's own unless ``cwd`` says otherwise."""
+    """Run ``paceline ARGUMENTS`` in the test's own directory, or in ``cwd``.
+
+    A process with another environment is started anew, because libraries read theirs when they are
+    loaded. All others are forked from one that has loaded them.
+    """
+    if not environment and _without_pytest(os.environ) == _without_pytest(ENVIRONMENT):
+        return Done(*_server().run(arguments, cwd, limit_s))
+    return started(*arguments, cwd=cwd, limit_s=limit_s, **environment)
+
+
+def started(
+    *arguments: str, cwd: Path | None = None, limit_s: int = 120, **environment: str
+) -> Done:
+    """Run ``paceline ARGUMENTS`` in a new process that loads everything itself."""
     words = [sys.executable, "-m", "framework", *arguments]
     env = {**os.environ, **environment}
     done = subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit_s, check=False
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@cache
+def _server() -> Server:
+    server = Server()
+    atexit.register(server.close)
+    return server
+
+
+def _without_pytest(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if "PYTEST" not in name}
 
 
 def losses(run_dir: Path, split: str = "train") -> list[float]:

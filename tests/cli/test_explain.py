@@ -4,12 +4,6 @@ import pytest
 from hydra.errors import HydraException
 
 from framework.cli.explain import explain, unknown_key
-from framework.cli.hydra_app import register
-
-
-@pytest.fixture(autouse=True)
-def guarded():
-    register()
 
 
 @pytest.mark.parametrize(

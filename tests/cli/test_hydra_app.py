@@ -1,18 +1,8 @@
-import os
-
 import pytest
 from omegaconf import OmegaConf
 
-from framework.cli.hydra_app import resolved, run_app, slug, stamp
+from framework.cli.hydra_app import resolved, run_app
 from framework.errors import ConfigError
-from tests.cli.test_names import OUT
-
-
-@pytest.mark.parametrize("name", OUT, ids=lambda name: ascii(name)[:20])
-def test_the_directory_of_a_job_stays_in_its_sweep(name):
-    folder = f"0-{slug(f'source={name}')}"
-    assert os.path.basename(os.path.normpath(folder)) == folder
-    os.mkdir(folder)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +29,3 @@ def test_the_first_bad_exit_code_of_a_sweep_is_returned(capsys):
 def test_an_unknown_option_names_the_nearest():
     with pytest.raises(ConfigError, match=r"C124.*did you mean '--multirun'"):
         run_app("train", ["--multirn"], lambda config: 0)
-
-
-def test_one_command_has_one_stamp():
-    assert stamp() == stamp()
-    assert stamp().endswith(f"-{os.getpid()}")

@@ -15,8 +15,7 @@ from functools import cache
 
 from omegaconf import OmegaConf
 
-from framework.cli.explain import _keys, _options
-from framework.cli.hydra_app import register
+from framework.cli.explain import known_choices, known_keys
 from framework.cli.paths import CONF
 from framework.main import COMMANDS, run
 from tests.faults.lanes import Row, repeat
@@ -107,7 +106,6 @@ def edited(word: str, known: object, draw: random.Random) -> str:
 @cache
 def groups(command: str) -> dict[str, list[str]]:
     """Choices by group."""
-    register()  # Hydra then finds recipes
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / f"{command}.yaml")).get("defaults", [])
     names = [
         name
@@ -116,13 +114,12 @@ def groups(command: str) -> dict[str, list[str]]:
         for name in entry
         if "override" not in name
     ]
-    return {name: _options(command, name, None) for name in names}
+    return {name: known_choices(command, name, None) for name in names}
 
 
 @cache
 def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
-    register()
-    return [key for key in _keys(command, list(chosen)) if not key.startswith("hydra")]
+    return [key for key in known_keys(command, list(chosen)) if not key.startswith("hydra")]
 
 
 def chosen_parts(command: str, draw: random.Random) -> list[str]:

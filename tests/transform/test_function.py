@@ -4,11 +4,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 
-from framework.cli.hydra_app import register, resolved
-from framework.cli.paths import CONF
+from framework.cli.hydra_app import resolved
+from framework.cli.hydra_session import hydra_session
 from framework.config.build import build
 from framework.errors import ConfigError
 from framework.transform.function import FunctionTransform
@@ -118,9 +117,7 @@ def test_its_geometry_is_another_choice_of_the_group():
         "transform@transform.geometry=center_crop",
         f"transform.function._target_={__name__}.shift",
     ]
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_session("train"):
         block = resolved(compose("train", wanted))["transform"]
     made = build("transform", block, ("tests.",))
     assert made.size == (224, 224)

@@ -18,7 +18,8 @@ from hydra.errors import HydraException
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import composed
-from framework.cli.hydra_app import run_app, stamp
+from framework.cli.hydra_app import run_app
+from framework.cli.hydra_session import stamp
 from framework.cli.sweep import Axes, axes_of
 from framework.commands.bench.grid import BenchCell, BenchPlan, combinations
 from framework.commands.bench.lines import SCHEMA, Bench, Line, collected, read

@@ -1,4 +1,4 @@
-"""``paceline inspect STORE``: what a store holds, and a picture of some of its records."""
+"""``paceline inspect STORE``: show what a store holds, with a picture of some of its records."""
 
 import json
 from functools import partial
@@ -14,49 +14,50 @@ from framework.errors import ConfigError
 
 
 def main(arguments: list[str]) -> int:
-    """The command; a word that is not an override is the store's path. ConfigError C100 for more than one."""
+    """Run the command. A word that is not an override is the path of the store."""
     arguments = ["json=true" if word == "--json" else word for word in arguments]
-    plain = plain_words(arguments)
-    if arguments[:1] == ["-sc"]:
-        return run_app("inspect", arguments, _job)
-    if len(plain) > 1:
-        raise ConfigError(100, " ".join(plain), "more than one store", "inspect one at a time")
-    return run_app("inspect", [f"store={quoted(w)}" if w in plain else w for w in arguments], _job)
-
-
-def _job(cfg: DictConfig) -> int:
-    return told(partial(_inspect, cfg))
+    if arguments[:1] != ["-sc"]:
+        plain = plain_words(arguments)
+        if len(plain) > 1:
+            fix = "inspect one at a time"
+            raise ConfigError(100, " ".join(plain), "names more than one store", fix)
+        overrides = [word for word in arguments if word not in plain]
+        arguments = [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    return run_app("inspect", arguments, lambda cfg: told(partial(_inspect, cfg)))
 
 
 def _inspect(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
-    from framework.commands.inspect.inspection import describe, facts, write_grid  # noqa: PLC0415  # loads torch
-
-    count, grid = config["num_images"], config["grid"]
+    store = config["store"]
+    count = config["num_images"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(
-            101, f"num_images = {count}", "not a value it can have", "give int, at least 1"
-        )
-    if not isinstance(grid, str | None) or not isinstance(config["store"], str):
-        raise ConfigError(
-            101, f"store = {config['store']}, grid = {grid}", "not names of files", "give paths"
-        )
+        fix = "give int, at least 1"
+        raise ConfigError(101, f"num_images = {count}", "not a value it can have", fix)
+    if not isinstance(store, str):
+        raise ConfigError(101, f"store = {store}", "not a value it can have", "give a path")
+    if not isinstance(config["grid"], str | None):
+        where = f"grid = {config['grid']}"
+        raise ConfigError(101, where, "not a value it can have", "give a path")
     if not isinstance(config["json"], bool):
-        raise ConfigError(
-            101, f"json = {config['json']}", "not a value it can have", "give true or false"
-        )
-    path = Path(grid) if grid else run_dir / "grid.png"
-    if path.suffix != ".png":
-        raise ConfigError(
-            101, f"grid = {path}", "not a place for a picture", "give a name that ends in .png"
-        )
+        where = f"json = {config['json']}"
+        raise ConfigError(101, where, "not a value it can have", "give true or false")
+    grid = Path(config["grid"] or run_dir / "grid.png")
+    if grid.suffix != ".png":
+        fix = "give a name that ends in .png"
+        raise ConfigError(101, f"grid = {grid}", "does not name a picture", fix)
+    # This loads torch, which a wrong key should not have to wait for.
+    from framework.commands.inspect.inspection import describe, facts  # noqa: PLC0415
+    from framework.commands.inspect.record_grid import write_grid  # noqa: PLC0415
+
     if config["json"]:
-        found = facts(config["store"])
-        found["grid"] = str(path) if write_grid(config["store"], path, count) else None
-        print(json.dumps(found))
+        known = facts(store)
+        known["grid"] = None
+        if write_grid(store, grid, count):
+            known["grid"] = str(grid)
+        print(json.dumps(known))
         return RunOutcome(0, "finished")
-    for line in describe(config["store"]):
+    for line in describe(store):
         print(line)
-    if write_grid(config["store"], path, count):
-        print(f"sample images: {path}")
+    if write_grid(store, grid, count):
+        print(f"sample images: {grid}")
     return RunOutcome(0, "finished")

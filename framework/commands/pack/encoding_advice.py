@@ -1,4 +1,4 @@
-"""What ``paceline pack ... advise=true`` prints."""
+"""Print what ``paceline pack ... advise=true`` finds out."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,7 @@ from framework.pack.engine.disk_space import free_bytes
 from framework.pack.engine.jobs import MakeWriter
 
 ENCODINGS = ("keep", "jpeg", "png", "raw")
-COPIES = 2  # finished jobs and the joined file are on the disk together
-SETS = ("advise=", "pack.encode=", "pack.quality=", "hydra.")
+NOT_KEPT = ("advise=", "pack.encode=", "pack.quality=", "hydra.")
 
 
 def show_advice(
@@ -31,70 +30,80 @@ def show_advice(
     path: str,
     words: Sequence[str],
 ) -> None:
-    """A line per encoding, then which one is best and how to pack so. ``words``: the overrides that were typed."""
-    packing_of(
-        source, _with(options, "jpeg"), make_writer, path
-    )  # what is wrong with the other keys is said first
+    """Print a line per encoding, which one is best, and the command that packs so.
+
+    Args:
+        source: The items.
+        options: The values of ``pack``.
+        make_writer: Makes the store.
+        path: The place of the store.
+        words: The overrides as typed.
+
+    """
+    packing_of(source, _with(options, "jpeg"), make_writer, path)  # checks the other keys
     sample = take_sample(source)
-    costs = [
-        measure(source, sample, path, _with(options, encode), preparation_of)
-        for encode in ENCODINGS
-    ]
+    tried = [_with(options, encode) for encode in ENCODINGS]
+    costs = [measure(source, sample, path, each, preparation_of) for each in tried]
     where = Path(path).absolute().parent
-    copies = COPIES if options["one_file"] else 1
-    free, memory = free_bytes(where), memory_bytes()
-    bad = f", {sample.num_bad} of them bad" if sample.num_bad else ""
-    print(
-        f"measured on {sample.num_items} of {source.manifest.num_records} items, evenly spread{bad}:"
-    )
-    print(
-        f"{'encode':8}{'bytes a record':>16}{'bytes in all':>18}{'packed/s a core':>17}{f'read/s, {num_cores()} cores':>17}"
-    )
+    copies = 1
+    if options["one_file"]:
+        copies = 2  # finished jobs and the joined file are on the disk together
+    free = free_bytes(where)
+    memory = memory_bytes()
+    measured = f"{sample.num_items} of {source.manifest.num_records} items, evenly spread"
+    if sample.num_bad:
+        measured += f", {sample.num_bad} of them bad"
+    print(f"measured on {measured}:")
+    packed = f"{'bytes a record':>16}{'bytes in all':>18}{'packed/s a core':>17}"
+    print(f"{'encode':8}{packed}{f'read/s, {num_cores()} cores':>17}")
     for cost in costs:
         print(_line(cost, copies * cost.total_bytes > free))
-    best = recommend(costs, lambda cost: copies * cost.total_bytes <= free, memory)
     print(
-        f"packing takes {copies} times the bytes in all for a while; {free:,} bytes are free in {where}"
+        f"packing takes {copies} times the bytes in all for a while; "
+        f"{free:,} bytes are free in {where}"
     )
+    best = recommend(costs, lambda cost: copies * cost.total_bytes <= free, memory)
     if best is None:
         print(
-            "recommended: none: the disk holds none of them; choose another output.path, or a smaller pack.resize or pack.size"
+            "recommended: none: the disk holds none of them; choose another output.path, "
+            "or a smaller pack.resize or pack.size"
         )
         return
     print(f"recommended: {best.encode}: {_reason(best, costs, memory)}")
-    quality = (
-        [f"pack.quality={_with(options, best.encode)['quality']}"] if best.encode == "jpeg" else []
-    )
-    kept = [word for word in words if not word.startswith(SETS)]
-    print(shlex.join(["paceline", "pack", *kept, f"pack.encode={best.encode}", *quality]))
+    chosen = [f"pack.encode={best.encode}"]
+    if best.encode == "jpeg":
+        chosen.append(f"pack.quality={_with(options, 'jpeg')['quality']}")
+    kept = [word for word in words if not word.startswith(NOT_KEPT)]
+    print(shlex.join(["paceline", "pack", *kept, *chosen]))
 
 
 def _with(options: Mapping[str, Any], encode: str) -> dict[str, Any]:
-    """The same with another encoding; a quality is a JPEG's alone."""
-    return {
-        **options,
-        "encode": encode,
-        "quality": options["quality"] if options["encode"] in ("jpeg", encode) else 90,
-    }
+    """Return the options with another encoding. A quality that is typed is for JPEG alone."""
+    if options["encode"] in ("jpeg", encode):
+        return {**options, "encode": encode}
+    return {**options, "encode": encode, "quality": 90}
 
 
 def _line(cost: Cost, too_large: bool) -> str:
     if cost.why_not:
         return f"{cost.encode:8}not possible: {' '.join(cost.why_not.split())}"
-    numbers = f"{cost.record_bytes:>16,.0f}{cost.total_bytes:>18,.0f}{cost.pack_rate:>17,.0f}{cost.read_rate:>17,.0f}"
-    return f"{cost.encode:8}{numbers}{'  more than the disk holds' if too_large else ''}"
+    line = f"{cost.encode:8}{cost.record_bytes:>16,.0f}{cost.total_bytes:>18,.0f}"
+    line += f"{cost.pack_rate:>17,.0f}{cost.read_rate:>17,.0f}"
+    if too_large:
+        line += "  more than the disk holds"
+    return line
 
 
 def _reason(best: Cost, costs: Sequence[Cost], memory: int) -> str:
-    rate = best.rate_for(memory)
-    others = [cost for cost in costs if not cost.why_not and cost.encode != best.encode]
-    beside = ", ".join(
-        f"{cost.encode} {cost.rate_for(memory):,.0f} from {cost.total_bytes:,.0f}"
-        for cost in others
-    )
-    words = f"{rate:,.0f} records/s from {best.total_bytes:,.0f} bytes ({beside or 'nothing else is possible'})"
-    if any(cost.total_bytes > memory / 2 for cost in (*others, best)):
-        words += f"; what is more than half the memory is counted at {DISK_BYTES_PER_S / 1e6:,.0f} MB/s from the disk"
-    return words + (
-        "; it loses a little of the pictures, as JPEG does" if best.encode == "jpeg" else ""
-    )
+    possible = [cost for cost in costs if not cost.why_not]
+    rates = {cost.encode: f"{cost.rate_for(memory):,.0f}" for cost in possible}
+    others = [cost for cost in possible if cost.encode != best.encode]
+    beside = ", ".join(f"{c.encode} {rates[c.encode]} from {c.total_bytes:,.0f}" for c in others)
+    words = f"{rates[best.encode]} records/s from {best.total_bytes:,.0f} bytes"
+    words += f" ({beside or 'nothing else is possible'})"
+    if any(cost.total_bytes > memory / 2 for cost in possible):
+        disk = f"{DISK_BYTES_PER_S / 1e6:,.0f} MB/s from the disk"
+        words += f"; a store of more than half the memory is counted at {disk}"
+    if best.encode == "jpeg":
+        words += "; it loses a little of the pictures, as JPEG does"
+    return words

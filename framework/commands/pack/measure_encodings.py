@@ -1,4 +1,4 @@
-"""What each encoding would cost, measured on a sample: bytes, the rate of packing, the rate of reading."""
+"""Measure on a sample what each encoding costs: bytes, the rate of packing, the rate of reading."""
 
 import os
 import time
@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from framework.contracts.records import Chunk, Field, Manifest, RecordInput
@@ -23,31 +24,32 @@ from framework.system.durable import temporary_name
 
 NUM_SAMPLES = 200
 SAMPLE_BYTES = 256 << 20  # of source items: enough to measure, little enough to hold
-READ_S = 0.5  # at least so long is read
+LEAST_WHOLE = 0.9  # of the sample must have one shape
+READ_S = 0.5  # reading is measured for at least so long
 BATCH = 16
-DISK_BYTES_PER_S = 500e6  # assumed of a disk, where a store is more than memory can keep
-CLOSE = 0.9  # of the best rate: then the smaller store is better
+DISK_BYTES_PER_S = 500e6  # assumed of a disk, for a store that memory cannot keep
+CLOSE = 0.9  # of the best rate: a smaller store with such a rate is better
 
 
 class Cost(NamedTuple):
-    """What ``encode`` costs; bytes of all items' records, rates in records/s: packing on one core, reading on all. ``why_not``: not possible."""
+    """What an encoding costs, or why it is not possible."""
 
     encode: str
     record_bytes: float = 0.0
-    total_bytes: float = 0.0
-    pack_rate: float = 0.0
-    read_rate: float = 0.0
+    total_bytes: float = 0.0  # of the records of all items
+    pack_rate: float = 0.0  # records/s on one core
+    read_rate: float = 0.0  # records/s on all cores
     why_not: str = ""
 
     def rate_for(self, memory_bytes: int) -> float:
-        """The rate of reading that is left when the store does not fit into half the memory and comes from a disk."""
+        """Return the rate of reading, from the disk if half the memory cannot hold the store."""
         if self.total_bytes <= memory_bytes / 2:
             return self.read_rate
         return min(self.read_rate, DISK_BYTES_PER_S / max(1.0, self.record_bytes))
 
 
 class EncodingSample(NamedTuple):
-    """Evenly spread items, as the input gives them."""
+    """Evenly spread items, as the input returns them."""
 
     chunks: list[Chunk]
     num_items: int
@@ -55,26 +57,27 @@ class EncodingSample(NamedTuple):
 
 
 def take_sample(source: RecordInput) -> EncodingSample:
-    """Up to 200 items, fewer where they are large. DataError where none can be read."""
+    """Read up to 200 items, fewer if they are large. DataError if none can be read."""
     chunks: list[Chunk] = []
     num_items = num_bad = num_bytes = 0
     total = source.manifest.num_records
-    for item in permutation(
-        min(NUM_SAMPLES, total), 0, 0
-    ).tolist():  # so that fewer are evenly spread too
-        place = int(spread(total, min(NUM_SAMPLES, total))[item])
+    places = spread(total, min(NUM_SAMPLES, total))
+    # In random order, so that the first few are evenly spread too.
+    for place in places[permutation(len(places), 0, 0)].tolist():
         num_items += 1
         try:
-            chunks.append(source.read(place, place + 1))
+            chunk = source.read(place, place + 1)
         except DataError:
             num_bad += 1
             continue
-        num_bytes += sum(
-            getattr(v, "nbytes", 0) or sum(map(len, v)) for v in chunks[-1].records.values()
-        )
+        if chunk.keys:
+            chunks.append(chunk)
+        for values in chunk.records.values():
+            is_array = isinstance(values, np.ndarray)
+            num_bytes += values.nbytes if is_array else sum(map(len, values))
         if num_bytes > SAMPLE_BYTES:
             break
-    return EncodingSample([chunk for chunk in chunks if chunk.keys], num_items, num_bad)
+    return EncodingSample(chunks, num_items, num_bad)
 
 
 def measure(
@@ -84,52 +87,47 @@ def measure(
     options: Mapping[str, Any],
     make: Callable[[Mapping[str, Any]], Prepare],
 ) -> Cost:
-    """Prepare the sample as ``options`` say, write it beside ``path``, read and decode it from the page cache, and remove it."""
+    """Pack the sample beside ``path`` with ``options``, read it from the page cache, remove it."""
     encode = str(options["encode"])
     try:
         prepare = make(options)
         fields = prepare.fields(source)
         start = time.perf_counter()
-        chunks = [
-            found
-            for chunk in sample.chunks
-            if (found := _tried(prepare, chunk, fields)) is not None
-        ]
+        prepared = [_prepared(prepare, chunk, fields) for chunk in sample.chunks]
+        chunks = [chunk for chunk in prepared if chunk is not None]
         prepare_s = time.perf_counter() - start
     except (ConfigError, DataError) as error:
         return Cost(encode, why_not=f"{error.args[1]}: {error.args[2]}")
     num_records = sum(len(chunk.keys) for chunk in chunks)
-    if num_records < max(1, 0.9 * sum(len(chunk.keys) for chunk in sample.chunks)):
-        return Cost(
-            encode,
-            why_not="images differ in size: set pack.size"
-            if encode == "raw"
-            else "most items are bad",
-        )
-    temporary = str(temporary_name(Path(path)))
+    if num_records < max(1, LEAST_WHOLE * sum(len(chunk.keys) for chunk in sample.chunks)):
+        if encode == "raw":
+            return Cost(encode, why_not="images differ in size: set pack.size")
+        return Cost(encode, why_not="most items are bad")
+    temporary = temporary_name(Path(path))
+    manifest = replace(source.manifest, fields=fields, num_records=num_records)
     try:
         start = time.perf_counter()
-        _store(temporary, chunks, replace(source.manifest, fields=fields, num_records=num_records))
+        _store(str(temporary), chunks, manifest)
         pack_s = prepare_s + time.perf_counter() - start
-        size = os.path.getsize(temporary) / num_records
-        rate = _read_rate(temporary)
+        size = temporary.stat().st_size / num_records
+        rate = _read_rate(str(temporary))
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     per_item = num_records / max(1, sample.num_items - sample.num_bad)
     total = size * per_item * source.manifest.num_records
     return Cost(encode, size, total, num_records / pack_s, rate)
 
 
-def _tried(prepare: Prepare, chunk: Chunk, fields: Mapping[str, Field]) -> Chunk | None:
-    """The chunk prepared; None where it is bad, or not what the others are."""
+def _prepared(prepare: Prepare, chunk: Chunk, fields: Mapping[str, Field]) -> Chunk | None:
+    """Return the chunk prepared; None if it is bad, or its raw records have other shapes."""
     try:
-        found = prepare(chunk)
+        result = prepare(chunk)
     except DataError:
         return None
-    raw = [
-        (found.records[name], field) for name, field in fields.items() if field.encoding == "raw"
-    ]
-    return found if all(array.shape[1:] == tuple(field.shape) for array, field in raw) else None
+    for name, field in fields.items():
+        if field.encoding == "raw" and result.records[name].shape[1:] != tuple(field.shape):
+            return None
+    return result
 
 
 def _store(path: str, chunks: Sequence[Chunk], manifest: Manifest) -> None:
@@ -143,12 +141,11 @@ def _store(path: str, chunks: Sequence[Chunk], manifest: Manifest) -> None:
 
 
 def _read_rate(path: str) -> float:
-    """Records read and decoded per second, in random order, by a thread per core."""
+    """Return the records read and decoded per second, in random order, by a thread per core."""
     store = open_store(path)
     count = store.manifest.num_records
-    images = {
-        name: field for name, field in store.manifest.fields.items() if field.encoding != "raw"
-    }
+    fields = store.manifest.fields
+    images = {name: field for name, field in fields.items() if field.encoding != "raw"}
 
     def read(indices: torch.Tensor) -> None:
         records = store.read(indices)
@@ -164,7 +161,8 @@ def _read_rate(path: str) -> float:
     try:
         with ThreadPoolExecutor(num_cores()) as pool:
             list(pool.map(read, permutation(count, 0, 0).split(BATCH)))
-            start, epochs = time.perf_counter(), 0
+            start = time.perf_counter()
+            epochs = 0
             while time.perf_counter() - start < READ_S:
                 epochs += 1
                 list(pool.map(read, permutation(count, 0, epochs).split(BATCH)))
@@ -175,19 +173,17 @@ def _read_rate(path: str) -> float:
 
 
 def recommend(
-    costs: Sequence[Cost], free: Callable[[Cost], bool], memory_bytes: int
+    costs: Sequence[Cost], fits: Callable[[Cost], bool], memory_bytes: int
 ) -> Cost | None:
-    """The fastest to read of those that the disk holds; of those about as fast, the smallest. None: the disk holds none."""
-    possible = [cost for cost in costs if not cost.why_not and free(cost)]
+    """Return the smallest of the fastest encodings that the disk can hold; None if there is none."""
+    possible = [cost for cost in costs if not cost.why_not and fits(cost)]
     if not possible:
         return None
-    best = max(cost.rate_for(memory_bytes) for cost in possible)
-    return min(
-        (cost for cost in possible if cost.rate_for(memory_bytes) >= CLOSE * best),
-        key=lambda cost: cost.total_bytes,
-    )
+    least = CLOSE * max(cost.rate_for(memory_bytes) for cost in possible)
+    fast = [cost for cost in possible if cost.rate_for(memory_bytes) >= least]
+    return min(fast, key=lambda cost: cost.total_bytes)
 
 
 def memory_bytes() -> int:
-    """Physical memory of this machine."""
+    """Return the physical memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

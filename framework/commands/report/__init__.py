@@ -1,1 +1,1 @@
-"""One page about runs, sweeps and benches, made from the files they left. Never imports torch."""
+"""One page about runs, sweeps and benches, made from the files that they left. Never loads torch."""

@@ -1,4 +1,7 @@
-"""Charts of bars, one or a stack for each run: relative times, and the spans of a step. A name stands above its bar, not beside it."""
+"""Charts with a bar for each run: relative times, and the spans of a step.
+
+The name of a run stands above its bar, so that long names fit on a phone.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from framework.commands.report.chart import DASHES, EDGE, WIDTH, Chart, finished, fitted, legend
+from framework.commands.report.chart import (
+    DASHES,
+    EDGE,
+    WIDTH,
+    Chart,
+    finished,
+    fitted,
+    legend,
+    panel,
+)
 from framework.commands.report.compare_runs import Relative, looks
 from framework.commands.report.palette import INK, MUTED, OF_RUN, PAPER, of_run, of_span
 from framework.commands.report.recorded_run import RecordedRun
@@ -16,18 +28,102 @@ from framework.commands.report.units import rate, seconds, share, time_unit, tim
 from framework.contracts.span import IDLE, SPANS
 
 ROW = 33.0  # units: the height of a name and its bar
-MIDDLE, THICK = 0.73, 0.36  # of a bar, in rows
+MIDDLE = 0.73  # of a bar, in rows
+THICK = 0.36  # of a bar, in rows
 LETTER = 6.1  # units: the mean width of a letter of size 10
 
 
-def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
-    """Axes with a row a unit high for each run, the first on top; ``top``: units kept free above."""
-    bottom = 34.0
-    height = top + num_rows * ROW + bottom
-    figure = Figure(figsize=(WIDTH / 72, height / 72))
-    axes = figure.add_axes(
-        (EDGE / WIDTH, bottom / height, 1 - 2 * EDGE / WIDTH, num_rows * ROW / height)
+def times_chart(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> Chart | None:
+    """Draw the time per record of each run relative to the base."""
+    if compared.base is None or len(runs) < 2:
+        return None
+    base = names[compared.base]
+    base_rate = runs[compared.base].records_per_s or 0.0
+    figure, axes = _bars(len(runs), 6, f"time per record, as a multiple of {fitted(base, 34)}")
+    each, _ = looks(runs, names, len(OF_RUN), len(DASHES))
+    tips: dict[str, str] = {}
+    greatest = widest = 1.0
+    for row, (run, value) in enumerate(zip(runs, compared.times, strict=True)):
+        if value is None:
+            _write_names(axes, row, names[row], run.status)
+            continue
+        words = f"{times(value)}, {rate(run.records_per_s)} records/s"
+        _write_names(axes, row, names[row], words + _ending(run))
+        color = of_run(each[row].color)
+        alpha = 1.0 if run.is_whole else 0.45
+        bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
+        key = f"time-{row}"
+        bar.patches[0].set_gid(key)
+        tips[key] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
+        greatest = max(greatest, value)
+        widest = max(widest, value)
+        if run.quartiles is not None and run.records_per_s:
+            ends = [base_rate / end for end in reversed(run.quartiles)]
+            axes.plot(ends, [row + MIDDLE] * 2, color=INK, linewidth=1.3, solid_capstyle="butt")
+            widest = max(widest, ends[1])
+    # A run that hung for a while must not make all bars short.
+    axes.set_xlim(0, 1.02 * min(widest, 1.3 * greatest))
+    rows = np.arange(len(runs))
+    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=INK, linewidth=1.2)
+    caption = (
+        f"1 is {base}, the upright line; shorter is faster. The thin line on a bar spans the "
+        "middle half of its reports, windows or repeats. What did not finish is pale."
     )
+    return finished("times", "Relative time", caption, figure, tips, png)
+
+
+def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Chart | None:
+    """Draw a mean step of each run, with a piece for each span."""
+    longest_s = max((run.step_s or 0.0 for run in runs), default=0.0)
+    if not longest_s:
+        return None
+    unit_s, unit = time_unit(longest_s)
+    known = dict.fromkeys(name for run in runs for name in run.spans)
+    spans = [name for name in dict.fromkeys([IDLE, *SPANS, *known]) if name in known]
+    figure, axes = _bars(len(runs), 22, f"{unit} per step")
+    for row, run in enumerate(runs):
+        _write_names(axes, row, names[row], _step_words(run))
+    handles: list[Any] = []
+    tips: dict[str, str] = {}
+    ends_s = np.zeros(len(runs))
+    for span in spans:
+        rows = np.array([row for row, run in enumerate(runs) if span in run.spans])
+        widths_s = np.array([runs[row].spans[span].mean_s for row in rows])
+        bars = axes.barh(
+            rows + MIDDLE,
+            widths_s / unit_s,
+            left=ends_s[rows] / unit_s,
+            height=THICK,
+            color=of_span(span),
+            edgecolor=PAPER,
+            linewidth=0.5,
+        )
+        ends_s[rows] += widths_s
+        handles.append(bars)
+        for row, width_s, piece in zip(rows.tolist(), widths_s.tolist(), bars.patches, strict=True):
+            key = f"{span}-{row}"
+            piece.set_gid(key)
+            of_step = share(width_s / (runs[row].step_s or 1.0))
+            tips[key] = f"{names[row]}: {span} {seconds(width_s)}, {of_step}"
+    axes.set_xlim(0, 1.005 * longest_s / unit_s)
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, 1.0)}
+    sizes: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 0.9}
+    legend(figure, handles, spans, ncols=len(spans), **place, **sizes)
+    caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
+    if any(run.what != "train" for run in runs):
+        caption = "The mean step of what the bench measured, which may be less than training."
+    if IDLE in spans:
+        caption += (
+            " idle: a device had nothing to do; the host's wait beside its work is in the table."
+        )
+    return finished("spans", "Where the step time goes", caption, figure, tips, png)
+
+
+def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
+    """Return axes with a row of height 1 for each run, below ``top`` free units."""
+    figure, axes = panel(num_rows * ROW, top, left=EDGE, bottom=34.0)
     axes.set_ylim(num_rows, 0)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -39,131 +135,23 @@ def _bars(num_rows: int, top: float, unit: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _line(axes: Axes, row: int, left: str, right: str) -> None:
-    """Above a bar: the run's name, and at the other end its figures."""
-    room = int((WIDTH - 2 * EDGE - len(right) * LETTER) / LETTER) - 1
-    axes.text(0, row + 0.44, fitted(left, max(8, room)), transform=axes.get_yaxis_transform())
-    axes.text(1, row + 0.44, right, transform=axes.get_yaxis_transform(), ha="right", color=MUTED)
+def _write_names(axes: Axes, row: int, name: str, figures: str) -> None:
+    """Write above a bar the name of its run, and at the other end its figures."""
+    room = int((WIDTH - 2 * EDGE - len(figures) * LETTER) / LETTER) - 1
+    across = axes.get_yaxis_transform()
+    axes.text(0, row + 0.44, fitted(name, max(8, room)), transform=across)
+    axes.text(1, row + 0.44, figures, transform=across, ha="right", color=MUTED)
 
 
-def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Chart | None:
-    """Seconds of a mean step, a piece for each span."""
-    longest_s = max((run.step_s or 0.0 for run in runs), default=0.0)
-    if not longest_s:
-        return None
-    size, unit = time_unit(longest_s)
-    spans = [
-        name
-        for name in dict.fromkeys([IDLE, *SPANS, *(name for run in runs for name in run.spans)])
-        if _any(runs, name)
-    ]
-    figure, axes = _bars(len(runs), 22, f"{unit} per step")
-    for row, run in enumerate(runs):
-        _line(axes, row, names[row], _spans_words(run))
-    tips: dict[str, str] = {}
-    ends_s = np.zeros(len(runs))
-    handles = [_pieces(axes, runs, names, span, size, ends_s, tips) for span in spans]
-    axes.set_xlim(0, 1.005 * longest_s / size)
-    legend(figure, handles, spans, at_top=True, columns=len(spans))
-    caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
-    if any(run.what != "train" for run in runs):
-        caption = "The mean step of what the bench measured, which may be less than training."
-    if IDLE in spans:
-        caption += (
-            " idle: a device had nothing to do; the host's wait beside its work is in the table."
-        )
-    return finished("spans", "Where the step time goes", caption, figure, tips, png)
-
-
-def _pieces(
-    axes: Axes,
-    runs: Sequence[RecordedRun],
-    names: Sequence[str],
-    span: str,
-    size: float,
-    ends_s: np.ndarray,
-    tips: dict[str, str],
-) -> Any:
-    """One span of all runs, from where the bars end so far; moves ``ends_s`` on. Returns what a legend shows."""
-    rows = np.array([row for row, run in enumerate(runs) if span in run.spans])
-    widths_s = np.array([runs[row].spans[span].mean_s for row in rows])
-    look: dict[str, Any] = {
-        "height": THICK,
-        "color": of_span(span),
-        "edgecolor": PAPER,
-        "linewidth": 0.5,
-    }
-    drawn = axes.barh(rows + MIDDLE, widths_s / size, left=ends_s[rows] / size, **look)
-    for row, width_s, piece in zip(rows.tolist(), widths_s.tolist(), drawn.patches, strict=True):
-        piece.set_gid(key := f"{span}-{row}")
-        tips[key] = (
-            f"{names[row]}: {span} {seconds(width_s)}, {share(width_s / (runs[row].step_s or 1.0))}"
-        )
-    ends_s[rows] += widths_s
-    return drawn
-
-
-def _any(runs: Sequence[RecordedRun], name: str) -> bool:
-    return any(name in run.spans for run in runs)
-
-
-def _spans_words(run: RecordedRun) -> str:
+def _step_words(run: RecordedRun) -> str:
     if run.step_s is None:
         return run.status
-    wait = (
-        f", {share(run.wait_share)} {IDLE if IDLE in run.spans else 'wait'}"
-        if run.wait_share is not None
-        else ""
-    )
-    return f"{seconds(run.step_s)}{wait}" + ("" if run.is_whole else f", {run.status}")
+    words = seconds(run.step_s)
+    if run.wait_share is not None:
+        waiting = IDLE if IDLE in run.spans else "wait"
+        words += f", {share(run.wait_share)} {waiting}"
+    return words + _ending(run)
 
 
-def times_chart(
-    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
-) -> Chart | None:
-    """Time per record beside the base's."""
-    if compared.base is None or len(runs) < 2:
-        return None
-    figure, axes = _bars(
-        len(runs), 6, f"time per record, as a multiple of {fitted(names[compared.base], 34)}"
-    )
-    each, _ = looks(runs, names, len(OF_RUN), len(DASHES))
-    tips: dict[str, str] = {}
-    base_rate = runs[compared.base].records_per_s or 0.0
-    greatest = widest = 1.0
-    for row, (run, value) in enumerate(zip(runs, compared.times, strict=True)):
-        _line(axes, row, names[row], _times_words(run, value))
-        if value is None:
-            continue
-        bar = axes.barh(
-            row + MIDDLE,
-            value,
-            height=THICK,
-            color=of_run(each[row].color),
-            alpha=1.0 if run.is_whole else 0.45,
-        )
-        bar.patches[0].set_gid(key := f"time-{row}")
-        tips[key] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
-        greatest, widest = max(greatest, value), max(widest, value)
-        if run.quartiles is not None and run.records_per_s:
-            ends = [base_rate / end for end in reversed(run.quartiles)]
-            axes.plot(ends, [row + MIDDLE] * 2, color=INK, linewidth=1.3, solid_capstyle="butt")
-            widest = max(widest, ends[1])
-    axes.set_xlim(
-        0, 1.02 * min(widest, 1.3 * greatest)
-    )  # a run that hung for a while must not make all bars short
-    rows = np.arange(len(runs))
-    axes.vlines([1.0] * len(runs), rows + 0.53, rows + 0.95, color=INK, linewidth=1.2)
-    caption = (
-        f"1 is {names[compared.base]}, the upright line; shorter is faster. The thin line on a bar spans the middle half of its reports, "
-        "windows or repeats. What did not finish is pale."
-    )
-    return finished("times", "Relative time", caption, figure, tips, png)
-
-
-def _times_words(run: RecordedRun, value: float | None) -> str:
-    if value is None:
-        return run.status
-    return f"{times(value)}, {rate(run.records_per_s)} records/s" + (
-        "" if run.is_whole else f", {run.status}"
-    )
+def _ending(run: RecordedRun) -> str:
+    return "" if run.is_whole else f", {run.status}"

@@ -1,6 +1,6 @@
-"""What every chart shares: its size, its style, its legend, and how it becomes an SVG for the page and a PNG for a README.
+"""What all charts share: size, style and legend, and the way to an SVG and a PNG.
 
-A chart is 420 units wide: so it can be read on a phone, and two stand beside each other on a screen.
+A chart is 420 units wide: readable on a phone, and two fit beside each other on a screen.
 """
 
 import io
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from framework.commands.report.palette import GRID, INK, MUTED, PAPER
 from framework.commands.report.svg import inlined
 
-WIDTH, EDGE = 420.0, 10.0  # units of the SVG; of a PNG 1/72 inch
+WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
+EDGE = 10.0
 PNG_DPI = 144  # 840 pixels wide, as a README is
 DASHES: tuple[Any, ...] = ("solid", (0, (8, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))
 STYLE = {
@@ -50,20 +52,21 @@ STYLE = {
 
 
 class Chart(NamedTuple):
-    """``name``: of its files. ``title``, ``caption``: plain text. ``svg``: an element, what was written by others escaped. ``png``: None
-    where none was asked for.
-    """
+    """A finished chart. Its name is part of the names of its files, and its id on the page."""
 
     name: str
     title: str
     caption: str
-    svg: str
+    svg: str  # an element for the page, in which all foreign text is escaped
     png: bytes | None
 
 
 @contextmanager
 def styled() -> Generator[None, None, None]:
-    """Defaults of matplotlib and ``STYLE``, whatever the user's own file says; letters that its font lacks are no warning."""
+    """Use our style over matplotlib's defaults, whatever the user's own file says.
+
+    Characters that the font lacks cause no warning.
+    """
     settings: dict[Any, Any] = {
         key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
     }
@@ -77,53 +80,38 @@ def styled() -> Generator[None, None, None]:
 def finished(
     name: str, title: str, caption: str, figure: Figure, tips: Mapping[str, str], png: bool
 ) -> Chart:
-    """``tips``: what the group of an id is, for who points at it."""
-    mpl.rcParams["svg.hashsalt"] = (
-        name  # ids that are the same each time, and differ between charts
-    )
-    text, picture = io.StringIO(), io.BytesIO()
+    """Turn a figure into a chart. ``tips`` are the tooltips of its groups, by their ids."""
+    # Ids that are the same each time, and differ between charts.
+    mpl.rcParams["svg.hashsalt"] = name
+    text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = inlined(text.getvalue(), name, f"{title}. {caption}", tips)
+    picture = io.BytesIO()
     if png:
         figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=PAPER)
-    return Chart(
-        name,
-        title,
-        caption,
-        inlined(text.getvalue(), name, f"{title}. {caption}", tips),
-        picture.getvalue() if png else None,
-    )
+    return Chart(name, title, caption, svg, picture.getvalue() or None)
 
 
 def fitted(text: str, num_letters: int) -> str:
-    """``text``, its middle left out where it is too long."""
+    """Shorten ``text`` to ``num_letters`` by leaving out its middle."""
     if len(text) <= num_letters:
         return text
     head = num_letters * 2 // 3
     return f"{text[:head]}…{text[len(text) - (num_letters - head - 1) :]}"
 
 
-def legend(
-    figure: Figure, handles: Sequence[Any], texts: Sequence[str], at_top: bool, columns: int
-) -> None:
-    """Below the axes, or above them; ``columns``: of entries. None where there are no ``texts``."""
-    if not texts:
-        return
-    room = 58 if columns == 1 else 28
-    corner: dict[str, Any] = (
-        {"loc": "upper left", "bbox_to_anchor": (0.0, 1.0)}
-        if at_top
-        else {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
-    )
-    figure.legend(
-        handles,
-        [fitted(text, room) for text in texts],
-        **corner,
-        ncols=columns,
-        fontsize=9.5,
-        handlelength=0.9 if at_top else 2.0,
-        handleheight=0.9 if at_top else 0.7,
-        handletextpad=0.4,
-        columnspacing=0.9 if at_top else 1.6,
-        labelspacing=0.35,
-        borderaxespad=0.2,
-    )
+def panel(inner: float, top: float, left: float, bottom: float) -> tuple[Figure, Axes]:
+    """Return a figure with axes of height ``inner`` and these margins, all in units."""
+    height = top + inner + bottom
+    figure = Figure(figsize=(WIDTH / 72, height / 72))
+    width = 1 - (left + EDGE) / WIDTH
+    axes = figure.add_axes((left / WIDTH, bottom / height, width, inner / height))
+    return figure, axes
+
+
+def legend(figure: Figure, handles: Sequence[Any], texts: Sequence[str], **options: Any) -> None:
+    """Draw a legend, for which ``options`` give the place and the number of columns."""
+    room = 58 if options["ncols"] == 1 else 28  # letters
+    shown = [fitted(text, room) for text in texts]
+    spaces: dict[str, Any] = {"handletextpad": 0.4, "labelspacing": 0.35, "borderaxespad": 0.2}
+    figure.legend(handles, shown, fontsize=9.5, **spaces, **options)

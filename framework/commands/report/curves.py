@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from framework.commands.report.chart import DASHES, EDGE, WIDTH, Chart, finished, fitted, legend
+from framework.commands.report.chart import DASHES, Chart, finished, fitted, legend, panel
 from framework.commands.report.compare_runs import Look, looks
 from framework.commands.report.palette import MUTED, OF_RUN, of_run
 from framework.commands.report.recorded_run import RecordedRun
@@ -20,245 +20,213 @@ from framework.commands.report.run_metrics import MOST, Drawn, columns_of, thinn
 from framework.commands.report.units import time_unit
 
 MOST_METRICS = 4
-MOST_POINTS, LEAST = 12_000, 100  # of a chart; of a curve in it, however many there are
-NUM_DECADES = 1.5  # between a loss's least and greatest: more, and its axis is logarithmic
-MARKED = 60  # points: fewer have a dot each
+MOST_POINTS = 12_000  # of a chart
+LEAST = 100  # points of a curve, however many curves a chart has
+NUM_DECADES = 1.5  # if a loss spans more, its axis is logarithmic
+MARKED = 60  # points: a curve with fewer has a dot for each
 STRIPE = 6.0  # units: of each of the runs that share a line
-GREATEST = 1e30  # beyond it an axis cannot be drawn
+GREATEST = 1e30  # an axis cannot show more
 SPLITS = {"train": "training", "val": "validation"}
+OF_SPLIT = {"train": Look(0), "val": Look(1)}  # if a chart shows one run
 
 
 class _Line(NamedTuple):
-    """One line of a chart. ``name``: of its run. ``among``: its place among the lines with the very same points, and their number."""
+    """One line of a chart."""
 
-    name: str
+    name: str  # of its run
     split: str
     look: Look
     drawn: Drawn
-    among: tuple[int, int]
+    place: int = 0  # among the lines with exactly the same points
+    num_alike: int = 1  # lines with exactly the same points
 
 
 class _Lines(NamedTuple):
-    """``most``: points of a line that are all drawn. ``num_left_out``: points that cannot be drawn. ``labels``: of the legend."""
+    """The lines of a chart, and the entries of its legend."""
 
     lines: list[_Line]
-    most: int
-    num_left_out: int
     labels: list[tuple[str, Look]]
+    most: int  # a line with more points is thinned
+    num_left_out: int  # points that cannot be drawn
+    num_runs: int  # also those without a line
 
 
 def curve_charts(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Iterator[Chart]:
-    """Two of each metric, over steps and over seconds, loss first."""
+    """Draw each metric over steps and over seconds, loss first."""
     for number, metric in enumerate(metric_names(runs)[:MOST_METRICS]):
+        # The name of a metric is the user's: only harmless letters become part of a file's name.
+        letters = (c if c.isascii() and c.isalnum() else "_" for c in metric[:40])
+        file_name = "".join(letters)
+        if file_name != metric:
+            file_name += str(number)
         for over in ("steps", "seconds"):
-            found = _found(runs, names, metric, over)
-            if found.lines:
-                caption = _caption(found, runs, over)
-                figure, tips = _drawn(found, metric, over, is_one=len(runs) == 1)
-                yield finished(
-                    f"{_file_name(metric, number)}-over-{over}",
-                    f"{metric} over {over}",
-                    caption,
-                    figure,
-                    tips,
-                    png,
-                )
+            chart = _collect(runs, names, metric, over)
+            if chart.lines:
+                figure, tips = _draw(chart, metric, over)
+                title = f"{metric} over {over}"
+                caption = _caption(chart, over)
+                yield finished(f"{file_name}-over-{over}", title, caption, figure, tips, png)
 
 
 def metric_names(runs: Sequence[RecordedRun]) -> list[str]:
-    """Every metric that has a curve, loss first."""
+    """Return every metric that has a curve, loss first."""
     names = dict.fromkeys(name for run in runs for _, name in run.curves)
     return sorted(names, key=lambda name: name != "loss")
 
 
-def _file_name(metric: str, number: int) -> str:
-    """Harmless letters only, since a metric's name is the user's; with ``number`` where that is another name."""
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in metric)[
-        :40
-    ]
-    return name if name == metric else f"{name}{number}"
-
-
-def _found(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
-    """The lines of one chart, thinned."""
+def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
     each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
-    curves = [
-        (number, split, c)
-        for number, run in enumerate(runs)
-        for (split, name), c in run.curves.items()
-        if name == metric
-    ]
-    points = [(np.asarray(getattr(curve, over)), _drawable(curve.values)) for _, _, curve in curves]
-    some = [bool(np.any(np.isfinite(x) & np.isfinite(y))) for x, y in points]
-    most = min(MOST, max(LEAST, MOST_POINTS // max(1, sum(some))))
-    among = _among([(split, x, y) for (_, split, _), (x, y) in zip(curves, points, strict=True)])
-    lines = [
-        _Line(names[number], split, each[number], thinned(*points[place], most), among[place])
-        for place, (number, split, _) in enumerate(curves)
-        if some[place]
-    ]
-    num_left_out = sum(int(np.count_nonzero(~np.isfinite(y))) for _, y in points)
-    return _Lines(lines, most, num_left_out, labels if len(runs) > 1 else [])
-
-
-def _drawable(values: np.ndarray) -> np.ndarray:
-    return np.where(np.abs(values) < GREATEST, values, math.nan)
-
-
-def _among(lines: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> list[tuple[int, int]]:
-    """(place, count) of each line among those with the very same points; too many of them are drawn over each other."""
-    keys = [(split, x.tobytes(), y.tobytes()) for split, x, y in lines]
+    if len(runs) == 1:
+        labels = []
+    curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
+    num_left_out = 0
+    for number, run in enumerate(runs):
+        for (split, name), curve in run.curves.items():
+            if name == metric:
+                x = curve.steps if over == "steps" else curve.seconds
+                y = np.where(np.abs(curve.values) < GREATEST, curve.values, math.nan)
+                num_left_out += int(np.count_nonzero(~np.isfinite(y)))
+                if np.any(np.isfinite(x) & np.isfinite(y)):
+                    curves.append((number, split, x, y))
+    most = min(MOST, max(LEAST, MOST_POINTS // max(1, len(curves))))
+    keys = [(split, x.tobytes(), y.tobytes()) for _, split, x, y in curves]
     counts = Counter(keys)
     seen: Counter[tuple[str, bytes, bytes]] = Counter()
-    found: list[tuple[int, int]] = []
-    for key in keys:
-        found.append((seen[key], counts[key]) if counts[key] <= len(OF_RUN) else (0, 1))
+    lines: list[_Line] = []
+    for key, (number, split, x, y) in zip(keys, curves, strict=True):
+        look = each[number] if len(runs) > 1 else OF_SPLIT.get(split, Look(0))
+        line = _Line(names[number], split, look, thinned(x, y, most))
+        if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
+            line = line._replace(place=seen[key], num_alike=counts[key])
         seen[key] += 1
-    return found
+        lines.append(line)
+    return _Lines(lines, labels, most, num_left_out, len(runs))
 
 
-# ----------------------------------------------------------------------------------------------------------------- drawing
-
-
-def _drawn(found: _Lines, metric: str, over: str, is_one: bool) -> tuple[Figure, dict[str, str]]:
-    """The figure, and what each line is, by the id of its group. ``is_one``: one run, a color for each split."""
-    splits = sorted({line.split for line in found.lines})
-    handles = [_handle(look) for _, look in found.labels]
-    texts = [text for text, _ in found.labels]
+def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]]:
+    """Return the figure, and the tooltip of each line by the id of its group."""
+    splits = sorted({line.split for line in chart.lines})
+    handles = [_handle(look) for _, look in chart.labels]
+    texts = [text for text, _ in chart.labels]
     if len(splits) > 1:
-        handles += [_handle(_of_split(split) if is_one else Look(-1), split) for split in splits]
-        texts += [SPLITS.get(split, split) for split in splits]
+        for split in splits:
+            of_split = OF_SPLIT.get(split, Look(0))
+            handles.append(_handle(of_split if chart.num_runs == 1 else Look(-1), split))
+            texts.append(SPLITS.get(split, split))
     columns = 2 if max(map(len, texts), default=0) <= 28 else 1
-    figure, axes = _panel(15.0 * math.ceil(len(texts) / columns))
-    size = _scale_x(axes, found.lines, over)
-    _draw_bands(axes, found.lines, size, is_one)
+    legend_height = 15.0 * math.ceil(len(texts) / columns)
+    figure, axes = panel(inner=196.0, top=8.0, left=56.0, bottom=38.0 + legend_height)
+    axes.tick_params(length=0)
+    unit = _scale_x(axes, chart.lines, over)
+    _draw_bands(axes, chart.lines, unit)
+    thin = "train" if "val" in splits and chart.num_runs > 1 else ""
     tips: dict[str, str] = {}
-    for number, line in enumerate(found.lines):
-        style = _style(line, is_one, behind="val" in splits)
-        (artist,) = axes.plot(line.drawn.x / size, line.drawn.y, **style)
-        artist.set_gid(key := f"curve-{number}")
+    for number, line in enumerate(chart.lines):
+        (artist,) = axes.plot(line.drawn.x / unit, line.drawn.y, **_style(line, thin))
+        key = f"curve-{number}"
+        artist.set_gid(key)
         tips[key] = f"{line.name}, {SPLITS.get(line.split, line.split)}"
-    _scale_y(axes, found.lines, metric)
-    legend(figure, handles, texts, at_top=False, columns=columns)
+    _scale_y(axes, chart.lines, metric)
+    if texts:
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.1, 0.0)}
+        sizes: dict[str, Any] = {"handlelength": 2.0, "handleheight": 0.7, "columnspacing": 1.6}
+        legend(figure, handles, texts, ncols=columns, **place, **sizes)
     return figure, tips
 
 
-def _panel(legend_height: float) -> tuple[Figure, Axes]:
-    left, bottom, inner, top = 56.0, 38.0 + legend_height, 196.0, 8.0
-    height = bottom + inner + top
-    figure = Figure(figsize=(WIDTH / 72, height / 72))
-    axes = figure.add_axes(
-        (left / WIDTH, bottom / height, 1 - (left + EDGE) / WIDTH, inner / height)
-    )
-    axes.tick_params(length=0)
-    return figure, axes
-
-
-def _of_split(split: str) -> Look:
-    return Look(1 if split == "val" else 0)
-
-
 def _handle(look: Look, split: str = "") -> Line2D:
-    color = MUTED if look.color < 0 else of_run(look.color)
-    style: dict[str, Any] = {"marker": "o", "markersize": 3.5} if split == "val" else {}
-    return Line2D(
-        [],
-        [],
-        color=color,
-        linestyle=DASHES[look.dash],
-        linewidth=1.0 if split == "train" else 2.0,
-        **style,
-    )
+    style: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[look.dash], "linewidth": 2.0}
+    if look.color >= 0:
+        style["color"] = of_run(look.color)
+    if split == "train":
+        style["linewidth"] = 1.0
+    if split == "val":
+        style |= {"marker": "o", "markersize": 3.5}
+    return Line2D([], [], **style)
 
 
-def _style(line: _Line, is_one: bool, behind: bool) -> dict[str, Any]:
-    """``behind``: training is drawn thin, since validation is there. Lines with the same points take turns, a stripe each."""
-    look = _of_split(line.split) if is_one else line.look
-    place, count = line.among
-    dash = DASHES[look.dash] if count == 1 else (place * STRIPE, (STRIPE, STRIPE * (count - 1)))
-    thin = line.split == "train" and behind and not is_one
-    style: dict[str, Any] = {
-        "color": of_run(look.color),
-        "linestyle": dash,
-        "linewidth": 1.0 if thin else 1.9,
-    }
+def _draw_bands(axes: Axes, lines: Sequence[_Line], unit: float) -> None:
+    """Fill between the least and the greatest of each column of thinned lines."""
+    corners: list[np.ndarray] = []
+    colors: list[str] = []
+    for line in lines:
+        low = line.drawn.low
+        high = line.drawn.high
+        if low is not None and high is not None:
+            x = line.drawn.x / unit
+            there = np.stack([x, low], axis=1)
+            back = np.stack([x, high], axis=1)[::-1]
+            corners.append(np.concatenate([there, back]))
+            colors.append(of_run(line.look.color))
+    if corners:
+        bands = PolyCollection(corners, facecolors=colors, alpha=0.25, linewidths=0)
+        axes.add_collection(bands, autolim=True)
+
+
+def _style(line: _Line, thin: str) -> dict[str, Any]:
+    """Return the style of a line. Lines with the same points take turns, a stripe each."""
+    dash = DASHES[line.look.dash]
+    if line.num_alike > 1:
+        dash = (line.place * STRIPE, (STRIPE, STRIPE * (line.num_alike - 1)))
+    style: dict[str, Any] = {"color": of_run(line.look.color), "linestyle": dash, "linewidth": 1.9}
+    if line.split == thin:
+        style["linewidth"] = 1.0
     if line.split == "val" and len(line.drawn.x) <= MARKED:
         style |= {"marker": "o", "markersize": 3.4}
     return style
 
 
-def _draw_bands(axes: Axes, lines: Sequence[_Line], size: float, is_one: bool) -> None:
-    """From the least to the greatest of each column of the lines that were thinned."""
-    corners: list[np.ndarray] = []
-    colors: list[str] = []
-    for line in lines:
-        x, low, high = line.drawn.x / size, line.drawn.low, line.drawn.high
-        if low is not None and high is not None:
-            there, back = np.stack([x, low], axis=1), np.stack([x, high], axis=1)[::-1]
-            corners.append(np.concatenate([there, back]))
-            colors.append(of_run((_of_split(line.split) if is_one else line.look).color))
-    if corners:
-        axes.add_collection(
-            PolyCollection(corners, facecolors=colors, alpha=0.25, linewidths=0), autolim=True
-        )
-
-
 def _scale_x(axes: Axes, lines: Sequence[_Line], over: str) -> float:
-    """Sets unit and label; returns how much of what is known makes one of the unit."""
+    """Set the label of the axis, and return the steps or seconds that make one of its unit."""
     if over == "steps":
         axes.set_xlabel("optimizer steps")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         return 1.0
-    size, unit = time_unit(max(float(line.drawn.x[-1]) for line in lines))
-    axes.set_xlabel(f"training time, {unit} (without validation)")
+    unit_s, name = time_unit(max(float(line.drawn.x[-1]) for line in lines))
+    axes.set_xlabel(f"training time, {name} (without validation)")
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    return size
+    return unit_s
 
 
 def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
-    ends = [
-        values
-        for line in lines
-        for values in (line.drawn.y, line.drawn.low, line.drawn.high)
-        if values is not None
-    ]
-    least, greatest = (
-        min(float(values.min()) for values in ends),
-        max(float(values.max()) for values in ends),
-    )
-    wide = metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES
-    if wide:
+    ends = [end for line in lines for end in line.drawn[1:] if end is not None]
+    least = min(float(values.min()) for values in ends)
+    greatest = max(float(values.max()) for values in ends)
+    label = f"{fitted(metric, 24)}, mean per record"
+    if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
         axes.set_yscale("log")
-        few = greatest / least < 1000
-        axes.yaxis.set_major_locator(
-            LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12 if few else 7)
-        )
+        label += ", log"
+        if greatest / least < 1000:
+            locator = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+        else:
+            locator = LogLocator(subs=(1.0,), numticks=7)
+        axes.yaxis.set_major_locator(locator)
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-    axes.set_ylabel(f"{fitted(metric, 24)}, mean per record" + (", log" if wide else ""))
+    axes.set_ylabel(label)
 
 
-def _caption(found: _Lines, runs: Sequence[RecordedRun], over: str) -> str:
-    words = (
-        [f"{len({line.name for line in found.lines})} of {len(runs)} runs."]
-        if len(runs) > 1
-        else []
-    )
-    if any(line.among[1] > 1 for line in found.lines):
+def _caption(chart: _Lines, over: str) -> str:
+    words: list[str] = []
+    if chart.num_runs > 1:
+        words.append(f"{len({line.name for line in chart.lines})} of {chart.num_runs} runs.")
+    if any(line.num_alike > 1 for line in chart.lines):
         words.append(
-            "A line striped in several colors is that of several runs: their values are the same, to the last bit."
+            "A line striped in several colors is that of several runs: "
+            "their values are the same, to the last bit."
         )
-    if len(runs) > 1 and not found.labels:
+    if chart.num_runs > 1 and not chart.labels:
         words.append("Point at a line for its name.")
-    num_thinned = sum(line.drawn.low is not None for line in found.lines)
+    num_thinned = sum(line.drawn.low is not None for line in chart.lines)
     if num_thinned:
         words.append(
-            f"Lines of more than {found.most} points ({num_thinned} here) are drawn in {columns_of(found.most)} columns: "
-            "the mean of a column's points, and a band from the least to the greatest; none is left out."
+            f"Lines of more than {chart.most} points ({num_thinned} here) are drawn in "
+            f"{columns_of(chart.most)} columns: the mean of a column's points, and a band from the "
+            "least to the greatest; none is left out."
         )
-    if found.num_left_out:
-        words.append(f"{found.num_left_out:,} values are not finite and cannot be drawn.")
+    if chart.num_left_out:
+        words.append(f"{chart.num_left_out:,} values are not finite and cannot be drawn.")
     if over == "seconds":
         words.append(
             "Seconds are the sum of the steps' spans: validation and checkpoints are not in them."

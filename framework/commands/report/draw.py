@@ -12,7 +12,7 @@ from framework.commands.report.recorded_run import RecordedRun
 def charts(
     runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
 ) -> list[Chart]:
-    """Those there is something to draw in: relative times, spans, and each metric over steps and over seconds. ``png``: as pictures too."""
+    """Draw the charts that have something to show, with ``png`` as pictures too."""
     with styled():
         bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
         return [*(chart for chart in bars if chart is not None), *curve_charts(runs, names, png)]

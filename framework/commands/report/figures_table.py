@@ -1,8 +1,9 @@
-"""The tables of the page, as rows of cells that know how they are sorted."""
+"""The tables of the page, as rows of cells that can be sorted."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from framework.commands.report.compare_runs import Relative
@@ -14,100 +15,93 @@ MOST_METRICS = 4
 
 
 class TableCell(NamedTuple):
-    """``text`` is shown, ``details`` below it. ``sort``: a number to sort by; None: there is none, and the row comes last; "": by the text."""
+    """A cell: a text with small lines of details below it."""
 
     text: str
-    sort: float | str | None = ""
+    sort: float | str | None = ""  # None: in the last rows; "": by the text
     details: tuple[str, ...] = ()
-    mark: str = ""
+    mark: str = ""  # the style of the text
 
 
 @dataclass(frozen=True)
 class Table:
-    """``columns``: (name, unit or ""). A cell per column in each row; the first two are the run's number and name."""
+    """A table of the page. Its first two columns are the number and the name of each run."""
 
-    name: str
+    name: str  # its id on the page
     title: str
     caption: str
-    columns: Sequence[tuple[str, str]]
+    columns: Sequence[tuple[str, str]]  # (name, unit or "")
     rows: Sequence[Sequence[TableCell]]
 
 
-Make = Callable[[int, RecordedRun], TableCell]
+Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each run
 
 
 def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative) -> Table:
-    """A row per run with the figures it is known by; columns in which no run has any are left out."""
+    """Return the main figures of each run."""
+    figures = [run.figures for run in runs]
+    resources = [run.resources for run in runs]
+    times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
     metrics = list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]
-    to = "" if compared.base is None else f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
-    makers: list[tuple[str, str, Make]] = [
-        ("status", "", lambda _, run: TableCell(run.status, mark=run.status)),
-        (
-            "records/s",
-            "",
-            lambda _, run: _number(
-                run.records_per_s, rate, *([] if run.spread is None else [f"± {share(run.spread)}"])
-            ),
-        ),
-        (to, "", lambda number, _: _number(compared.times[number], times)),
-        ("other programs", "cores", _of_resources("usage.others_cpu_cores")),
-        ("waiting", "", lambda _, run: _number(run.wait_share, share)),
-        ("step", "mean", lambda _, run: _number(run.step_s, seconds)),
-        *[(f"val {name}", "", _of_val(name)) for name in metrics],
-        ("steps", "", _of_figures("steps")),
-        ("repeats", "", _of_figures("repeats")),
-        ("wall time", "", _of_figures("wall_s")),
-        ("memory", "host, peak", _of_figures("peak_rss_bytes")),
-        ("memory", "device, peak", _of_figures("peak_device_bytes")),
+    columns = [
+        ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
+        ("records/s", "", list(map(_rate, runs))),
+        (times_name, "", [_number(time, times) for time in compared.times]),
+        _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
+        ("waiting", "", [_number(run.wait_share, share) for run in runs]),
+        ("step", "mean", [_number(run.step_s, seconds) for run in runs]),
+        *((f"val {name}", "", [_validation(run, name) for run in runs]) for name in metrics),
+        _measured(figures, "steps", "steps"),
+        _measured(figures, "repeats", "repeats"),
+        _measured(figures, "wall_s", "wall time"),
+        _measured(figures, "peak_rss_bytes", "memory", "host, peak"),
+        _measured(figures, "peak_device_bytes", "memory", "device, peak"),
     ]
-    caption = "±: half the distance between the quartiles of the rates of its reports, windows or repeats, as a share of their median."
-    return _table("runs", "Runs", caption, runs, names, [maker for maker in makers if maker[0]])
+    caption = (
+        "±: half the distance between the quartiles of the rates of its reports, windows or "
+        "repeats, as a share of their median."
+    )
+    return _table("runs", "Runs", caption, names, columns)
 
 
 def spans_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
-    """Seconds per step and span, with what quantiles are known."""
+    """Return the seconds per step of each span."""
     spans = dict.fromkeys([IDLE, *SPANS, *(name for run in runs for name in run.spans)])
-    makers: list[tuple[str, str, Make]] = [(name, "", _of_spans(name)) for name in spans]
-    makers += [("step", "all", lambda _, run: _number(run.step_s, seconds))]
-    makers += [
-        ("wait", "of the host, beside", lambda _, run: _span(run.beside.get("wait"), run.step_s))
+    columns = [
+        *((name, "", [_span(run.spans.get(name), run) for run in runs]) for name in spans),
+        ("step", "all", [_number(run.step_s, seconds) for run in runs]),
+        ("wait", "of the host, beside", [_span(run.beside.get("wait"), run) for run in runs]),
     ]
-    caption = "Mean per step; below it its share of the step, then the median | the 90th percentile, where they were kept."
-    return _table("spans", "Spans", caption, runs, names, makers)
+    caption = (
+        "Mean per step; below it its share of the step, then the median | the 90th percentile, "
+        "where they were kept."
+    )
+    return _table("spans", "Spans", caption, names, columns)
 
 
 def resources_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Table:
-    """Stages of reading and use of the machine, as each run's summary names them."""
-    keys = dict.fromkeys(name for run in runs for name, value in run.resources.items() if value)
-    makers: list[tuple[str, str, Make]] = [(_spoken(key), "", _of_resources(key)) for key in keys]
+    """Return the stages of reading and the use of the machine."""
+    resources = [run.resources for run in runs]
+    columns: list[Column] = []
+    for key in dict.fromkeys(name for of in resources for name, value in of.items() if value):
+        name = key.removeprefix("stages_s.").removeprefix("usage.")
+        name = name.removesuffix("_bytes").removesuffix("_share")
+        columns.append(_measured(resources, key, name.replace("_", " ").replace(".", " ")))
     caption = "Stages are in thread-seconds: two threads that read for a second make two."
-    return _table("resources", "Stages and use of the machine", caption, runs, names, makers)
+    return _table("resources", "Stages and use of the machine", caption, names, columns)
 
 
 def _table(
-    name: str,
-    title: str,
-    caption: str,
-    runs: Sequence[RecordedRun],
-    names: Sequence[str],
-    makers: Sequence[tuple[str, str, Make]],
+    name: str, title: str, caption: str, names: Sequence[str], columns: Sequence[Column]
 ) -> Table:
-    """``makers``: name and unit of a column, and what makes its cells. Without rows where no column has a figure."""
-    columns = [
-        (title, unit, [make(number, run) for number, run in enumerate(runs)])
-        for title, unit, make in makers
-    ]
-    columns = [column for column in columns if any(cell.sort is not None for cell in column[2])]
-    heads = [("#", ""), ("run", ""), *[(title, unit) for title, unit, _ in columns]]
-    rows = [
-        [
-            TableCell(str(number), float(number)),
-            TableCell(names[number]),
-            *[cells[number] for _, _, cells in columns],
-        ]
-        for number in range(len(runs))
-    ]
-    return Table(name, title, caption, heads, rows if columns else [])
+    """Leave out columns in which no run has a figure, and all rows if no column is left."""
+    known = [column for column in columns if any(cell.sort is not None for cell in column[2])]
+    heads = [("#", ""), ("run", ""), *((head, unit) for head, unit, _ in known)]
+    rows: list[list[TableCell]] = []
+    for number, run_name in enumerate(names):
+        cells = [cells[number] for _, _, cells in known]
+        rows.append([TableCell(str(number), float(number)), TableCell(run_name), *cells])
+    return Table(name, title, caption, heads, rows if known else [])
 
 
 def _number(value: float | None, word: Callable[[float | None], str], *details: str) -> TableCell:
@@ -115,44 +109,26 @@ def _number(value: float | None, word: Callable[[float | None], str], *details: 
     return TableCell(word(value), value if known else None, details)
 
 
-def _of_val(name: str) -> Make:
-    return lambda _, run: _number(run.val.get(name), plain, *_best(run, name))
+def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
+    return name, unit, [_number(table.get(key), partial(measured, key)) for table in tables]
 
 
-def _best(run: RecordedRun, name: str) -> list[str]:
-    """Only where the best was not the last."""
-    best = run.best.get(name)
-    return [] if best is None or best == run.val.get(name) else [f"best {plain(best)}"]
+def _rate(run: RecordedRun) -> TableCell:
+    details = () if run.spread is None else (f"± {share(run.spread)}",)
+    return _number(run.records_per_s, rate, *details)
 
 
-def _of_figures(name: str) -> Make:
-    return lambda _, run: _number(run.figures.get(name), lambda value: measured(name, value))
+def _validation(run: RecordedRun, name: str) -> TableCell:
+    value = run.val.get(name)
+    best = run.best.get(name, value)
+    details = () if best == value else (f"best {plain(best)}",)
+    return _number(value, plain, *details)
 
 
-def _of_resources(name: str) -> Make:
-    return lambda _, run: _number(run.resources.get(name), lambda value: measured(name, value))
-
-
-def _spoken(key: str) -> str:
-    """``stages_s.read`` as "read"; ``usage.cpu_share`` as "cpu share"."""
-    return (
-        key.removeprefix("stages_s.")
-        .removeprefix("usage.")
-        .removesuffix("_bytes")
-        .removesuffix("_share")
-        .replace("_", " ")
-        .replace(".", " ")
-    )
-
-
-def _of_spans(name: str) -> Make:
-    return lambda _, run: _span(run.spans.get(name), run.step_s)
-
-
-def _span(span: RecordedSpan | None, step_s: float | None) -> TableCell:
+def _span(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
     if span is None:
         return TableCell(NONE, None)
-    details = [share(span.mean_s / step_s)] if step_s else []
+    details = [share(span.mean_s / run.step_s)] if run.step_s else []
     if span.p50_s is not None and span.p90_s is not None:
         details.append(f"{seconds(span.p50_s)} | {seconds(span.p90_s)}")
     return _number(span.mean_s, seconds, *details)

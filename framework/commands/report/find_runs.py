@@ -1,4 +1,4 @@
-"""Where runs and benches are, below what was named."""
+"""Find the runs and benches at or below some paths."""
 
 import os
 import re
@@ -12,59 +12,54 @@ from framework.errors import DataError
 
 
 def find(paths: Sequence[str]) -> list[RecordedRun]:
-    """The runs and cells of ``paths``, each once, in the order of their names within each path.
+    """Return the runs and cells of ``paths``, each once, sorted by name within each path.
 
-    DataError D175 where there is no such path, D176 where there is nothing in it, D177 for a file that is no bench's.
+    Raises:
+        DataError: D175 for a missing path, D176 for a path without runs, D177 for a file that is
+            not a bench file.
+
     """
-    found: list[RecordedRun] = []
+    runs: list[RecordedRun] = []
     seen: set[Path] = set()
     for path in map(Path, paths):
         if not path.exists():
-            raise DataError(
-                175,
-                str(path),
-                "no such file or directory",
-                "name a run, a sweep, or a file of paceline bench",
-            )
+            fix = "name a run, a sweep, or a file of paceline bench"
+            raise DataError(175, str(path), "no such file or directory", fix)
         if path.is_file() and not is_bench(path):
-            what = "not a file of paceline bench (its first line is none)"
-            raise DataError(
-                177, str(path), what, "name such a file, or the directory of a run or a sweep"
-            )
+            what = "is not a file of paceline bench"
+            fix = "name such a file, or the directory of a run or a sweep"
+            raise DataError(177, str(path), what, fix)
         places = list(_places(path))
         new = [place for place in places if place.resolve() not in seen]
-        seen |= {place.resolve() for place in new}
-        runs = [
-            run
-            for place in new
-            for run in ([read_run(place)] if place.is_dir() else read_bench(place))
-        ]
-        if not places or (path.is_file() and new and not runs):
-            what = "no run, sweep or bench is in it"
-            raise DataError(176, str(path), what, "name one, such as a directory below outputs")
-        found += runs
-    return found
+        seen.update(place.resolve() for place in new)
+        added = [run for place in new for run in _read(place)]
+        if not places or (path.is_file() and new and not added):
+            fix = "name one, such as a directory below outputs"
+            raise DataError(176, str(path), "contains no run, sweep or bench", fix)
+        runs += added
+    return runs
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """Runs' directories and bench files at or below ``path``. Links are not followed, and runs not searched."""
+    """Yield the runs and bench files at or below ``path``, not following links or entering runs."""
     if path.is_file() or is_run(path):
         yield path
         return
     for folder, folders, files in os.walk(path):
-        folders.sort(key=natural)
-        runs = [name for name in folders if is_run(Path(folder, name))]
+        runs = [name for name in sorted(folders, key=natural) if is_run(Path(folder, name))]
+        tables = [name for name in sorted(files, key=natural) if name.endswith(".jsonl")]
         yield from (Path(folder, name) for name in runs)
-        yield from (
-            Path(folder, n)
-            for n in sorted(files, key=natural)
-            if n.endswith(".jsonl") and is_bench(Path(folder, n))
-        )
-        folders[:] = [name for name in folders if name not in runs]
+        yield from (Path(folder, name) for name in tables if is_bench(Path(folder, name)))
+        folders[:] = sorted(set(folders) - set(runs), key=natural)
+
+
+def _read(place: Path) -> list[RecordedRun]:
+    if place.is_dir():
+        return [read_run(place)]
+    return read_bench(place)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key to sort names by, that has 10 after 9."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
+    """Return a sort key that puts 10 after 9."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -1,33 +1,52 @@
-"""JSON that others wrote, taken where it is of the kind that is wanted and left alone where it is not."""
+"""Values from JSON files that may be damaged, incomplete or of an older version."""
 
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from framework.errors import printable
 
-GREATEST = 1e15  # of a rate or a time: what is more was not measured
-LONGEST = 500  # letters of a text that is shown; a configuration may hold a whole file
+GREATEST = 1e15  # a rate or a time above it cannot have been measured
+LONGEST = 500  # characters of a shown text: a configuration may hold a whole file
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The object in ``path``; {} where there is no such file, or it is not whole, or holds something else."""
+    """Return the object in ``path``; {} if the file is missing, damaged or holds something else."""
     try:
-        return mapping(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        return parsed(path.read_bytes())
+    except OSError:
         return {}
 
 
+def parsed(text: bytes) -> dict[str, Any]:
+    """Return the object that ``text`` holds; {} if it holds anything else."""
+    try:
+        return mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object in each line of ``path``; {} for a line that holds anything else."""
+    with open(path, "rb") as file:
+        yield from map(parsed, file)
+
+
 def mapping(value: Any) -> dict[str, Any]:
-    """``value`` where it is an object, else {}."""
+    """Return ``value`` if it is an object, else {}."""
     return value if isinstance(value, dict) else {}
 
 
+def words(value: Any) -> list[str]:
+    """Return the items of a list as text; [] if ``value`` is no list."""
+    return list(map(str, value)) if isinstance(value, list) else []
+
+
 def number(value: Any) -> float | None:
-    """``value`` as a float, which may be NaN or infinite; None where it is no number."""
+    """Return ``value`` as a float, NaN and infinity included; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -37,25 +56,32 @@ def number(value: Any) -> float | None:
 
 
 def positive(value: Any) -> float | None:
-    """``value`` where it is a number above 0 that something can have been counted or measured as."""
-    found = number(value)
-    return found if found is not None and 0 < found < GREATEST else None
+    """Return ``value`` if it is a number above 0 that can have been counted or measured."""
+    return duration(value) or None
 
 
 def duration(value: Any) -> float | None:
-    """``value`` where it can be seconds: 0 or more, and no age of the universe."""
-    found = number(value)
-    return found if found is not None and 0 <= found < GREATEST else None
+    """Return ``value`` if it is a number of seconds that can have been measured, 0 included."""
+    amount = number(value)
+    if amount is None or not 0 <= amount < GREATEST:
+        return None
+    return amount
 
 
 def numbers(value: Any) -> dict[str, float]:
-    """The numbers of an object, by name."""
-    found = {str(name): number(item) for name, item in mapping(value).items()}
-    return {name: item for name, item in found.items() if item is not None}
+    """Return the numbers of an object by name."""
+    known = {str(name): number(item) for name, item in mapping(value).items()}
+    return {name: item for name, item in known.items() if item is not None}
+
+
+def durations(value: Any) -> dict[str, float]:
+    """Return the numbers of seconds of an object by name."""
+    known = {str(name): duration(item) for name, item in mapping(value).items()}
+    return {name: item for name, item in known.items() if item is not None}
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested objects by dotted names; a list is a leaf."""
+    """Return the leaves of nested objects by dotted names; a list is a leaf."""
     if not isinstance(value, dict) or (not value and prefix):
         return {prefix: value} if prefix else {}
     leaves: dict[str, Any] = {}
@@ -65,7 +91,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Machine, versions and revision, by dotted names, from what a run or a bench says of itself at its start."""
+    """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
     leaves = {
         **flat(value.get("machine"), "machine"),
         **flat(value.get("versions"), "versions"),
@@ -75,13 +101,19 @@ def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_of(value: Any) -> str:
-    """A command line as it can be typed again. The program, whose folder is left out, and its command may be one word."""
-    words = [str(word) for word in value] if isinstance(value, list) else []
-    return shown(" ".join([*map(os.path.basename, words[:1]), *map(shlex.quote, words[1:])]))
+    """Return a command line as it can be typed again, without the folder of the program.
+
+    The first word is not quoted: it may hold the program and its command.
+    """
+    program, *rest = words(value) or [""]
+    return shown(" ".join([os.path.basename(program), *map(shlex.quote, rest)]))
 
 
 def shown(value: Any) -> str:
-    """``value`` in letters that can be shown, in one line, not endlessly long."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    """Return ``value`` as one line of printable characters of limited length."""
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    text = printable(" ".join(value.split()))
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 1]}…"
+    return text

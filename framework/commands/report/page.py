@@ -1,8 +1,8 @@
-"""The page: one HTML file, with nothing in it that is fetched from anywhere, readable without its script, which only sorts."""
+"""The page: one HTML file that loads nothing from elsewhere. Its only script sorts the tables."""
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Remark(NamedTuple):
-    """What must be known of some runs: their numbers, and what it is."""
+    """A text about some runs, with their numbers."""
 
     numbers: list[int]
     text: str
@@ -36,7 +36,7 @@ def page(
     title: str,
     written: str,
 ) -> str:
-    """HTML. ``names``: of the runs; ``title``: of the page; ``written``: when."""
+    """Return the HTML. ``written`` is the time at which the page is written."""
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     tables = [
         runs_table(runs, names, compared),
@@ -60,60 +60,58 @@ def page(
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         names=names,
         runs=runs,
-        cards=cards(runs, names, compared),
+        cards=cards(runs, names),
         remarks=remarks(runs),
-        commands=together([run.command for run in runs]),
+        commands=_together((run.command, n) for n, run in enumerate(runs) if run.command),
         charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # svg.py escapes what is not ours
         tables=[table for table in tables if table.rows],
-        changes=differences([run.config for run in runs]) if len(runs) > 1 else [],
-        machines=[
-            _of_machine(found)
-            for found in differences([run.facts for run in runs], everything=True)
-        ],
+        changes=differences([run.config for run in runs]),
+        machines=_machines(runs),
     )
 
 
-def _of_machine(found: Difference) -> Difference:
-    """In words: ``machine.memory_bytes`` is memory, in GiB."""
-    values = [(_sized(found.key, value), numbers) for value, numbers in found.values]
-    key = (
-        found.key.removeprefix("machine.")
-        .removeprefix("versions.")
-        .removeprefix("num_")
-        .removesuffix("_bytes")
-    )
-    return Difference(key.replace("_", " "), values)
+def _machines(runs: Sequence[RecordedRun]) -> list[Difference]:
+    """Return the facts in plain words: ``machine.memory_bytes`` becomes memory, in GiB."""
+    machines: list[Difference] = []
+    for key, values in differences([run.facts for run in runs], everything=True):
+        shown = [(_sized(key, value), numbers) for value, numbers in values]
+        name = key.removeprefix("machine.").removeprefix("versions.").removeprefix("num_")
+        machines.append(Difference(name.removesuffix("_bytes").replace("_", " "), shown))
+    return machines
 
 
 def _sized(key: str, value: str) -> str:
-    return measured(key, float(value)) if key.endswith("_bytes") and value.isdecimal() else value
+    if key.endswith("_bytes") and value.isdecimal():
+        return measured(key, float(value))
+    return value
 
 
 def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
-    """Why runs did not finish, what is odd about them, and whether they can be compared at all."""
-    texts: dict[str, list[int]] = {}
+    """Return why runs did not finish, their notes, and whether their times can be compared."""
+    texts: list[tuple[str, int]] = []
+    known = {number: run.facts for number, run in enumerate(runs) if run.facts}
     machines = {
-        str({key: value for key, value in run.facts.items() if key.startswith("machine.")})
-        for run in runs
-        if run.facts
+        str({key: value for key, value in facts.items() if key.startswith("machine.")})
+        for facts in known.values()
     }
     if len(machines) > 1:
-        what = f"measured on {len(machines)} different machines: their times cannot be compared as they stand (see Machine below)"
-        texts[what] = [number for number, run in enumerate(runs) if run.facts]
+        what = (
+            f"measured on {len(machines)} different machines: their times cannot be compared as "
+            "they stand (see Machine below)"
+        )
+        texts += [(what, number) for number in known]
     for number, run in enumerate(runs):
-        if run.status != "finished" or run.reason:
-            texts.setdefault(
-                f"{run.status}: {run.reason}" if run.reason else run.status, []
-            ).append(number)
-    for number, run in enumerate(runs):
-        for note in run.notes:
-            texts.setdefault(note, []).append(number)
-    return [Remark(numbers, text) for text, numbers in texts.items()]
+        if run.reason:
+            texts.append((f"{run.status}: {run.reason}", number))
+        elif run.status != "finished":
+            texts.append((run.status, number))
+    texts += [(note, number) for number, run in enumerate(runs) for note in run.notes]
+    return _together(texts)
 
 
-def together(texts: Sequence[str]) -> list[Remark]:
-    """Each text once, with the numbers of those it is of; empty ones left out."""
-    found: dict[str, list[int]] = {}
-    for number, text in enumerate(texts):
-        found.setdefault(text, []).append(number)
-    return [Remark(numbers, text) for text, numbers in found.items() if text]
+def _together(texts: Iterable[tuple[str, int]]) -> list[Remark]:
+    """Return each text once, with the numbers of the runs that have it."""
+    numbers: dict[str, list[int]] = {}
+    for text, number in texts:
+        numbers.setdefault(text, []).append(number)
+    return [Remark(of, text) for text, of in numbers.items()]

@@ -1,10 +1,14 @@
-"""Colors, light and dark, that people who see fewer of them can tell apart too; a test compares them as those people see them.
+"""Light and dark colors that people with color blindness can tell apart.
 
-Source: M. Okabe and K. Ito, Color Universal Design, 2008; in place of yellow, which is hard to see on white,
-and of black there are purple and gray.
+A test compares the colors as people with each kind of color blindness see them.
+
+Source: M. Okabe and K. Ito, Color Universal Design, 2008. Purple and gray replace their yellow,
+which is hard to see on white, and their black.
 """
 
-COLORS = {  # name: (on a light page, on a dark one); the light ones differ, so that they can be found in a chart's text
+# name: (on a light page, on a dark page). ``svg`` finds the light colors in the text of a chart,
+# so no two of them are equal.
+COLORS = {
     "paper": ("#ffffff", "#14171b"),
     "ink": ("#1b1f24", "#e8eaed"),
     "muted": ("#59626d", "#a6aeb8"),
@@ -32,10 +36,10 @@ OF_RUN = ("blue", "vermillion", "green", "orange", "pink", "sky", "purple", "gra
 
 
 def of_span(name: str) -> str:
-    """The light color of a span; pink for one that is not known."""
+    """Return the light color of a span; an unknown span is pink."""
     return COLORS[OF_SPAN.get(name, "pink")][0]
 
 
 def of_run(number: int) -> str:
-    """The light color of run ``number``; they repeat."""
+    """Return the light color of run ``number``. After eight runs the colors repeat."""
     return COLORS[OF_RUN[number % len(OF_RUN)]][0]

@@ -1,4 +1,7 @@
-"""matplotlib's SVG -> an element for the page: its colors follow light and dark, its parts have names, and nothing in it points elsewhere."""
+"""Turn an SVG file of matplotlib into an element of the page.
+
+Its colors follow light and dark mode, its parts have tooltips, and it loads nothing from elsewhere.
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,23 +16,35 @@ _LONG = re.compile(r"(\.\d{2})\d+")
 
 
 def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
-    """``text``: a whole SVG file. ``name``: of the chart, for ids. ``tips``: what to say when one points at the group of that id."""
+    """Return the SVG element of a chart.
+
+    Args:
+        text: The whole SVG file.
+        name: The chart's name, which makes its ids unique on the page.
+        title: What a screen reader says.
+        tips: The tooltip of each group, by the id of the group.
+
+    """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
     text = _TAG.sub(lambda tag: _tag(tag[0], tips), text)
     box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None  # matplotlib always writes one
     label = f'<title id="title-{name}">{escape(title)}</title>'
-    root = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-labelledby="title-{name}" focusable="false">{label}'
-    return root + text[text.index(">") + 1 :]
+    root = f'role="img" aria-labelledby="title-{name}" focusable="false"'
+    return f'<svg viewBox="{box[1]}" {root}>{label}' + text[text.index(">") + 1 :]
 
 
 def _tag(tag: str, tips: Mapping[str, str]) -> str:
-    """One tag; what stands between tags is left as it is: it may be a run's name."""
+    """Rewrite one tag. Text between tags stays as it is, since it may be the name of a run."""
     tag = tag.replace("xlink:href", "href")
     tag = _LONG.sub(r"\1", _COLOR.sub(lambda color: _VARIABLES[color[0]], tag))
     group = re.fullmatch(r'<g id="([^"]*)"(/?)>', tag)
     if group is None:
         return tag
-    tip = f"<title>{escape(tips[group[1]])}</title>" if group[1] in tips else ""
-    return f"<g{group[2]}>{tip}"  # without its id: those of groups repeat from chart to chart
+    # Without its id, since the ids of groups repeat from chart to chart.
+    tag = f"<g{group[2]}>"
+    if group[1] in tips:
+        tag += f"<title>{escape(tips[group[1]])}</title>"
+    return tag

@@ -1,19 +1,28 @@
-"""Figures in words: three digits that count, and a unit."""
+"""Numbers as text: three significant digits and a unit."""
 
 import math
 
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
-TIMES = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+# (the least duration told in this unit, seconds in the unit, its name): 90 s, not 1.5 min
+TIMES = (
+    (7200.0, 3600.0, "h"),
+    (120.0, 60.0, "min"),
+    (1.0, 1.0, "s"),
+    (1e-3, 1e-3, "ms"),
+    (-math.inf, 1e-6, "µs"),
+)
 
 
 def rate(per_s: float | None) -> str:
-    """Records per second."""
-    return NONE if per_s is None else f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+    """Return records per second."""
+    if per_s is None:
+        return NONE
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def share(value: float | None) -> str:
-    """Of a whole, in percent."""
+    """Return a fraction of a whole in percent."""
     return NONE if value is None else f"{100 * value:.1f} %"
 
 
@@ -22,26 +31,25 @@ def times(value: float | None) -> str:
 
 
 def plain(value: float | None) -> str:
-    """A number without a unit: a whole one as it is, others with four digits."""
-    if value is None or not math.isfinite(value):
-        return NONE if value is None else str(value)
-    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
+    """Return a number without a unit: a whole number in full, any other with four digits."""
+    if value is None:
+        return NONE
+    if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that suits it."""
+    """Return a duration in the unit that suits it."""
     if value is None or not math.isfinite(value):
         return NONE
-    size, unit = time_unit(value)
-    return f"{value / size:.3g} {unit}"
+    unit_s, name = time_unit(value)
+    return f"{value / unit_s:.3g} {name}"
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """(seconds in a unit, its name): the unit to tell durations up to ``longest_s`` in."""
-    least = 2.0  # of a unit: 90 s, not 1.5 min
-    return next((unit for unit in TIMES[:2] if longest_s >= least * unit[0]), None) or next(
-        (unit for unit in TIMES[2:] if longest_s >= unit[0]), TIMES[-1]
-    )
+    """Return the unit for durations up to ``longest_s`` as (seconds in it, its name)."""
+    return next((unit_s, name) for least_s, unit_s, name in TIMES if longest_s >= least_s)
 
 
 def size(num_bytes: float | None) -> str:
@@ -52,9 +60,11 @@ def size(num_bytes: float | None) -> str:
 
 
 def measured(name: str, value: float | None) -> str:
-    """As the end of ``name`` says: ``_s``, ``_bytes``, ``_share``; else plain."""
+    """Return ``value`` in the unit that ``name`` ends with: ``_s``, ``_bytes``, ``_share``."""
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_share"):
         return share(value)
-    return seconds(value) if name.endswith("_s") and not name.endswith("per_s") else plain(value)
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return seconds(value)
+    return plain(value)

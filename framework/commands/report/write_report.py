@@ -1,4 +1,4 @@
-"""From directories to a page: find, compare, draw, write."""
+"""Write the page: find the runs, compare them, draw them."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RELATIVE = ("first", "slowest")
 
 
 class Written(NamedTuple):
-    """``page``: the HTML file; ``pictures``: of its charts, beside it."""
+    """The HTML file, and the pictures of its charts beside it."""
 
     page: Path
     pictures: list[Path]
@@ -29,43 +29,46 @@ class Written(NamedTuple):
 def write_report(
     paths: Sequence[str], output: Path, relative_to: str = "first", png: bool = True
 ) -> Written:
-    """One page about all that is found at ``paths``. ``relative_to``: whose time is 1, the first's or the slowest's.
+    """Write one page about all runs at ``paths``; ``relative_to`` names the run whose time is 1.
 
-    ConfigError C175 for another word, C176 for an ``output`` that does not end in .html; DataError D175 to D177 for paths without runs;
-    ResourceError R101 where nothing can be written.
+    Raises:
+        ConfigError: C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
+        DataError: D175 to D177 for paths without runs.
+        ResourceError: R101 if ``output`` cannot be written.
+
     """
     if relative_to not in RELATIVE:
-        raise ConfigError(
-            175,
-            f"relative = {relative_to}",
-            "not whose time can be 1",
-            f"choose {' or '.join(RELATIVE)}",
-        )
+        fix = f"choose {' or '.join(RELATIVE)}"
+        raise ConfigError(175, f"relative = {relative_to}", "does not name a run", fix)
     if output.suffix != ".html":
-        raise ConfigError(
-            176, f"page = {output}", "not a name for a page", "give one that ends in .html"
-        )
+        fix = "give a name that ends in .html"
+        raise ConfigError(176, f"page = {output}", "does not name a page", fix)
     runs = find(paths)
-    names, compared = labels(runs), relative(runs, relative_to)
+    names = labels(runs)
+    compared = relative(runs, relative_to)
     drawn = charts(runs, names, compared, png)
-    write_text(
-        output, page(runs, names, compared, drawn, title(paths, runs), strftime("%Y-%m-%d %H:%M"))
-    )
+    now = strftime("%Y-%m-%d %H:%M")
+    write_text(output, page(runs, names, compared, drawn, _title(paths, runs), now))
     pictures: list[Path] = []
     for chart in drawn:
         if chart.png is not None:
-            pictures.append(output.with_name(f"{output.stem}-{chart.name}.png"))
-            with open_durable(pictures[-1]) as file:
+            picture = output.with_name(f"{output.stem}-{chart.name}.png")
+            with open_durable(picture) as file:
                 file.write(chart.png)
+            pictures.append(picture)
     return Written(output, pictures, len(runs))
 
 
-def title(paths: Sequence[str], runs: Sequence[RecordedRun]) -> str:
-    """What the page is about."""
-    folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
-    if len(paths) > 1 and len(folders) > 1:
-        return f"{len(runs)} runs of {len(paths)} places"
-    here = shown(os.path.basename(folders.pop() if len(paths) > 1 else os.path.abspath(paths[0])))
+def _title(paths: Sequence[str], runs: Sequence[RecordedRun]) -> str:
+    places = [os.path.abspath(path) for path in paths]
+    if len(places) > 1:
+        folders = {os.path.dirname(place) for place in places}
+        if len(folders) > 1:
+            return f"{len(runs)} runs of {len(places)} places"
+        places = list(folders)
+    here = shown(os.path.basename(places[0]))
     if runs[0].kind == "cell":
         return f"Bench {here}"
-    return f"Run {here}" if len(runs) == 1 else f"Sweep {here}"
+    if len(runs) == 1:
+        return f"Run {here}"
+    return f"Sweep {here}"

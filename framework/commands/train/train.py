@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.arguments import option
 from framework.cli.end_table import print_sweep
-from framework.cli.hydra_app import resolved, run_app, stamp
+from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_session import stamp
 from framework.cli.outcome import conclude, outcome_of, told_if_stopped
 from framework.cli.precedence import check_data_named
 from framework.cli.rundir import claim, discard_if_empty, in_use

@@ -15,7 +15,7 @@ from typing import Any
 from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
 from framework.cli.compose_config import composed
-from framework.cli.hydra_app import stamp
+from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of
 from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
@@ -28,6 +28,7 @@ from framework.commands.tune.recipe_writer import (
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
+from framework.system.extras import needed
 from framework.system.stopping import printed, reason, undone
 
 Config = dict[str, Any]
@@ -254,6 +255,7 @@ def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Pa
     from framework.commands.tune.search import Search  # noqa: PLC0415
     from framework.measure.host import threads_per_rank  # noqa: PLC0415
 
+    needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     torch.set_num_threads(threads_per_rank())  # as a run does
     loaders, refused = _loaders(wish)
     present = _loader_name(config, loaders)

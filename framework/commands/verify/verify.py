@@ -1,4 +1,4 @@
-"""``paceline verify STORE [STORE ...]``: every record against its checksum."""
+"""``paceline verify STORE [STORE ...]``: compare every record with its checksum."""
 
 from typing import Any
 
@@ -13,70 +13,54 @@ from framework.system.stopping import reason
 
 
 def main(arguments: list[str]) -> int:
-    """The command; words that are not overrides are the stores' paths."""
+    """Run the command. Words that are not overrides are the paths of the stores."""
     plain = plain_words(arguments)
-    if arguments[:1] == ["-sc"] or not plain:
-        return run_app("verify", arguments, _job)
-    stores = f"stores=[{','.join(map(quoted, plain))}]"
-    return run_app("verify", [*(word for word in arguments if word not in plain), stores], _job)
-
-
-def _job(cfg: DictConfig) -> int:
-    return told(lambda _: _verify(cfg))
+    if plain and arguments[:1] != ["-sc"]:
+        stores = f"stores=[{','.join(map(quoted, plain))}]"
+        arguments = [*(word for word in arguments if word not in plain), stores]
+    return run_app("verify", arguments, lambda cfg: told(lambda _: _verify(cfg)))
 
 
 def _verify(cfg: DictConfig) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     check_workers(config["workers"])
     stores = config["stores"]
-    if (
-        not isinstance(stores, list)
-        or not stores
-        or not all(isinstance(store, str) for store in stores)
-    ):
-        raise ConfigError(
-            101,
-            f"stores = {stores}",
-            "not a list of stores",
-            "give 'paceline verify STORE [STORE ...]'",
-        )
+    is_list = isinstance(stores, list) and all(isinstance(store, str) for store in stores)
+    if not is_list or not stores:
+        fix = "give 'paceline verify STORE [STORE ...]'"
+        raise ConfigError(101, f"stores = {stores}", "is not a list of stores", fix)
     with reason("stopped{by}: not all was verified"):
         return _verify_all(stores, config["workers"])
 
 
 def _verify_all(stores: list[str], workers: int | None) -> RunOutcome:
-    from framework.cli.progress import progress_bar  # noqa: PLC0415  # loads torch
+    # This loads torch, which a wrong key should not have to wait for.
+    from framework.cli.progress import progress_bar  # noqa: PLC0415
     from framework.measure.host import num_cores  # noqa: PLC0415
     from framework.pack.engine.verify_store import verify  # noqa: PLC0415
 
-    wrong = num_records = num_bad = 0
+    if workers is None:
+        workers = num_cores()
+    num_wrong = num_records = num_bad = 0
     for store in stores:
         with progress_bar(store) as (_, tell):
-            found = verify(store, num_cores() if workers is None else workers, tell)
-        for line in found.findings:
+            report = verify(store, workers, tell)
+        for line in report.findings:
             print(printable(line))
-        ends = (
-            f"{found.num_bad} records are bad"
-            if found.num_bad
-            else "it is bad"
-            if found.findings
-            else "nothing is wrong"
-        )
-        print(
-            f"{printable(store)}: {found.num_records} records, {found.num_bytes:,} bytes: {ends}",
-            flush=True,
-        )
-        wrong, num_records, num_bad = (
-            wrong + bool(found.findings),
-            num_records + found.num_records,
-            num_bad + found.num_bad,
-        )
-    print(
-        f"verified {len(stores)} stores, {num_records} records: {wrong} stores and {num_bad} records are bad"
-    )
-    if not wrong:
+        ending = "nothing is wrong"
+        if report.num_bad:
+            ending = f"{report.num_bad} records are bad"
+        elif report.findings:
+            ending = "it is bad"
+        size = f"{report.num_records} records, {report.num_bytes:,} bytes"
+        print(f"{printable(store)}: {size}: {ending}", flush=True)
+        num_wrong += bool(report.findings)
+        num_records += report.num_records
+        num_bad += report.num_bad
+    bad = f"{num_wrong} stores and {num_bad} records are bad"
+    print(f"verified {len(stores)} stores, {num_records} records: {bad}")
+    if not num_wrong:
         return RunOutcome(0, "verified")
-    what = f"{wrong} of {len(stores)} stores are not what was packed"
-    return RunOutcome(
-        DataError.exit_code, str(DataError(156, "verify", what, "pack them again from the source"))
-    )
+    what = f"{num_wrong} of {len(stores)} stores are not what was packed"
+    error = DataError(156, "verify", what, "pack them again from the source")
+    return RunOutcome(error.exit_code, str(error))

@@ -55,6 +55,7 @@ def test_a_file_that_was_cut_off_keeps_what_is_whole(tmp_path):
         '{"cell": {"data": "z"}, "windows": "x", "records_per_s": -1}',
         "[]",
         '{"cell": {}, "windows": [null]}',
+        '{"cell": {"data": "z"}, "repeat": Infinity, "records_per_s": 5}',
     ],
 )
 def test_odd_lines_harm_nothing(tmp_path, line):

@@ -1,6 +1,5 @@
 from framework.commands.report.bench_file import read_bench
 from framework.commands.report.card import cards
-from framework.commands.report.compare_runs import relative
 from framework.commands.report.read_run import read_run
 from tests.commands.report.runs import cell, lines_of, make_bench, make_run
 
@@ -8,7 +7,7 @@ from tests.commands.report.runs import cell, lines_of, make_bench, make_run
 def of(paths):
     runs = [read_run(path) for path in paths]
     names = [path.name for path in paths]
-    return {card.title: card for card in cards(runs, names, relative(runs, "first"))}
+    return {card.title: card for card in cards(runs, names)}
 
 
 def test_a_run_is_told_by_its_own_figures(tmp_path):
@@ -78,7 +77,7 @@ def test_a_bench_of_loaders_is_not_said_to_wait(tmp_path):
         tmp_path / "b.jsonl", [cell(1.0, data="a"), cell(2.0, data="b")], what="loader"
     )
     runs = read_bench(path)
-    found = {card.title: card for card in cards(runs, ["a", "b"], relative(runs, "first"))}
+    found = {card.title: card for card in cards(runs, ["a", "b"])}
     assert found["Cells"].value == "2"
     assert "Waiting for data" not in found
 

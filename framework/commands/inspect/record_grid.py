@@ -1,0 +1,140 @@
+"""Draw a picture of some records of a store: their images, and curves for series of numbers."""
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from framework.contracts.records import Field, RecordStore
+from framework.errors import DataError
+from framework.image.decode import BadImage, decode_shrunk
+from framework.image.label_map import decode_labels, label_colors
+from framework.order import spread
+from framework.store.open_store import open_store
+from framework.system.durable import open_durable
+
+TILE = 96  # pixels
+EDGE = 3  # pixels: the gray edge of a tile that keeps neighbors apart
+GRAY = 96
+DARK = 24
+MIN_SERIES = 8  # numbers: a shorter field is not drawn as a curve
+CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # RGB
+
+
+def write_grid(path: str, grid: Path, count: int) -> bool:
+    """Write a PNG of up to ``count`` records, evenly spread over the store.
+
+    The fields of a record are side by side. Images are drawn, and series of shape [T] or [C, T].
+
+    Returns:
+        False if no field can be drawn.
+
+    """
+    store = open_store(path)
+    strips = _strips(store, count)
+    store.close()
+    if not strips:
+        return False
+    columns = math.ceil(math.sqrt(len(strips) / (strips[0].shape[1] // TILE)))
+    strips += [np.full_like(strips[0], GRAY)] * (-len(strips) % columns)
+    rows = [np.hstack(strips[start : start + columns]) for start in range(0, len(strips), columns)]
+    with open_durable(grid) as file:
+        file.write(cv2.imencode(".png", np.vstack(rows)[:, :, ::-1])[1].tobytes())
+    return True
+
+
+def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
+    """Return for each record the tiles of its fields in a row, RGB."""
+    fields = store.manifest.fields
+    images = [name for name, field in fields.items() if _is_image(field)]
+    series = [name for name, field in fields.items() if _is_series(field)]
+    if not images and not series:
+        return []
+    num_records = store.manifest.num_records
+    indices = spread(num_records, min(count, num_records))
+    records = store.read(indices)
+    strips: list[np.ndarray] = []
+    for row, index in enumerate(indices.tolist()):
+        tiles: list[np.ndarray] = []
+        for name in images:
+            try:
+                tiles.append(_image_tile(_pixels(records[name][row], fields[name])))
+            except BadImage as error:
+                what = f"is not a readable image ({error})"
+                raise DataError(106, store.name(index), what, "repair or remove it") from error
+        values = [np.atleast_2d(records[name][row].numpy()).astype(np.float64) for name in series]
+        strips.append(np.hstack([*tiles, *_curve_tiles(values)]))
+    return strips
+
+
+def _is_image(field: Field) -> bool:
+    deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
+    return field.channels is not None or deep
+
+
+def _is_series(field: Field) -> bool:
+    is_number = field.encoding == "raw" and np.dtype(field.dtype).kind in "iuf"
+    *channels, length = field.shape or (0,)
+    is_line = not channels or (len(channels) == 1 and (channels[0] or 0) <= len(CURVES))
+    return is_number and is_line and (length or 0) >= MIN_SERIES
+
+
+def _pixels(value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
+    """Return uint8 [H, W, C]; a label map has a color for each class."""
+    if isinstance(value, torch.Tensor):
+        pixels = (value if field.interleaved else value.permute(1, 2, 0)).numpy()
+        if field.kind == "labels":
+            return label_colors()[pixels[:, :, 0]]
+        if pixels.dtype == np.uint16:
+            return (pixels // 257).astype(np.uint8)
+        return pixels
+    if field.kind == "labels":
+        return label_colors()[decode_labels(value)[:, :, 0]]
+    return decode_shrunk(value, field.shape[0] or 3, (TILE, TILE))
+
+
+def _image_tile(image: np.ndarray) -> np.ndarray:
+    """Fit an image into a tile without distorting it. Small images grow, large ones shrink."""
+    height, width = image.shape[:2]
+    factor = (TILE - 2 * EDGE) / max(height, width)
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    method = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
+    scaled = cv2.resize(image, size, interpolation=method)
+    tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+    tile[EDGE : EDGE + size[1], EDGE : EDGE + size[0]] = scaled.reshape(size[1], size[0], -1)
+    return tile
+
+
+def _curve_tiles(series: list[np.ndarray]) -> list[np.ndarray]:
+    """Return a tile for each [C, T]. All series of a record have one scale."""
+    numbers = np.concatenate([np.zeros(0), *(values.ravel() for values in series)])
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        numbers = np.zeros(1)
+    low = float(numbers.min())
+    high = float(numbers.max())
+    inner = TILE - 2 * EDGE
+    tiles: list[np.ndarray] = []
+    for values in series:
+        plot = np.full((inner, inner, 3), DARK, np.uint8)
+        finite = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+        heights = (high - finite) / ((high - low) or 1.0) * (inner - 1)  # from the top
+        for color, line in zip(CURVES, heights, strict=False):
+            points = [_points(line, inner)]
+            cv2.polylines(plot, points, isClosed=False, color=color, lineType=cv2.LINE_AA)
+        tile = np.full((TILE, TILE, 3), GRAY, np.uint8)
+        tile[EDGE:-EDGE, EDGE:-EDGE] = plot
+        tiles.append(tile)
+    return tiles
+
+
+def _points(line: np.ndarray, width: int) -> np.ndarray:
+    """Return (x, y) as int32 [N, 1, 2]: every number, or each column's least and greatest."""
+    x = np.linspace(0, width - 1, len(line))
+    if len(line) > 2 * width:
+        columns = np.array_split(line, width)
+        line = np.array([end for part in columns for end in (part.min(), part.max())])
+        x = np.repeat(np.arange(width), 2)
+    return np.stack([x, line], axis=1).round().astype(np.int32)[:, None]

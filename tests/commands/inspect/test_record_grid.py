@@ -1,0 +1,131 @@
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from framework.commands.inspect.record_grid import DARK, EDGE, GRAY, TILE, write_grid
+from framework.contracts.records import Field, Shard
+from framework.errors import DataError
+from framework.image.label_map import label_colors
+from framework.store.manifest import to_json
+from framework.store.open_store import open_store
+from tests.conftest import make_records, write_store
+from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_case
+
+
+def _grid(path, count=4):
+    assert write_grid(path, Path("grid.png"), count)
+    return cv2.imread("grid.png")[:, :, ::-1]
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb_images"])
+@pytest.mark.parametrize(
+    ("count", "rows", "columns"), [(1, 1, 1), (2, 1, 2), (4, 2, 2), (5, 2, 3), (99, 3, 3)]
+)
+def test_a_grid_shows_as_many_images_as_asked_or_there_are(kind, count, rows, columns):
+    assert _grid(write_case(kind, 7)[0], count).shape == (rows * TILE, columns * TILE, 3)
+
+
+def test_a_grid_shows_the_pixels_in_their_colors():
+    image = np.zeros((1, 3, 4, 4), np.uint8)
+    image[0, 0] = 200  # red
+    path = write_store("x.h5", {"image": image, "label": np.zeros(1, np.int64)})
+    assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE] == [200, 0, 0])
+
+
+def test_an_image_is_not_distorted():
+    image = np.full((1, 3, 4, 8), 255, np.uint8)
+    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field("uint8", (3, 4, 8))}))
+    assert grid[EDGE : TILE // 2, EDGE:-EDGE].min() == 255
+    assert np.all(grid[TILE // 2 :] == GRAY)
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("uint8", 1), ("uint16", 257)])
+def test_gray_images_of_eight_and_sixteen_bits_are_shown(dtype, factor):
+    image = np.full((2, 1, 4, 4), 99 * factor, dtype)
+    grid = _grid(write_store("x.h5", {"image": image}, {"image": Field(dtype, (1, 4, 4))}))
+    assert np.all(grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE] == 99)
+
+
+def test_the_images_of_a_pair_are_side_by_side():
+    image = np.stack([np.full((3, 4, 4), value, np.uint8) for value in (10, 20, 30, 40)])
+    fields = {"blurry": Field("uint8", (3, 4, 4)), "sharp": Field("uint8", (3, 4, 4))}
+    grid = _grid(write_store("x.h5", {"blurry": image, "sharp": image + 100}, fields))
+    assert grid.shape == (2 * TILE, 4 * TILE, 3)
+    assert grid[TILE // 2, TILE // 2 :: TILE, 0].tolist() == [10, 110, 20, 120]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1000,), (2, 50), (1, 16000)])
+def test_series_of_numbers_are_drawn_as_curves(shape):
+    x = np.broadcast_to(np.linspace(-1, 1, shape[-1], dtype=np.float32), (3, *shape)).copy()
+    grid = _grid(write_store("x.h5", {"x": x}, {"x": Field("float32", shape)}))
+    plot = grid[EDGE : TILE - EDGE, EDGE : TILE - EDGE].max(axis=2) > DARK + 60
+    assert plot[-1, 0]
+    assert plot[0, -1]  # the curve rises from the lower left to the upper right
+    assert not plot[0, 0]
+    assert plot.any(axis=0).all()
+
+
+def test_the_curves_of_a_pair_have_one_scale():
+    x = np.broadcast_to(np.linspace(-1, 1, 90, dtype=np.float32), (1, 90)).copy()
+    fields = {"noisy": Field("float32", (90,)), "clean": Field("float32", (90,))}
+    grid = _grid(write_store("x.h5", {"noisy": x, "clean": x / 4}, fields))
+    drawn = (grid.max(axis=2) > DARK + 60) & (grid[:, :, 0] != GRAY)
+    heights = [
+        np.ptp(np.flatnonzero(half.any(axis=1))) for half in (drawn[:, :TILE], drawn[:, TILE:])
+    ]
+    assert heights[0] > 3 * heights[1] > 0
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_curve_without_a_shape_is_drawn_all_the_same(value):
+    _grid(
+        write_store(
+            "x.h5", {"x": np.full((2, 20), value, np.float32)}, {"x": Field("float32", (20,))}
+        )
+    )
+
+
+def test_large_images_are_shown_whole():
+    files = [jpeg(0, 400, 600), jpeg(1, 600, 400)]
+    grid = _grid(write_store("x.h5", {"image": files, "label": np.arange(2)}, IMAGE_FIELDS))
+    shown = cv2.resize(pixels(0, 400, 600), (TILE - 2 * EDGE, 60), interpolation=cv2.INTER_AREA)
+    assert np.abs(grid[EDGE : EDGE + 60, EDGE : TILE - EDGE].astype(int) - shown).mean() < 5
+
+
+def test_a_store_without_anything_to_show_makes_no_grid():
+    path = write_store("x.h5", {"x": np.zeros((3, 2), np.float32)}, {"x": Field("float32", (2,))})
+    assert not write_grid(path, Path("grid.png"), 4)
+    assert not Path("grid.png").exists()
+
+
+def test_a_bad_image_in_a_store_is_named():
+    path = write_store(
+        "x.h5", {"image": [jpeg(0), b"text", jpeg(1)], "label": np.arange(3)}, IMAGE_FIELDS
+    )
+    with pytest.raises(DataError, match=r"D106.*x\.h5: record 1"):
+        write_grid(path, Path("grid.png"), 3)
+
+
+def test_a_file_that_is_no_store_is_named():
+    Path("x.h5").write_bytes(b"just text")
+    with pytest.raises(DataError, match=r"D102.*x\.h5"):
+        write_grid("x.h5", Path("grid.png"), 4)
+
+
+def test_a_store_of_several_files_is_drawn():
+    os.mkdir("store")
+    path = write_store("store/000000.h5", make_records(4))
+    manifest = open_store(path).manifest
+    shard = Shard("000000.h5", 4, Path(path).stat().st_size, "ab" * 32, manifest.digest)
+    Path("store/manifest.json").write_text(to_json(replace(manifest, shards=[shard])))
+    assert _grid("store", 99).shape == (2 * TILE, 2 * TILE, 3)
+
+
+def test_a_label_map_has_a_color_for_each_class():
+    fields = {"label": Field("uint8", (1, 4, 4), kind="labels")}
+    path = write_store("x.h5", {"label": np.full((1, 1, 4, 4), 3, np.uint8)}, fields)
+    assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE] == label_colors()[3])
