@@ -78,12 +78,15 @@ def all_rows() -> dict[str, list[Row]]:
     paths = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
     modules = [ast.parse(path.read_text()) for path in paths]
     letters = all_letters(modules)
-    for module in modules:
-        every_call = list(calls(module, Scope(module)))
-        for call, scope in every_call:
+    calls_by_module = [list(calls(module, Scope(module))) for module in modules]
+    for own_calls in calls_by_module:
+        for call, scope in own_calls:
             letter = letters.get(class_of(call, scope))
             if letter not in HEADINGS or len(call.args) != len(Row._fields):
                 continue
+            every_call = own_calls
+            if isinstance(call.args[0], ast.Name):  # a function for several commands
+                every_call = [pair for pairs in calls_by_module for pair in pairs]
             callers = [other for other, _ in every_call if is_call_of(other, scope.functions)]
             for caller in callers or [None]:
                 known = scope._replace(caller=caller)

@@ -18,7 +18,7 @@ import torch
 from framework.config.agreement import check_agreement
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
-from framework.config.restore import restore
+from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.span import shares

@@ -1,12 +1,15 @@
 """Separate the keys of a command from the overrides of ``train``, and read their values."""
 
+import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from framework.cli.arguments import option
 from framework.errors import ConfigError
 
+Number = TypeVar("Number", int, float)
 CONFIG_DIR = ("--config-dir", "-cd")
 
 
@@ -59,21 +62,22 @@ def read_flag(number: int, key: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def read_float(number: int, key: str, text: str, least: float, most: float) -> float:
-    """Return a number from ``least`` to ``most``.
+def read_number(
+    number: int, key: str, text: str, kind: type[Number], least: float, most: float = math.inf
+) -> Number:
+    """Return a finite number from ``least`` to ``most``.
 
     Raises:
         ConfigError: The error ``number``, if the text is no such number.
 
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        fix = f"give {least:g} to {most:g}"
-        raise ConfigError(number, f"{key} = {text}", "is out of range or not a number", fix)
-    return value
+    with suppress(ValueError):
+        value = kind(text)
+        if least <= value <= most and math.isfinite(value):
+            return value
+    what = "is not a whole number in range" if kind is int else "is not a number in range"
+    bounds = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
+    raise ConfigError(number, f"{key} = {text}", what, f"give {bounds}")
 
 
 def read_name(text: str) -> str | None:

@@ -1,7 +1,8 @@
-"""How fast the parts of a configured run are, alone and together: what bench, tune and diagnose measure with.
+"""Measure how fast the parts of a configured run are, alone and together.
 
-Every rate is told by windows of equal time after a burn-in, so that its spread is known. Nothing is written: no sinks, checkpoints or
-validation. One Probe holds one Assembly; make a new one for another configuration.
+A rate is measured in windows of equal length after a burn-in, so that its spread is known. Nothing
+is written: there are no sinks, checkpoints or validation. A Probe holds the parts of a single
+configuration.
 """
 
 import math
@@ -28,45 +29,50 @@ from framework.train.trainer import Trainer
 Config = dict[str, Any]
 NUM_WINDOWS = 8
 ENDLESS = 1 << 40  # epochs
-QUEUED = (
-    PrefetchLoader,
-    StreamLoader,
-)  # by type: a user's loader may use the same names for something else
+# By type, since a user's loader may use the same names for something else.
+QUEUED = (PrefetchLoader, StreamLoader)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """``windows``: records per second in each window of time; ``spans_s``: seconds per step and span over all of them; ``busy_cores``:
-    CPU seconds of this process (worker processes apart) per second of the windows.
-    """
-
-    windows: tuple[float, ...]
-    spans_s: dict[str, float]
-    busy_cores: float = 0.0
+    windows: tuple[float, ...]  # records per second in each window
+    spans_s: dict[str, float]  # seconds per step of each span, over all windows
+    busy_cores: float = 0.0  # CPU seconds per second of this process, without worker processes
 
     @property
     def records_per_s(self) -> float:
-        """The mean of all windows, which are of equal time: within an epoch records come in a burst, then in none while the next one begins,
-        and the median window would tell of the burst alone.
+        """The mean of all windows, which have the same length.
+
+        Records come in bursts within an epoch, and not at all while the next epoch starts. The
+        median window would describe the bursts alone.
         """
         return fmean(self.windows)
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
+        """Half the interquartile range, as a share of the median."""
         return spread_share(self.windows)
 
 
 @final
 class Windows:
-    """Counts records, and tells when ``burn_in_s`` and then ``seconds`` are over. The device has done what is counted.
+    """Counts records in windows of time, after the device has processed them.
 
-    ``ahead``: batches that may lie ready at the start; counting begins when twice as many are taken, or half of ``seconds`` later than it
-    would: while processes start, nothing comes, and then all that they read ahead at once, which is no rate. ``ready``: batches that lie
-    ready now; by how many they become fewer while it is counted is what was lived on, not earned, and is left out.
-    ``limit_s``: where steps are longer than windows, the windows that are there so long after the start, one at least, will do.
-    ``period``: steps of an epoch. A window that has seen half of one goes on until it has seen whole ones: in an epoch of few steps the first
-    wait, and the last compute alone, and a part of it tells of the one or the other.
+    Args:
+        seconds: The length of all windows together.
+        burn_in_s: The time before the first window.
+        device: The device to wait for.
+        num_windows: The number of windows.
+        limit_s: If steps are longer than windows, stop this long after the start with the windows
+            that are full, but at least one.
+        ahead: Batches that may be ready at the start. The first window starts after twice as many,
+            or after another half of ``seconds``. While workers start, nothing comes, and then
+            everything that they have read ahead comes at once.
+        ready: Returns the batches that are ready now. If they become fewer, the windows consumed
+            batches that were prepared before, and these do not count.
+        period: Steps of an epoch. A window that has seen half an epoch continues until it has seen
+            whole epochs. In a short epoch, the first steps wait and the last only compute.
+
     """
 
     def __init__(
@@ -80,19 +86,28 @@ class Windows:
         ready: Callable[[], int] = int,
         period: int = 1,
     ) -> None:
+        self.device = device
+        self.num_windows = num_windows
         self.period = period
-        self.length_s, self.num_windows, self.device = seconds / num_windows, num_windows, device
+        self.length_s = seconds / num_windows
         self.rates: list[float] = []
         self.busy_cores = 0.0
-        self._count, self._left = 0, 2 * ahead
+        self._count = 0
+        self._left = 2 * ahead
         self._start = time.perf_counter()
-        self._latest = self._start + burn_in_s + seconds / 2
-        self._end, self._limit = self._start + burn_in_s, self._start + limit_s
-        self._warm, self._warm_at, self._cpu_s = False, 0.0, 0.0
-        self._ready, self._num_ready, self._num_steps, self._num_records = ready, 0, 0, 0
+        self._end = self._start + burn_in_s
+        self._latest = self._end + seconds / 2
+        self._limit = self._start + limit_s
+        self._warm = False
+        self._warm_at = 0.0
+        self._cpu_s = 0.0
+        self._ready = ready
+        self._num_ready = 0
+        self._num_steps = 0
+        self._num_records = 0
 
     def count(self, num_records: int) -> bool:
-        """After each batch or step. True: all windows are full."""
+        """Count the records of a batch or step. Return whether all windows are full."""
         self._count += num_records
         self._num_steps += 1
         self._left -= 1
@@ -109,31 +124,36 @@ class Windows:
             self._num_records += self._count
             self.busy_cores = (time.process_time() - self._cpu_s) / (now - self._warm_at)
         else:
-            self._cpu_s, self._warm_at, self._num_ready, self._num_steps = (
-                time.process_time(),
-                now,
-                self._ready(),
-                0,
-            )
-        self._warm, self._count, self._start, self._end = True, 0, now, now + self.length_s
+            self._warm = True
+            self._warm_at = now
+            self._cpu_s = time.process_time()
+            self._num_ready = self._ready()
+            self._num_steps = 0
+        self._count = 0
+        self._start = now
+        self._end = now + self.length_s
         return len(self.rates) == self.num_windows or (now > self._limit and bool(self.rates))
 
     def rate(self, spans_s: dict[str, float]) -> Rate:
-        """What was counted, once all windows are full."""
-        used_up = (
-            max(0, self._num_ready - self._ready()) * self._num_records / max(1, self._num_steps)
-        )
-        per_s = min(used_up, self._num_records / 2) / (
-            self._start - self._warm_at
-        )  # of a few steps nothing might be left
-        return Rate(tuple(rate - per_s for rate in self.rates), spans_s, self.busy_cores)
+        """Return the rate, once all windows are full."""
+        num_used_up = max(0, self._num_ready - self._ready())
+        used_up = num_used_up * self._num_records / max(1, self._num_steps)
+        used_up = min(used_up, self._num_records / 2)  # a few steps might have nothing left
+        used_up_per_s = used_up / (self._start - self._warm_at)
+        rates = tuple(rate - used_up_per_s for rate in self.rates)
+        return Rate(rates, spans_s, self.busy_cores)
 
 
 @final
 class Probe:
-    """The parts of ``config`` (plain values, resolved), ready to be measured. ``allowed``: the user's packages.
+    """The parts of a run, ready to be measured.
 
-    ``num_windows``: of every measurement; ``grace_s``: how long one may take beyond its time, where steps are slow.
+    Args:
+        config: Plain and resolved values.
+        allowed: The user's packages.
+        num_windows: The number of windows of every measurement.
+        grace_s: How much longer than planned a measurement of slow steps may take.
+
     """
 
     def __init__(
@@ -143,31 +163,28 @@ class Probe:
         num_windows: int = NUM_WINDOWS,
         grace_s: float = math.inf,
     ) -> None:
-        self.num_windows, self.grace_s = num_windows, grace_s
-        quiet = {
+        self.num_windows = num_windows
+        self.grace_s = grace_s
+        self.config: Config = {
+            **config,
             "sink": {},
             "resume": {"run": None, "auto": False, "allow": []},
             "max_steps": None,
             "validate_every": None,
             "epochs": ENDLESS,
-        }
-        verify = (
-            "always" if config["verify"] == "always" else "off"
-        )  # as in all epochs but the first
-        self.config: Config = {
-            **config,
-            **quiet,
-            "verify": verify,
+            # Records are verified in the first epoch or always. Measure the other epochs.
+            "verify": "always" if config["verify"] == "always" else "off",
             "data": {**config["data"], "val": None},
         }
         self.assembly = assemble(self.config, allowed)
 
     def loader(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
-        """Device batches taken as fast as they come."""
+        """Take device batches as fast as they come."""
         windows = self._windows(seconds, burn_in_s, self.assembly.device, self.ahead)
-        clock, num_batches = self.assembly.clock, 0
+        clock = self.assembly.clock
         clock.skip()
         clock.lap()
+        num_batches = 0
         for epoch in range(ENDLESS):
             with closing(self.assembly.train.epoch(epoch)) as batches:
                 for batch, _, _ in batches:
@@ -177,7 +194,7 @@ class Probe:
         raise AssertionError
 
     def host(self, seconds: float, burn_in_s: float = 0.5) -> Rate:
-        """Host batches of the source alone: no loader, no copy, no augment."""
+        """Take host batches of the source alone: no loader, no copy, no augment."""
         windows = self._windows(seconds, burn_in_s, torch.device("cpu"), self.ahead)
         for epoch in range(ENDLESS):
             with closing(self.assembly.train_source.batches(epoch)) as batches:
@@ -187,34 +204,47 @@ class Probe:
         raise AssertionError
 
     def train(self, seconds: float, burn_in_s: float = 1.0) -> Rate:
-        """Whole training steps."""
+        """Take training steps."""
         return self._steps(self.assembly.train, seconds, burn_in_s)
 
     def compute(
         self, seconds: float, burn_in_s: float = 1.0, num_records: int | None = None
     ) -> Rate:
-        """Training steps on one batch for ever: what is left when no step waits for data. ``num_records``: on so many of it only."""
+        """Take training steps that repeat one batch, or ``num_records`` of it, and never wait."""
         batch = self.batch()
         if num_records is not None:
             batch = taken(batch, torch.arange(min(num_records, len(batch["index"]))))
         return self._steps(_OneBatch(batch, self.assembly), seconds, burn_in_s)
 
     def batch(self) -> Batch:
-        """The first device batch."""
+        """Return the first device batch."""
         with closing(self.assembly.train.epoch(0)) as batches:
             return next(batches).batch
+
+    @property
+    def ahead(self) -> int:
+        """Batches that the source and the loader may read ahead of a step."""
+        source = self.assembly.train_source
+        loader = self.assembly.train
+        of_source = source.num_ahead if isinstance(source, StoreSource) else 0
+        of_loader = loader.depth if isinstance(loader, QUEUED) else 0
+        return of_source + of_loader
+
+    def ready(self) -> int:
+        """Return the batches that are ready in the loader."""
+        loader = self.assembly.train
+        return loader.num_ready if isinstance(loader, QUEUED) else 0
+
+    def close(self) -> None:
+        self.assembly.close()
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
         counted = _Counted(loader)
         parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
         trainer = Trainer(replace(parts, train=counted, val=None))
-        # last: its time runs from here, and making the trainer is no burn-in
-        windows = self._windows(
-            seconds,
-            burn_in_s,
-            self.assembly.device,
-            self.ahead if loader is self.assembly.train else 0,
-        )
+        ahead = self.ahead if loader is self.assembly.train else 0
+        # Its time starts here, so that building the trainer is no part of the burn-in.
+        windows = self._windows(seconds, burn_in_s, self.assembly.device, ahead)
         trainer.fit()
         return windows.rate(_per_step(trainer.spans_s, trainer.progress.step))
 
@@ -222,39 +252,14 @@ class Probe:
         self, seconds: float, burn_in_s: float, device: torch.device, ahead: int
     ) -> Windows:
         limit_s = 1.5 * seconds + burn_in_s + self.grace_s
-        return Windows(
-            seconds,
-            burn_in_s,
-            device,
-            self.num_windows,
-            limit_s,
-            ahead,
-            self.ready if ahead else int,
-        )
-
-    @property
-    def ahead(self) -> int:
-        """Batches that may lie ready before a step: what the source and the loader read ahead."""
-        source, loader = self.assembly.train_source, self.assembly.train
-        of_source = source.num_ahead if isinstance(source, StoreSource) else 0
-        return of_source + (loader.depth if isinstance(loader, QUEUED) else 0)
-
-    def ready(self) -> int:
-        """Batches that lie ready in the loader."""
-        loader = self.assembly.train
-        return loader.num_ready if isinstance(loader, QUEUED) else 0
-
-    def close(self) -> None:
-        self.assembly.close()
+        ready = self.ready if ahead else int
+        return Windows(seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready)
 
 
 def measured(config: Config, allowed: Sequence[str], measure: Callable[[Probe], Rate]) -> Rate:
-    """``measure`` over a Probe of ``config``, closed afterwards."""
-    probe = Probe(config, allowed)
-    try:
+    """Call ``measure`` with a Probe of ``config``, and close it."""
+    with closing(Probe(config, allowed)) as probe:
         return measure(probe)
-    finally:
-        probe.close()
 
 
 def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
@@ -263,15 +268,19 @@ def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
 
 @final
 class _Counted:
-    """A Loader that counts the records it gave."""
+    """A Loader that counts its records."""
 
     def __init__(self, loader: Loader) -> None:
-        self._loader, self._count = loader, 0
-        self.num_steps, self.identity, self.notes = loader.num_steps, loader.identity, loader.notes
+        self._loader = loader
+        self._count = 0
+        self.num_steps = loader.num_steps
+        self.identity = loader.identity
+        self.notes = loader.notes
 
     def take(self) -> int:
-        """Records since it was asked last."""
-        count, self._count = self._count, 0
+        """Return the records since the last call."""
+        count = self._count
+        self._count = 0
         return count
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
@@ -289,15 +298,14 @@ class _Counted:
 
 @final
 class _OneBatch:
-    """A Loader that gives the same device batch at every step."""
+    """A Loader that repeats a device batch at every step."""
 
     def __init__(self, batch: Batch, assembly: Assembly) -> None:
-        self._batch, self._clock, self._passes = (
-            batch,
-            assembly.clock,
-            assembly.config["accumulate"],
-        )
-        self.num_steps, self.identity = assembly.train.num_steps, assembly.train.identity
+        self._batch = batch
+        self._clock = assembly.clock
+        self._passes: int = assembly.config["accumulate"]
+        self.num_steps = assembly.train.num_steps
+        self.identity = assembly.train.identity
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

@@ -1,7 +1,7 @@
 """Build the parts of a run from its configuration, up to the loaders.
 
 ``training_parts.py`` adds the model and what trains it, ``preflight.py`` tries everything before
-the first step, and ``restore.py`` continues a saved run.
+the first step, and ``restore_run.py`` continues a saved run.
 """
 
 from collections.abc import Callable, Sequence

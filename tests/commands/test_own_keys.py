@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.own_keys import read_flag, read_float, read_name, split_words
+from framework.commands.own_keys import read_flag, read_name, read_number, split_words
 from framework.errors import ConfigError
 
 
@@ -28,9 +28,21 @@ def test_a_flag_is_true_or_false():
 
 @pytest.mark.parametrize("text", ["0.5", "3601", "nan", "soon"])
 def test_a_number_outside_its_range_is_refused(text):
-    assert read_float(191, "seconds", "1.5", 1, 3600) == 1.5
+    assert read_number(191, "seconds", "1.5", float, 1, 3600) == 1.5
     with pytest.raises(ConfigError, match=rf"C191.*seconds = {text}.*give 1 to 3600"):
-        read_float(191, "seconds", text, 1, 3600)
+        read_number(191, "seconds", text, float, 1, 3600)
+
+
+@pytest.mark.parametrize("text", ["4", "2.5", "inf", ""])
+def test_a_number_without_an_upper_bound_is_finite(text):
+    assert read_number(195, "budget", "7", int, 5) == 7
+    with pytest.raises(ConfigError, match=r"give 5 or more"):
+        read_number(195, "budget", text, float, 5)
+
+
+def test_a_whole_number_has_no_fraction():
+    with pytest.raises(ConfigError, match="is not a whole number in range"):
+        read_number(185, "repeats", "2.5", int, 1, 1000)
 
 
 def test_a_name_loses_its_quotation_marks():

@@ -43,7 +43,7 @@ def test_nothing_is_written(config, tmp_path):
     assert not list(tmp_path.rglob("*"))
 
 
-def test_what_lay_ready_is_not_counted():
+def test_batches_that_were_ready_do_not_count():
     windows = Windows(1000.0, 0.0, torch.device("cpu"), num_windows=2, ahead=3)
     windows.length_s = 0.0
     assert [windows.count(1) for _ in range(8)] == [False] * 7 + [
@@ -51,7 +51,7 @@ def test_what_lay_ready_is_not_counted():
     ]  # twice three, the last of them the burn-in's end, and two windows
 
 
-def test_where_steps_are_slow_what_lay_ready_is_not_waited_for():
+def test_slow_steps_do_not_wait_for_all_ready_batches():
     windows = Windows(0.02, 0.0, torch.device("cpu"), num_windows=1, ahead=1000)
     calls = 0
     while not windows.count(1):
@@ -60,7 +60,7 @@ def test_where_steps_are_slow_what_lay_ready_is_not_waited_for():
     assert calls < 100
 
 
-def test_what_was_used_up_of_what_lay_ready_is_no_rate():
+def test_batches_prepared_before_the_windows_do_not_count():
     """Six steps of 10 records, three of which nobody made meanwhile."""
     ready = iter([5, 2])
     windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=6, ready=lambda: next(ready))
@@ -72,7 +72,7 @@ def test_what_was_used_up_of_what_lay_ready_is_no_rate():
     assert lost == pytest.approx([30 / (windows._start - windows._warm_at)] * 6)
 
 
-def test_what_came_to_lie_ready_meanwhile_is_no_rate_either():
+def test_batches_that_become_ready_do_not_count():
     ready = iter([2, 5])
     windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=2, ready=lambda: next(ready))
     while not windows.count(10):
@@ -80,7 +80,7 @@ def test_what_came_to_lie_ready_meanwhile_is_no_rate_either():
     assert windows.rate({}).windows == tuple(windows.rates)
 
 
-def test_the_batches_that_may_lie_ready(config):
+def test_ahead_is_the_depth_of_the_loader(config):
     words = [([], 0), (["loader=prefetch", "loader.depth=5"], 5)]
     for more, ahead in words:
         probe = Probe(composed(["data=synthetic", "loader=plain", *more], NOBODY)[0], ())
@@ -98,7 +98,7 @@ def test_windows_count_records_after_the_burn_in():
 
 
 @pytest.mark.parametrize(("period", "steps"), [(1, 1), (2, 2), (5, 5), (1000, 1)])
-def test_where_an_epoch_is_short_a_window_is_whole_ones(period, steps):
+def test_a_window_has_whole_short_epochs(period, steps):
     """Of no time: it would end with its first step. Of a long epoch a part has to do."""
     windows = Windows(0.0, 0.0, torch.device("cpu"), num_windows=1, period=period)
     windows.count(1)  # the burn-in's end
@@ -113,7 +113,7 @@ def test_where_an_epoch_is_short_a_window_is_whole_ones(period, steps):
     assert counted == steps
 
 
-def test_slow_steps_are_given_up_on_after_a_while():
+def test_slow_steps_end_after_the_limit():
     windows = Windows(1000.0, 0.0, torch.device("cpu"), limit_s=0.0)
     windows.length_s = 0.0
     assert not windows.count(1)  # the burn-in's end

@@ -1,1 +1,1 @@
-"""The grid of choices, a process per cell, and the comparison of two such files."""
+"""Measure a grid of choices, a process for each measurement, and compare two such files."""

@@ -1,6 +1,7 @@
-"""One measurement in a process of its own: ``python -m framework.commands.bench.cell SPEC``. Private to ``process.py``, which writes SPEC.
+"""A measurement in a process of its own: ``python -m framework.commands.bench.cell SPEC``.
 
-Under ``parallel=ddp`` this process starts the ranks, which are the same module again, and adds up what they found.
+`process.measure_cell` writes SPEC. With ``parallel=ddp`` this process starts the ranks, which run
+the same module, and combines their results.
 """
 
 import json
@@ -9,7 +10,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -18,26 +19,50 @@ from framework.commands.probe import Probe, measured
 from framework.errors import DistributedError, PacelineError, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.system.durable import write_json
-from framework.system.stopping import die_with_parent, install, set_all
+from framework.system.stopping import die_with_parent, install, leave, set_all
 from framework.system.user_code import user_error
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 PARTS = {"train": Probe.train, "loader": Probe.loader, "host": Probe.host, "compute": Probe.compute}
 
 
-def measure(spec: Found) -> Found:
-    """``windows`` and ``spans_s`` of a Rate, and the machine's own speed; or ``illegal``, the reason in a line; or ``failed``."""
+def main(path: Path) -> int:
+    """Measure, and write the result beside SPEC. Return the exit code."""
+    die_with_parent()
+    rank = os.environ.get("RANK")
+    if rank is None:
+        install()  # so that workers and files are cleaned up
+    else:
+        set_all(signal.SIG_DFL)
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    if spec["allowed"]:
+        sys.path.append(os.getcwd())
+    torch.set_num_threads(threads_per_rank())  # as training does
+    parallel = spec["config"]["parallel"]
+    if rank is None and "num_processes" in parallel:
+        result = _measure_ranks(path, parallel["num_processes"])
+    else:
+        result = measure(spec)
+    write_json(path.with_name("found.json" if rank is None else f"found.rank{rank}.json"), result)
+    return 0 if "windows" in result else 1
+
+
+def measure(spec: Result) -> Result:
+    """Return ``windows`` and ``spans_s`` of a rate, and the speed of the machine.
+
+    If it fails, return why in a line: as ``illegal`` if the choice cannot run, else as ``failed``.
+    """
     part = PARTS[spec["what"]]
+
+    def run(probe: Probe) -> Any:
+        return part(probe, spec["seconds"], spec["burn_in"])
+
     try:
         speed = yardstick()
-        rate = measured(
-            spec["config"],
-            spec["allowed"],
-            lambda probe: part(probe, spec["seconds"], spec["burn_in"]),
-        )
+        rate = measured(spec["config"], spec["allowed"], run)
     except PacelineError as error:
         return {"illegal": str(error)}
-    except Exception as error:  # noqa: BLE001  # the user's code may raise anything, and out of memory has many names
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         traceback.print_exc()
         fault = user_error(error, spec["allowed"])
         if fault is not None:
@@ -46,8 +71,27 @@ def measure(spec: Found) -> Found:
     return {"windows": rate.windows, "spans_s": rate.spans_s, "yardstick_per_s": speed}
 
 
-def together(ranks: list[Found]) -> Found:
-    """What ranks that worked side by side found: records add up, spans are those of the mean rank."""
+def _measure_ranks(path: Path, num_processes: int) -> Result:
+    """Start the ranks, and combine the results that they write beside SPEC."""
+    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # slow to import
+
+    threads = str(max(1, num_cores() // num_processes))
+    environment = {"OMP_NUM_THREADS": threads}
+    lost = "a rank ended without a result"
+    try:
+        launch(num_processes, "framework.commands.bench.cell", [str(path)], environment)
+    except DistributedError as error:
+        lost = str(error)
+    files = sorted(path.parent.glob("found.rank*.json"))
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    wrong = [result for result in results if "windows" not in result]
+    if wrong:
+        return next((result for result in wrong if "illegal" in result), wrong[0])
+    return together(results) if len(results) == num_processes else {"failed": lost}
+
+
+def together(ranks: list[Result]) -> Result:
+    """Combine the results of ranks: add their records per second, average their spans."""
     spans = {
         name: sum(rank["spans_s"].get(name, 0.0) for rank in ranks) / len(ranks)
         for name in ranks[0]["spans_s"]
@@ -56,64 +100,5 @@ def together(ranks: list[Found]) -> Found:
     return {"windows": windows, "spans_s": spans, "yardstick_per_s": ranks[0]["yardstick_per_s"]}
 
 
-def _launch(path: Path, num_processes: int) -> Found:
-    """Start the ranks and wait for what each leaves beside SPEC."""
-    from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # torch.distributed.elastic is slow to import
-
-    threads = str(max(1, num_cores() // num_processes))
-    lost = ""
-    try:
-        launch(
-            num_processes,
-            "framework.commands.bench.cell",
-            [str(path)],
-            {"OMP_NUM_THREADS": threads},
-        )
-    except DistributedError as error:
-        lost = str(error)
-    found = [
-        json.loads(rank.read_text(encoding="utf-8"))
-        for rank in sorted(path.parent.glob("found.rank*.json"))
-    ]
-    wrong = [rank for rank in found if "windows" not in rank]
-    if wrong:
-        return next((rank for rank in wrong if "illegal" in rank), wrong[0])
-    return (
-        together(found)
-        if len(found) == num_processes
-        else {"failed": lost or "a rank ended without a word"}
-    )
-
-
-def main(path: Path) -> int:
-    """Measure, and leave what was found beside SPEC. 0: all went well."""
-    die_with_parent()
-    if "RANK" in os.environ:
-        set_all(signal.SIG_DFL)
-    else:
-        install()  # workers and files are given back
-    spec = json.loads(path.read_text(encoding="utf-8"))
-    if spec["allowed"]:
-        sys.path.append(os.getcwd())
-    torch.set_num_threads(threads_per_rank())  # as training does
-    rank = os.environ.get("RANK")
-    starts_ranks = rank is None and "num_processes" in spec["config"]["parallel"]
-    found = (
-        _launch(path, spec["config"]["parallel"]["num_processes"])
-        if starts_ranks
-        else measure(spec)
-    )
-    write_json(path.with_name("found.json" if rank is None else f"found.rank{rank}.json"), found)
-    return 0 if "windows" in found else 1
-
-
-def _leave(code: int) -> NoReturn:
-    """A rank leaves without tearing Python down: gloo's threads, when they wake in that, abort one exit in five."""
-    sys.stderr.flush()
-    if "RANK" in os.environ:
-        os._exit(code)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    _leave(main(Path(sys.argv[1])))
+    leave(main(Path(sys.argv[1])))

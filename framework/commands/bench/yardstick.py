@@ -1,4 +1,4 @@
-"""How fast the machine itself is at this moment: a fixed computation beside each measurement, which no change of ours can slow down."""
+"""The speed of the machine itself: a fixed computation that no change of the code can slow down."""
 
 import hashlib
 import time
@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from framework.measure.host import num_cores
 
-BLOCK = bytes(1 << 20)  # hashing gives Python's lock away, so that every core is at work
+BLOCK = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work
 SECONDS = 0.1
 
 
 def yardstick() -> float:
-    """MiB per second that all cores of this process hash together."""
+    """Return the MiB per second that all cores of this process hash together."""
     cores = num_cores()
     end = time.perf_counter() + SECONDS
     with ThreadPoolExecutor(cores) as pool:
@@ -19,7 +19,8 @@ def yardstick() -> float:
 
 
 def _hash(end: float) -> float:
-    start, count = time.perf_counter(), 0
+    start = time.perf_counter()
+    count = 0
     while count == 0 or time.perf_counter() < end:
         hashlib.sha256(BLOCK).digest()
         count += 1

@@ -11,7 +11,7 @@ from framework.cli.allowed import granted
 from framework.cli.outcome import RunOutcome, outcome_of
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
-from framework.commands.own_keys import read_flag, read_float, read_name, split_words
+from framework.commands.own_keys import read_flag, read_name, read_number, split_words
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
@@ -81,7 +81,7 @@ def parse(arguments: Sequence[str]) -> Asked:
     return Asked(
         words,
         read_flag(191, "apply", own.get("apply", "false")),
-        read_float(191, "seconds", own.get("seconds", "30"), 1, 3600),
+        read_number(191, "seconds", own.get("seconds", "30"), float, 1, 3600),
         read_name(own.get("output", "")),
         config_dir,
     )

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-MOUNTS = Path("/proc/self/mountinfo")
+import psutil
+
 BLOCKS = Path("/sys/dev/block")
 IN_MEMORY = ("tmpfs", "ramfs")
 NETWORK = {
@@ -16,29 +17,29 @@ def disk_kind(path: str) -> str:
 
     The kernel is believed: a virtual disk may call itself rotating.
     """
-    device = os.stat(path).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    system = file_system(number, MOUNTS.read_text(encoding="utf-8") if MOUNTS.exists() else "")
+    system = file_system(path)
     if system in IN_MEMORY:
         return "memory"
     if system in NETWORK or system.startswith("fuse."):
         return "network"
-    block = BLOCKS / number
+    device = os.stat(path).st_dev
+    block = BLOCKS / f"{os.major(device)}:{os.minor(device)}"
     for folder in (block, block.resolve().parent):  # a partition's queue is that of its disk
         file = folder / "queue" / "rotational"
         if file.is_file():
             rotates = file.read_text(encoding="ascii").strip() == "1"
             return "rotating" if rotates else "solid state"
-    return f"unknown ({system or 'no such mount'})"
+    return f"unknown ({system})"
 
 
-def file_system(number: str, mounts: str) -> str:
-    """Return the file system on device ``number`` (major:minor), or "" if it is not mounted.
-
-    ``mounts`` is the text of /proc/self/mountinfo.
-    """
-    for line in mounts.splitlines():
-        words = line.split()
-        if "-" in words[:-1] and words[2] == number:
-            return words[words.index("-") + 1]
-    return ""
+def file_system(path: str) -> str:
+    """Return the type of the file system that holds ``path``."""
+    place = Path(path).resolve()
+    system = "no such mount"
+    longest = 0
+    for mount in psutil.disk_partitions(all=True):
+        # A later mount hides an earlier one in the same place.
+        if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
+            system = mount.fstype
+            longest = len(mount.mountpoint)
+    return system

@@ -33,12 +33,10 @@ class RecordSample(NamedTuple):
 def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
     """Pack up to ``wanted`` evenly spread records in about ``seconds``, repeated up to ``wanted``.
 
-    Raises:
-        DataError: As when packing.
-
+    Raise what packing raises.
     """
     source = _input(repack.source, repack.path)
-    prepare = _preparation(repack)
+    prepare = Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
     starts = permutation(-(-num_records // RUN), 0, 0).tolist()
@@ -69,16 +67,10 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
 
 
 def pack_all(repack: Repack) -> None:
-    """Pack every split to its target.
-
-    Raises:
-        DataError: As when packing.
-        ResourceError: As when packing.
-
-    """
+    """Pack every split to its target, and raise what packing raises."""
     for path, target in repack.paths.values():
         source = _input(repack.source, path)
-        pack(Packing(source, WRITERS[repack.output], target, _preparation(repack)), None)
+        pack(Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)), None)
 
 
 def _input(source: str, path: str) -> RecordInput:
@@ -86,13 +78,8 @@ def _input(source: str, path: str) -> RecordInput:
     return store_input
 
 
-def _preparation(repack: Repack) -> Preparation:
-    options: dict[str, Any] = dict(repack.options)
-    return Preparation(**options)
-
-
 def _num_bytes(chunk: Chunk) -> int:
-    return sum(
-        values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
-        for values in chunk.records.values()
-    )
+    num_bytes = 0
+    for values in chunk.records.values():
+        num_bytes += values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
+    return num_bytes

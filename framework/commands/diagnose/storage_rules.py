@@ -1,5 +1,7 @@
 """Rules about how and where records are stored."""
 
+from typing import Any
+
 from framework.commands.diagnose.facts import DiagnosisFacts, Storage
 from framework.commands.diagnose.model_facts import gain
 from framework.commands.diagnose.verdict import Repack, Verdict
@@ -168,7 +170,7 @@ def stage_ram(facts: DiagnosisFacts) -> Verdict | None:
 RULES = (repack_smaller, repack_raw, pack_folder, repack_contiguous, order_block, stage_ram)
 
 
-def _repack(storage: Storage, **options: str | int | list[int]) -> Repack:
+def _repack(storage: Storage, **options: Any) -> Repack:
     source = "folder" if storage.form == "folder" else "store"
     return Repack(
         source, storage.path, storage.target, "hdf5", options, storage.val, storage.val_target

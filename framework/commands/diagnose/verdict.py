@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from framework.cli.arguments import quoted
 
-Option = str | int | list[int]
 ENDINGS = {"hdf5": ".h5", "lmdb": ".lmdb"}
 
 
@@ -18,7 +18,7 @@ class Repack:
     path: str  # the training set to pack
     target: str  # the new training store, without its ending
     output: str = "hdf5"
-    options: Mapping[str, Option] = field(default_factory=dict[str, Option])  # of ``pack``
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
     val: str | None = None  # the validation set to pack
     val_target: str = ""  # the new validation store, without its ending
 
@@ -33,20 +33,14 @@ class Repack:
 
     def commands(self) -> list[list[str]]:
         """Return the words after ``paceline`` that pack each split."""
-        options = [
-            f"pack.{key}={str(value).replace(' ', '')}" for key, value in self.options.items()
-        ]
-        return [
-            [
-                "pack",
-                f"input={self.source}",
-                f"input.path={_literal(path)}",
-                *options,
-                f"output={self.output}",
-                f"output.path={_literal(target)}",
-            ]
-            for path, target in self.paths.values()
-        ]
+        commands: list[list[str]] = []
+        for path, target in self.paths.values():
+            words = ["pack", f"input={self.source}", f"input.path={_literal(path)}"]
+            for key, value in self.options.items():
+                words.append(f"pack.{key}={str(value).replace(' ', '')}")
+            words += [f"output={self.output}", f"output.path={_literal(target)}"]
+            commands.append(words)
+        return commands
 
     def overrides(self) -> list[str]:
         """Return the overrides that make training read the new stores."""

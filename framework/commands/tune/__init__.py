@@ -1,1 +1,1 @@
-"""The fastest way to read this data on this machine, and the batch size, found by measuring whole training steps."""
+"""Search for the fastest way to read, or for the batch size, by measuring training steps."""

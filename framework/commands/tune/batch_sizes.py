@@ -1,37 +1,36 @@
-"""The largest batch that fits, by doubling and bisection, and the rate over the batch size. Knows nothing of training."""
+"""Search for the largest batch that fits, and measure the rate over the batch size.
+
+The search doubles, then bisects. ``attempt`` trains, so that tests need no training.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from framework.measure.statistics import median, spread_share
 
-LEAST = 8  # records: where doubling begins
-FINE = 16  # the largest is known to one part in so many
+LEAST = 8  # records: where doubling starts
+FINE = 16  # the largest size is known to one part in so many
 NUM_TRIALS = 14  # about so many sizes are tried
-SECOND_LOOK = 0.4  # of the budget is for measuring the rates once more, the largest first
-NEAR = 0.97  # of the best rate is good enough
-LONGEST = 0.25  # of the budget for one size
-PATIENCE_S, FIRST_S = (
-    20.0,
-    600.0,
-)  # before a size is given up: what was foreseen may come late on a busy machine; the smallest has to run
-MOST_OTHERS = 2
+SECOND_LOOK = 0.4  # the share of the budget for measuring all rates again
+NEAR = 0.97  # this share of the best rate is good enough
+LONGEST = 0.25  # the share of the budget for one size
+# A size is given up after PATIENCE_S at the earliest, because a busy machine may be slow. The
+# smallest size, which has to run, gets FIRST_S.
+PATIENCE_S = 20.0
+FIRST_S = 600.0
+MOST_OTHERS = 2  # failures in sequence for reasons other than memory
 
 
 class Trial(NamedTuple):
-    """One size: its ``rates`` (records per second, by windows), or ``why`` it does not run. ``memory``: for lack of it; ``late``: it would
-    have taken too long to find out. ``peak_bytes``: of the host's memory, or of the device's on CUDA.
-    """
-
     batch_size: int
-    rates: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()  # records per second in each window
     step_s: float = 0.0
-    peak_bytes: int = 0
-    why: str = ""
-    memory: bool = False
-    late: bool = False
+    peak_bytes: int = 0  # of the host's memory, or of the device's on CUDA
+    why: str = ""  # the reason, if the size does not run
+    memory: bool = False  # whether the reason is lack of memory
+    late: bool = False  # whether the reason is that steps take too long
 
     @property
     def fits(self) -> bool:
@@ -43,23 +42,17 @@ class Trial(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
+        """Half the interquartile range, as a share of the median."""
         return spread_share(self.rates)
 
 
-Attempt = Callable[
-    [int, float, float], Trial
-]  # (batch size, seconds, seconds after which to give up)
+Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds before giving up)
 
 
 @dataclass(frozen=True)
 class SpeedCurve:
-    """All sizes that were tried, the smallest first. ``bound``: what the largest is bounded by: ``memory``, ``records`` (of an
-    epoch), ``time`` or ``error``.
-    """
-
-    trials: tuple[Trial, ...]
-    bound: str
+    trials: tuple[Trial, ...]  # the smallest size first
+    bound: str  # of the largest size: memory, records (of an epoch), time or error
 
     @property
     def fitting(self) -> list[Trial]:
@@ -71,14 +64,23 @@ class SpeedCurve:
 
     @property
     def recommended(self) -> Trial:
-        """The smallest that is nearly as fast as the fastest."""
+        """The smallest size that is nearly as fast as the fastest."""
         best = max(trial.records_per_s for trial in self.fitting)
         return next(trial for trial in self.fitting if trial.records_per_s >= NEAR * best)
 
 
 @final
-class Sizes:
-    """One search. ``most``: records of an epoch; ``step``: sizes are multiples of it. ``run`` yields every trial as it is made."""
+class BatchSizeSearch:
+    """A search within ``budget_s`` seconds.
+
+    Args:
+        attempt: Trains with a batch size.
+        most: The largest size, which is the number of records of an epoch.
+        step: All sizes are multiples of it.
+        budget_s: The time for the search.
+        clock: Returns the present time in seconds.
+
+    """
 
     def __init__(
         self,
@@ -88,52 +90,54 @@ class Sizes:
         budget_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.attempt, self.most, self.step, self.budget_s, self.clock = (
-            attempt,
-            most,
-            step,
-            budget_s,
-            clock,
-        )
-        self.start = clock()
+        self.attempt = attempt
+        self.most = most
+        self.step = step
+        self.budget_s = budget_s
+        self.clock = clock
+        self.end = clock() + budget_s
         self.trials: dict[int, Trial] = {}
         self.bound = "records"
 
     @property
     def curve(self) -> SpeedCurve:
-        """What is known so far."""
+        """The result so far."""
         return SpeedCurve(tuple(self.trials[size] for size in sorted(self.trials)), self.bound)
 
     def run(self) -> Iterator[Trial]:
-        """Double, bisect, then measure the rates again. Ends at the first trial where that, the smallest, does not run."""
+        """Double, bisect, then measure the rates again. Yield every trial.
+
+        If even the smallest size does not run, its trial is the only one.
+        """
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
         bad = yield from self._double(seconds)
         if bad is not None:
             yield from self._bisect(bad, seconds)
-        yield from self._again()
+        yield from self._repeat()
 
-    def _double(self, seconds: float) -> Iterator[Trial]:
-        """Up to the first that does not fit, which is returned; None: all did, or there is no time for more."""
+    def _double(self, seconds: float) -> Generator[Trial, None, int | None]:
+        """Double until a size does not fit in memory, and return this size.
+
+        Return None if all sizes fit or there is no time for more.
+        """
         size = min(self.most, -(-LEAST // self.step) * self.step)
-        others = 0  # failures one after the other that have nothing to do with memory: a last batch of one record, say
+        others = 0  # for example, batch normalization fails on a last batch of a single record
         while True:
             trial = self._try(size, seconds)
             yield trial
-            others = 0 if trial.fits else others + 1
             if trial.memory:
                 self.bound = "memory"
                 return size if self.curve.fitting else None
-            if trial.late or self._too_slow(trial):
+            # The next size takes at least three steps of twice the time.
+            too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
+            if trial.late or too_slow:
                 self.bound = "time"
                 return None
+            others = 0 if trial.fits else others + 1
             if size == self.most or others == MOST_OTHERS or not self.curve.fitting:
                 self.bound = "error" if others else "records"
                 return None
             size = min(self.most, 2 * size)
-
-    def _too_slow(self, trial: Trial) -> bool:
-        """Whether twice the size, of which three steps are taken at least, would take more than its part of the time."""
-        return trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
 
     def _bisect(self, bad: int, seconds: float) -> Iterator[Trial]:
         good = self.curve.largest.batch_size
@@ -141,33 +145,34 @@ class Sizes:
             middle = max(good + self.step, (good + bad) // 2 // self.step * self.step)
             trial = self._try(middle, seconds)
             yield trial
-            good, bad = (middle, bad) if trial.fits else (good, middle)
+            if trial.fits:
+                good = middle
+            else:
+                bad = middle
 
-    def _again(self) -> Iterator[Trial]:
-        """The largest first, so that a machine that gets slower or faster meanwhile does not bend the curve."""
+    def _repeat(self) -> Iterator[Trial]:
+        """Measure again, the largest size first, so that drift of the machine cancels out."""
         sizes = [trial.batch_size for trial in reversed(self.curve.fitting)]
         for number, size in enumerate(sizes):
-            left_s = self._left_s() / (len(sizes) - number)
-            if left_s < 3 * self.trials[size].step_s:
-                continue
             before = self.trials[size]
-            trial = self._try(size, left_s / 2)
-            if not trial.fits:  # it did before: others take memory now, so this size is not sure
-                self.bound = "memory" if trial.memory else self.bound
-                yield trial
+            left_s = self._left_s() / (len(sizes) - number)
+            if left_s < 3 * before.step_s:
                 continue
-            self.trials[size] = trial._replace(
-                rates=(*before.rates, *trial.rates),
-                peak_bytes=max(before.peak_bytes, trial.peak_bytes),
-            )
-            yield self.trials[size]
+            trial = self._try(size, left_s / 2)
+            if trial.fits:
+                peak_bytes = max(before.peak_bytes, trial.peak_bytes)
+                trial = trial._replace(rates=before.rates + trial.rates, peak_bytes=peak_bytes)
+                self.trials[size] = trial
+            elif trial.memory:  # other programs need memory now, so this size is not safe
+                self.bound = "memory"
+            yield trial
 
     def _left_s(self) -> float:
-        return max(0.0, self.start + self.budget_s - self.clock())
+        return max(0.0, self.end - self.clock())
 
     def _try(self, size: int, seconds: float) -> Trial:
-        limit_s = (
-            max(PATIENCE_S, LONGEST * self.budget_s) + seconds if self.curve.fitting else FIRST_S
-        )
+        limit_s = FIRST_S
+        if self.curve.fitting:
+            limit_s = max(PATIENCE_S, LONGEST * self.budget_s) + seconds
         self.trials[size] = self.attempt(size, seconds, limit_s)
         return self.trials[size]

@@ -1,4 +1,4 @@
-"""What can be chosen about reading: workers, their kind, the loader, its depth; and which of that means anything here."""
+"""The choices about reading that are worth trying: workers, their kind, the loader, its depth."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,156 +11,134 @@ from framework.data.synthetic import SyntheticSource
 
 Config = dict[str, Any]
 DEPTHS = (1, 2, 4, 8)  # batches ready ahead of the step
-GATHERERS = (
-    0,
-    1,
-    2,
-)  # threads for records that are only gathered: two read no more than one, but may read ahead
+# Threads for records that are only copied: two copy no more than one, but may read ahead.
+GATHERERS = (0, 1, 2)
 
 
 class Candidate(NamedTuple):
-    """One set of choices. ``kind`` is ``thread`` where there are no workers; ``depth`` is 0 where the loader has none."""
-
     num_workers: int
-    kind: str
+    kind: str  # of workers; thread if there are none
     loader: str
-    depth: int
+    depth: int  # of the loader; 0 if it has none
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As overrides of ``paceline train``."""
+        """The overrides of ``train``."""
         depth = (f"loader.depth={self.depth}",) if self.depth else ()
         kind = (f"workers.kind={self.kind}",) if self.num_workers else ()
         return (f"workers.num={self.num_workers}", *kind, f"loader={self.loader}", *depth)
 
     def __str__(self) -> str:
-        plural = "" if self.num_workers == 1 else {"thread": "s", "process": "es"}[self.kind]
-        workers = f"{self.num_workers} {self.kind}{plural}" if self.num_workers else "no workers"
-        return f"{workers}, {self.loader}{f' depth {self.depth}' if self.depth else ''}"
+        depth = f" depth {self.depth}" if self.depth else ""
+        if self.num_workers == 0:
+            return f"no workers, {self.loader}{depth}"
+        plural = {"thread": "s", "process": "es"}[self.kind] if self.num_workers > 1 else ""
+        return f"{self.num_workers} {self.kind}{plural}, {self.loader}{depth}"
 
 
 @dataclass(frozen=True)
 class CandidateFacts:
-    """What decides which candidates mean anything. ``decodes``: reading is more than gathering. ``kinds``: of workers, if any."""
+    """Facts about a run that decide which candidates make sense."""
 
     num_cores: int
     cuda: bool
-    decodes: bool
-    kinds: tuple[str, ...]
-    num_workers: int  # as the present settings have them, where null was resolved
-    num_steps: int  # of an epoch
+    decodes: bool  # whether reading does more than copy
+    kinds: tuple[str, ...]  # of workers that the source can use
+    num_workers: int  # of the present settings, after null has been resolved
 
 
 def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
-    """The facts of a run's parts. A Source of the user's own is taken to decode."""
     source: Any = assembly.train_source
-    cuda = assembly.device.type == "cuda"
-    num, num_steps = assembly.config["workers"]["num"], assembly.train.num_steps
+    num_workers = assembly.config["workers"]["num"]
+    if num_workers is None:
+        num_workers = num_cores
+    kinds: tuple[str, ...] = ("thread", "process")
+    decodes = True  # a source of the user may
     if isinstance(source, StoreSource):
+        num_workers = source.workers.num
         decodes = source.read.decodes
-        return CandidateFacts(
-            num_cores,
-            cuda,
-            decodes,
-            ("thread", "process") if decodes else ("thread",),
-            source.workers.num,
-            num_steps,
-        )
-    if isinstance(source, SyntheticSource):
-        return CandidateFacts(
-            num_cores, cuda, decodes=False, kinds=(), num_workers=0, num_steps=num_steps
-        )
-    kinds = ("thread",) if isinstance(source, DALISource) else ("thread", "process")
-    present = num_cores if num is None else num
-    return CandidateFacts(
-        num_cores,
-        cuda,
-        True,
-        kinds,
-        max(1, present) if isinstance(source, DALISource) else present,
-        num_steps,
-    )
+        if not decodes:
+            kinds = ("thread",)
+    elif isinstance(source, DALISource):
+        num_workers = max(1, num_workers)
+        kinds = ("thread",)
+    elif isinstance(source, SyntheticSource):
+        num_workers = 0
+        decodes = False
+        kinds = ()
+    return CandidateFacts(num_cores, assembly.device.type == "cuda", decodes, kinds, num_workers)
 
 
 def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
-    """What ``config`` has chosen already; ``loader``: the name of its choice, or the dotted name of one of the user's own, left as it is."""
-    num, depth = facts.num_workers, 0 if "." in loader else config["loader"].get("depth", 0)
-    return Candidate(num, config["workers"]["kind"] if num else "thread", loader, depth)
+    """Return the present settings.
+
+    ``loader`` is the name of a choice, or the dotted name of a loader of the user, whose depth is
+    left alone.
+    """
+    kind = config["workers"]["kind"] if facts.num_workers else "thread"
+    depth = 0 if "." in loader else config["loader"].get("depth", 0)
+    return Candidate(facts.num_workers, kind, loader, depth)
 
 
 def worker_counts(facts: CandidateFacts) -> list[int]:
-    """Powers of two up to twice the cores, and the cores; DALI always has a thread."""
+    """Return powers of two up to twice the cores, the cores, and 0 if the source can do without."""
+    most = 2 * facts.num_cores
     if not facts.kinds:
         return [0]
     if not facts.decodes:
-        return [num for num in GATHERERS if num <= 2 * facts.num_cores]
-    powers = [1 << bit for bit in range((2 * facts.num_cores).bit_length())]
-    counts = {num for num in powers if num <= 2 * facts.num_cores} | {facts.num_cores}
-    return sorted(counts if facts.kinds == ("thread",) else counts | {0})
+        return [num for num in GATHERERS if num <= most]
+    counts = {1 << bit for bit in range(most.bit_length())} | {facts.num_cores}
+    if "process" in facts.kinds:  # DALI always has a thread
+        counts.add(0)
+    return sorted(counts)
 
 
 def candidates(
     default: Candidate, facts: CandidateFacts, loaders: Mapping[str, Config]
 ) -> list[Candidate]:
-    """The default, then all others, those nearest to it first; each loader with its own depth (``with_depths`` has the rest).
+    """Return the default, then all others, those most similar to it first.
 
-    ``loaders``: the choices that compose here, by name, as configured.
+    Each loader has its configured depth; `with_depths` returns the others. ``loaders`` maps the
+    names of usable loaders to their configurations.
     """
-    found = {
-        Candidate(
-            num, kind, name, default.depth if name == default.loader else block.get("depth", 0)
-        )
-        for num in worker_counts(facts)
-        for kind in (facts.kinds if num else ("thread",))
-        for name, block in loaders.items()
-        if name != "stream" or facts.cuda or default.loader == "stream"
-    }
-    return [
-        default,
-        *sorted(found - {default}, key=lambda candidate: preference(candidate, default)),
-    ]
+    others: set[Candidate] = set()
+    for name, block in loaders.items():
+        if name == "stream" and not facts.cuda and default.loader != "stream":
+            continue
+        depth = default.depth if name == default.loader else block.get("depth", 0)
+        for num in worker_counts(facts):
+            kinds = facts.kinds if num else ("thread",)
+            others |= {Candidate(num, kind, name, depth) for kind in kinds}
+    ranked = sorted(others - {default}, key=lambda candidate: preference(candidate, default))
+    return [default, *ranked]
 
 
 def with_depths(candidate: Candidate) -> list[Candidate]:
-    """The same with other depths; none where its loader has no depth."""
-    return (
-        [candidate._replace(depth=depth) for depth in DEPTHS if depth != candidate.depth]
-        if candidate.depth
-        else []
-    )
-
-
-def preference(candidate: Candidate, default: Candidate) -> tuple[Any, ...]:
-    """Least for what is preferred among equals: few changes, threads, few workers, little ahead."""
-    changes = sum(mine != its for mine, its in zip(candidate, default, strict=True))
-    return (
-        changes,
-        candidate.kind != "thread",
-        candidate.num_workers,
-        candidate.depth,
-        candidate.loader,
-    )
-
-
-def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config]) -> Config:
-    """``config`` with the candidate's choices."""
-    block = dict(loaders[candidate.loader])
-    if candidate.depth:
-        block["depth"] = candidate.depth
-    method = (
-        config["workers"]["start_method"] if candidate.kind == "process" else None
-    )  # threads are not started so
-    workers = {
-        **config["workers"],
-        "num": candidate.num_workers,
-        "kind": candidate.kind,
-        "start_method": method,
-    }
-    return {**config, "workers": workers, "loader": block}
+    """Return the candidate with all other depths, if its loader has a depth."""
+    if not candidate.depth:
+        return []
+    return [candidate._replace(depth=depth) for depth in DEPTHS if depth != candidate.depth]
 
 
 def whole_grid(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """All of them with every depth: what an exhaustive search would measure."""
-    return list(
-        dict.fromkeys(more for candidate in chosen for more in (candidate, *with_depths(candidate)))
-    )
+    """Return the candidates with all depths."""
+    grid = [every for candidate in chosen for every in (candidate, *with_depths(candidate))]
+    return list(dict.fromkeys(grid))
+
+
+def preference(candidate: Candidate, default: Candidate) -> tuple[Any, ...]:
+    """Return a sort key that prefers few changes, threads, few workers and little read ahead."""
+    changes = sum(mine != its for mine, its in zip(candidate, default, strict=True))
+    is_process = candidate.kind != "thread"
+    return changes, is_process, candidate.num_workers, candidate.depth, candidate.loader
+
+
+def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config]) -> Config:
+    """Return ``config`` with the candidate's choices."""
+    loader = dict(loaders[candidate.loader])
+    if candidate.depth:
+        loader["depth"] = candidate.depth
+    workers = {**config["workers"], "num": candidate.num_workers, "kind": candidate.kind}
+    if candidate.kind != "process":
+        workers["start_method"] = None  # threads have none
+    return {**config, "workers": workers, "loader": loader}

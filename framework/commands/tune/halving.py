@@ -1,37 +1,38 @@
-"""Successive halving under a time budget: all candidates a little, the best of them longer, the last one against the present settings.
+"""Successive halving within a time budget.
 
-Knows nothing of training: ``measure(candidate, seconds)`` gives rates, so that the search can be tested by numbers.
+All candidates are measured briefly, the fastest third for longer, and so on. The last one is
+compared with the present settings, in pairs. ``measure(candidate, seconds)`` returns rates, so that
+tests need no training.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, final
 
-from framework.commands.tune.candidate import Candidate, preference, with_depths
+from framework.commands.tune.candidate import Candidate, preference, whole_grid
 from framework.commands.tune.paired_test import Pairs
 from framework.errors import PacelineError
 from framework.measure.statistics import median, spread_share
 
 Measure = Callable[[Candidate, float], Sequence[float]]
 
-KEPT = 3  # one in so many is kept
-FEW = 2  # so many are left for the rung of depths
-EQUAL = 0.02  # rates that differ by less are the same: the simpler one is taken
-FINAL = 0.4  # of the budget is for the pairs
+KEPT = 3  # one in so many candidates is kept
+FEW = 2  # so many candidates are left for the rung of depths
+EQUAL = 0.02  # rates that differ by a smaller share are equal, and the simpler candidate wins
+FINAL = 0.4  # the share of the budget for the pairs
 NUM_PAIRS = 10
-LEAST_S, GOOD_S = 0.1, 0.3  # of a visit
-RECENT = 9  # visits
+LEAST_S = 0.1  # of a visit
+GOOD_S = 0.3
+RECENT = 9  # visits whose overhead is remembered
 MOST_PASSES = 4  # over the candidates of a rung
 
 
 class Entry(NamedTuple):
-    """``rates``: of all windows; ``kept``: goes on to the next rung, or to the final."""
-
     candidate: Candidate
-    rates: tuple[float, ...]
-    kept: bool
+    rates: tuple[float, ...]  # of all visits
+    kept: bool  # for the next rung, or the final
 
     @property
     def records_per_s(self) -> float:
@@ -39,40 +40,36 @@ class Entry(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
+        """Half the interquartile range, as a share of the median."""
         return spread_share(self.rates)
 
 
 class Rung(NamedTuple):
-    """``entries``: the fastest first. ``seconds``: of one visit. ``refused``: (candidate, why). ``untried``: for which no time was left."""
-
     title: str
-    seconds: float
-    entries: list[Entry]
-    refused: list[tuple[Candidate, str]]
-    untried: list[Candidate]
+    seconds: float  # of a visit
+    entries: list[Entry]  # the fastest first
+    refused: list[tuple[Candidate, str]]  # with the reason
+    untried: list[Candidate]  # for lack of time
 
 
 class Final(NamedTuple):
-    """``challenger`` against the present settings; ``pairs`` None where there was no time for any, or nobody to compare."""
+    """The challenger compared with the present settings."""
 
     default: Candidate
-    challenger: Candidate | None
-    pairs: Pairs | None
+    challenger: Candidate | None  # None: nothing to compare
+    pairs: Pairs | None  # None: no time for any
 
     @property
     def winner(self) -> Candidate:
-        """The present settings, unless the challenger is faster by more than the noise."""
-        return (
-            self.challenger
-            if self.challenger and self.pairs and self.pairs.is_won
-            else self.default
-        )
+        """The challenger if it is proved faster, else the present settings."""
+        if self.challenger is not None and self.pairs is not None and self.pairs.is_won:
+            return self.challenger
+        return self.default
 
 
 @final
 class Climb:
-    """One search over ``candidates``, the present settings first, in ``budget_s`` seconds. ``rungs`` runs it."""
+    """A search over ``candidates``, the present settings first, within ``budget_s`` seconds."""
 
     def __init__(
         self,
@@ -81,77 +78,79 @@ class Climb:
         budget_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.default, self.candidates, self.measure, self.clock = (
-            candidates[0],
-            list(candidates),
-            measure,
-            clock,
-        )
-        self.end, self.final_s = clock() + budget_s, FINAL * budget_s
-        self._overheads_s: deque[float] = deque(maxlen=RECENT)
+        self.default = candidates[0]
+        self.candidates = list(candidates)
+        self.measure = measure
+        self.clock = clock
+        self.end = clock() + budget_s
+        self.final_s = FINAL * budget_s
         self.rates: dict[Candidate, list[float]] = {}  # of this rung
-        self.before: dict[Candidate, list[float]] = {}  # of the last one
+        self.before: dict[Candidate, list[float]] = {}  # of the last rung
+        self._overheads_s: deque[float] = deque(maxlen=RECENT)
 
     def rungs(self) -> Iterator[Rung | Final]:
-        """Rung by rung, then the final. What the first measurement of all finds cold is not counted."""
-        self._visit(self.default, LEAST_S)
-        alive, title = self.candidates, "all"
+        """Measure and yield rung by rung, then the final."""
+        self._visit(self.default, LEAST_S)  # the first visit is cold and does not count
+        alive = self.candidates
+        title = "all"
         for left in range(_num_rungs(len(alive)), 1, -1):
             rung = self._rung(title, alive, left)
             yield rung
             kept = [entry.candidate for entry in rung.entries if entry.kept]
-            alive, title = list(dict.fromkeys([self.default, *kept])), "the best of them"
-        last = list(dict.fromkeys(more for one in alive for more in (one, *with_depths(one))))
+            alive = list(dict.fromkeys([self.default, *kept]))
+            title = "the best of them"
+        last = whole_grid(alive)
+        if len(last) > len(alive):
+            title = "the best, with other depths"
         if len(last) > 1:
-            yield self._rung(
-                "the best, with other depths" if len(last) > len(alive) else title, last, 1
-            )
+            yield self._rung(title, last, 1)
         yield self._final(self._challenger())
 
     def best_so_far(self) -> tuple[Candidate, float] | None:
-        """The fastest of the newest measurements, and its rate beside the present settings'; None where nothing can be said yet."""
+        """Return the fastest candidate and its rate over that of the present settings, if known."""
         for rates in (self.rates, self.before):
             if len(rates) > 1 and self.default in rates:
-                best = max(rates, key=lambda one: median(rates[one]))
+                best = max(rates, key=lambda candidate: median(rates[candidate]))
                 return best, median(rates[best]) / median(rates[self.default])
         return None
 
     def _rung(self, title: str, alive: Sequence[Candidate], left: int) -> Rung:
-        """Measure all of ``alive``, forwards, then backwards, in a share of the time before the final: that of one of ``left`` rungs."""
+        """Measure ``alive`` forwards, then backwards.
+
+        This takes the share 1 / ``left`` of the time before the final.
+        """
         share_s = max(0.0, self.end - self.final_s - self.clock()) / left
         until = self.clock() + share_s
         each_s = share_s / len(alive)
-        # several short visits see more of what comes and goes
+        # Several short visits see more of what disturbs the machine for a while.
         passes = max(1, min(MOST_PASSES, int(each_s / (self.overhead_s + GOOD_S))))
         seconds = max(LEAST_S, each_s / passes - self.overhead_s)
-        self.before, self.rates = self.rates, {}
+        self.before = self.rates
+        self.rates = {}
         refused: dict[Candidate, str] = {}
         for number in range(passes):
-            for candidate in (
-                alive if number % 2 == 0 else alive[::-1]
-            ):  # the present settings first: they have to be there
-                late = self.clock() > until + seconds and len(self.rates) > 1
-                if candidate not in refused and not late and (why := self._try(candidate, seconds)):
-                    refused[candidate] = why
-        untried = [
-            candidate
-            for candidate in alive
-            if candidate not in self.rates and candidate not in refused
+            # The present settings come first, because every rung needs them.
+            for candidate in alive if number % 2 == 0 else alive[::-1]:
+                is_late = self.clock() > until + seconds and len(self.rates) > 1
+                if is_late or candidate in refused:
+                    continue
+                try:
+                    rates = self._visit(candidate, seconds)
+                    self.rates.setdefault(candidate, []).extend(rates)
+                except PacelineError as error:
+                    if candidate == self.default:
+                        raise
+                    self.rates.pop(candidate, None)
+                    refused[candidate] = str(error)
+        order = self._ranking
+        kept = {self.default, self._challenger()}
+        if left > 1:
+            kept = {self.default, *order[: max(FEW, math.ceil(len(order) / KEPT))]}
+        entries = [
+            Entry(candidate, tuple(self.rates[candidate]), candidate in kept) for candidate in order
         ]
-        kept = self._best() if left > 1 else {self.default, self._challenger()}
-        return Rung(title, seconds, self._ranked(kept), list(refused.items()), untried)
-
-    def _try(self, candidate: Candidate, seconds: float) -> str:
-        """Measure it; why that was refused, or nothing. What the present settings raise is the user's to mend."""
-        try:
-            rates = self._visit(candidate, seconds)
-        except PacelineError as error:
-            if candidate == self.default:
-                raise
-            self.rates.pop(candidate, None)
-            return str(error)
-        self.rates.setdefault(candidate, []).extend(rates)
-        return ""
+        untried = [each for each in alive if each not in self.rates and each not in refused]
+        return Rung(title, seconds, entries, list(refused.items()), untried)
 
     def _visit(self, candidate: Candidate, seconds: float) -> Sequence[float]:
         start = self.clock()
@@ -161,51 +160,45 @@ class Climb:
 
     @property
     def overhead_s(self) -> float:
-        """Of a visit, of late: parts are made and closed, and steps may be longer than the time given."""
+        """How much longer recent visits took than planned.
+
+        Parts are built and closed, and steps may be longer than the planned time.
+        """
         return median(self._overheads_s)
 
-    def _ranked(self, kept: Collection[Candidate | None]) -> list[Entry]:
-        order = sorted(self.rates, key=lambda one: -median(self.rates[one]))
-        return [
-            Entry(candidate, tuple(self.rates[candidate]), candidate in kept) for candidate in order
-        ]
-
-    def _best(self) -> set[Candidate]:
-        """The fastest third, and the present settings, which all the others are compared with."""
-        order = sorted(self.rates, key=lambda one: -median(self.rates[one]))
-        return {self.default, *order[: max(FEW, math.ceil(len(order) / KEPT))]}
+    @property
+    def _ranking(self) -> list[Candidate]:
+        """The candidates of this rung, the fastest first."""
+        return sorted(self.rates, key=lambda candidate: -median(self.rates[candidate]))
 
     def _challenger(self) -> Candidate | None:
-        """The simplest of those about as fast as the fastest, the present settings apart."""
-        medians = {one: median(rates) for one, rates in self.rates.items() if one != self.default}
+        """Return the simplest of the fastest candidates, apart from the present settings."""
+        medians = {each: median(rates) for each, rates in self.rates.items()}
+        medians.pop(self.default, None)
         if not medians:
             return None
         least = (1 - EQUAL) * max(medians.values())
-        return min(
-            (one for one in medians if medians[one] >= least),
-            key=lambda one: preference(one, self.default),
-        )
+        fast = [candidate for candidate in medians if medians[candidate] >= least]
+        return min(fast, key=lambda candidate: preference(candidate, self.default))
 
     def _final(self, challenger: Candidate | None) -> Final:
-        """Pairs of visits, the order turned from pair to pair, until the budget is used up."""
-        rates: list[tuple[float, float]] = []
-        while (
-            challenger is not None
-            and len(rates) < NUM_PAIRS
-            and (left_s := self.end - self.clock()) > 0
-        ):
-            seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - len(rates)) - self.overhead_s)
-            order = (
-                (self.default, challenger) if len(rates) % 2 == 0 else (challenger, self.default)
-            )
-            found = {candidate: median(self._visit(candidate, seconds)) for candidate in order}
-            rates.append((found[self.default], found[challenger]))
-        return Final(self.default, challenger, Pairs(tuple(rates)) if rates else None)
+        """Compare in pairs of visits, in alternating order, until the budget is used up."""
+        if challenger is None:
+            return Final(self.default, None, None)
+        pairs: list[tuple[float, float]] = []
+        sides = [self.default, challenger]
+        while len(pairs) < NUM_PAIRS and (left_s := self.end - self.clock()) > 0:
+            seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - len(pairs)) - self.overhead_s)
+            order = sides if len(pairs) % 2 == 0 else sides[::-1]
+            rates = {candidate: median(self._visit(candidate, seconds)) for candidate in order}
+            pairs.append((rates[self.default], rates[challenger]))
+        return Final(self.default, challenger, Pairs(tuple(pairs)) if pairs else None)
 
 
 def _num_rungs(count: int) -> int:
-    """How often ``count`` is cut to a third until few and the present settings are left, and once more, with depths."""
+    """Return how many rungs cut ``count`` candidates to the last few, plus one with depths."""
     num = 1
     while count > FEW + 1:
-        count, num = max(FEW, math.ceil(count / KEPT)) + 1, num + 1
+        count = max(FEW, math.ceil(count / KEPT)) + 1
+        num += 1
     return num

@@ -1,4 +1,4 @@
-"""What ``paceline tune`` prints while it searches: a table per rung, and the verdict."""
+"""Print a search: a table for each rung, and the result."""
 
 import os
 from collections.abc import Mapping
@@ -14,66 +14,73 @@ from framework.commands.tune.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.tune.search import Search
 from framework.measure.statistics import median
 
-BUSY = 0.7  # waiting or running programs per core, over the last minute
+BUSY = 0.7  # programs per core that run or wait, over the last minute
 
 
 @final
-class Told:
-    """Prints a search. ``refused``: loaders that do not compose with the run, and why. ``measured``: all of it, as plain values."""
+class SearchPrinter:
+    """Runs and prints a search.
+
+    Attributes:
+        measured: All results as plain values.
+        verdict: The result of the final, in a line.
+
+    """
 
     def __init__(self, search: Search, refused: Mapping[str, str]) -> None:
-        self.search, self.refused, self.default = search, refused, search.candidates[0]
+        """``refused`` maps loaders that do not compose with the run to the reason."""
+        self.search = search
+        self.refused = refused
+        self.default = search.candidates[0]
         self.console = Console(highlight=False)
+        self.console.width = max(self.console.width, 96)
         self.errors = Console(stderr=True, highlight=False)
+        self.verdict = ""
         self.measured: dict[str, Any] = {
             "default": self.default._asdict(),
             "rungs": [],
             "final": None,
         }
-        self.verdict = ""
 
     def begin(self, budget_s: float) -> None:
-        """What will be tried, and what will not."""
+        """Print what will be tried, and what will not."""
         facts = self.search.facts
         cores = f"{facts.num_cores} core{'' if facts.num_cores == 1 else 's'}"
-        self._say(
-            f"{len(self.search.candidates)} candidates, {cores}, {budget_s:g} s; as configured: {self.default}"
-        )
-        if facts.kinds == ("thread",) and not facts.decodes:
-            self._say(
-                "not tried: processes; these records are only gathered, and handing them over costs more"
-            )
+        many = f"{len(self.search.candidates)} candidates, {cores}, {budget_s:g} s"
+        self._say(f"{many}; as configured: {self.default}")
         if not facts.kinds:
             self._say("not tried: workers; there is nothing to read")
+        elif facts.kinds == ("thread",) and not facts.decodes:
+            why = "these records are only copied, and handing them over costs more"
+            self._say(f"not tried: processes; {why}")
         if not facts.cuda:
-            self._say("not tried: loader=stream; without CUDA it does what prefetch does")
+            self._say("not tried: loader=stream; without CUDA it does the same as prefetch")
         for name, why in self.refused.items():
             self._say(f"not tried: loader={name}; {why}")
         if note := busy_note(facts.num_cores):
             self._say(note)
 
     def climb(self, budget_s: float) -> Final:
-        """Run the search, printing each rung when it is done."""
-        found: Rung | Final | None = None
+        """Run the search and print each rung when it is done."""
         rungs = self.search.rungs(budget_s)
-        while not isinstance(found, Final):
+        while True:
             with self._busy():
-                found = next(rungs)
-            if isinstance(found, Rung):
-                self._rung(found)
-        self._final(found)
-        return found
+                result = next(rungs)
+            if isinstance(result, Final):
+                self._final(result)
+                return result
+            self._rung(result)
 
     def stopped(self) -> None:
-        """Print the best so far, if there is one. The console may be in the middle of something else."""
+        """Print the best candidate so far, without the console, which may be printing itself."""
         best = self.search.climb.best_so_far() if self.search.climb else None
         if best is None:
             print("stopped before anything could be compared")
             return
         candidate, ratio = best
-        words = (
-            "" if candidate == self.default else f", {_percent(ratio)}: {' '.join(candidate.words)}"
-        )
+        words = ""
+        if candidate != self.default:
+            words = f", {_percent(ratio)}: {' '.join(candidate.words)}"
         print(f"stopped; the fastest so far, not proved: {self._name(candidate)}{words}")
 
     def _busy(self) -> AbstractContextManager[Any]:
@@ -87,41 +94,36 @@ class Told:
 
     def _rung(self, rung: Rung) -> None:
         number = len(self.measured["rungs"]) + 1
-        seconds = f"{len(rung.entries)} candidates, {rung.seconds:.2g} s each time"
-        table = Table(
-            "candidate", title=f"rung {number}: {rung.title}; {seconds}", title_justify="left"
-        )
+        size = f"{len(rung.entries)} candidates, {rung.seconds:.2g} s each time"
+        title = f"rung {number}: {rung.title}; {size}"
+        table = Table("candidate", title=title, title_justify="left")
         for name in ("records/s", "spread", "beside"):
             table.add_column(name, justify="right")
         table.add_column("")
-        base = next(
-            entry.records_per_s for entry in rung.entries if entry.candidate == self.default
-        )
+        rates = {entry.candidate: entry.records_per_s for entry in rung.entries}
         for entry in rung.entries:
-            spread, beside = f"± {100 * entry.spread:.0f} %", _percent(entry.records_per_s / base)
-            beside = "" if entry.candidate == self.default else beside
+            ratio = ""
+            if entry.candidate != self.default:
+                ratio = _percent(entry.records_per_s / rates[self.default])
             table.add_row(
                 self._name(entry.candidate),
                 f"{entry.records_per_s:,.0f}",
-                spread,
-                beside,
+                f"± {100 * entry.spread:.0f} %",
+                ratio,
                 "stays" if entry.kept else "",
             )
-        self.console.width = max(self.console.width, 96)
         self.console.print(table)
         for candidate, why in rung.refused:
             self._say(f"not possible: {candidate}: {why}")
         if rung.untried:
-            self._say(
-                f"no time was left for {len(rung.untried)} candidates: a larger budget= tries them all"
-            )
-        untried = [candidate._asdict() for candidate in rung.untried]
+            many = f"{len(rung.untried)} candidates"
+            self._say(f"no time was left for {many}: raise budget= to try all")
         self.measured["rungs"].append(
             {
                 "title": rung.title,
                 "seconds": rung.seconds,
                 "entries": [_plain(entry) for entry in rung.entries],
-                "untried": untried,
+                "untried": [candidate._asdict() for candidate in rung.untried],
             }
         )
 
@@ -140,41 +142,45 @@ class Told:
 
 
 def busy_note(num_cores: int) -> str:
-    """That others use this machine, where they do."""
+    """Return a note if other programs use this machine."""
     load = os.getloadavg()[0]
     if load <= BUSY * num_cores:
         return ""
-    return f"note: other programs use this machine (load {load:.1f}): what is measured now may not be so when they have gone"
+    what = "the results may differ when they have ended"
+    return f"note: other programs use this machine (load {load:.1f}): {what}"
 
 
 def verdict(final: Final) -> str:
-    """What the pairs say, in one line."""
+    """Return the result of the pairs in a line."""
     if final.challenger is None:
         return f"nothing else is possible here; as configured: {final.default}"
+    as_configured = f"as configured ({final.default})"
     if final.pairs is None:
-        return f"as configured ({final.default}); no time was left to compare it with {final.challenger}: budget= more"
+        return f"{as_configured}; no time was left to compare {final.challenger}: raise budget="
+    difference = f"{final.challenger} is {_difference(final.pairs)}"
     if len(final.pairs.rates) < LEAST_PAIRS and final.pairs.gain >= LEAST_GAIN:
-        why = f"{final.challenger} is {_beside(final.pairs)}, which fewer than {LEAST_PAIRS} pairs cannot prove: budget= more"
-        return f"as configured ({final.default}); {why}"
+        why = f"fewer than {LEAST_PAIRS} pairs cannot prove: raise budget="
+        return f"{as_configured}; {difference}, which {why}"
     if not final.pairs.is_won:
-        why = f"{final.challenger} is {_beside(final.pairs)}: less than {100 * LEAST_GAIN - 100:.0f} %, or no more than chance"
-        return f"as configured ({final.default}); {why}"
+        least = 100 * LEAST_GAIN - 100
+        return f"{as_configured}; {difference}: less than {least:.0f} %, or no more than chance"
     before, after = (median(rates) for rates in zip(*final.pairs.rates, strict=True))
     rates = f"{after:,.0f} records/s instead of {before:,.0f}"
-    return f"{final.winner} is {_beside(final.pairs)} than as configured ({final.default}): {rates}"
+    return f"{difference} than {as_configured}: {rates}"
 
 
 def won(final: Final) -> str:
-    """How much, in some words."""
+    """Return how much was won, in a few words."""
     if final.winner == final.default or final.pairs is None:
         return "as configured; nothing was proved faster"
     return f"{100 * final.pairs.gain - 100:.0f} % faster"
 
 
-def _beside(pairs: Pairs) -> str:
+def _difference(pairs: Pairs) -> str:
     low, high = pairs.quartiles
-    amount = f"{abs(100 * pairs.gain - 100):.1f} % {'faster' if pairs.gain >= 1 else 'slower'}"
-    return f"{amount} (quartiles {_percent(low)} to {_percent(high)}, {len(pairs.rates)} pairs, p = {pairs.chance:.2g})"
+    sign = "faster" if pairs.gain >= 1 else "slower"
+    details = f"quartiles {_percent(low)} to {_percent(high)}, {len(pairs.rates)} pairs"
+    return f"{abs(100 * pairs.gain - 100):.1f} % {sign} ({details}, p = {pairs.chance:.2g})"
 
 
 def _percent(ratio: float) -> str:

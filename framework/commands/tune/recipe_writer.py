@@ -1,4 +1,4 @@
-"""A recipe made of another one, the words that were typed, and what was found."""
+"""Write a recipe that combines recipes, the words of a command line, and a search's result."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.allowed import Grant
@@ -19,122 +18,125 @@ from framework.system.durable import write_text
 
 Config = dict[str, Any]
 NEVER_IN_A_FILE = ("allow_targets", "hydra.", "hydra/", "debug")
-FOUND = ("loader", "workers.num", "workers.kind", "workers.start_method")  # what a search decides
+# What a search decides.
+SEARCHED = ("loader", "loader.depth", "workers.num", "workers.kind", "workers.start_method")
 
 
-class TypedTune(NamedTuple):
-    """Words of a command line as a recipe has them. ``bases``: the recipes it is made of; ``again``: what no file can say."""
+class TypedWords(NamedTuple):
+    """The words of a command line in the form of a recipe."""
 
-    bases: list[str]
+    bases: list[str]  # the recipes it combines
     defaults: dict[str, Any]
     values: DictConfig
-    again: list[str]
+    again: list[str]  # words that a file cannot contain
 
 
-def typed(words: Sequence[str], config_dir: str | None) -> TypedTune:
-    """``words`` that compose: overrides of ``paceline train``."""
-    said = typed_for_train(words)
-    found = TypedTune([] if said.without_recipe else default_recipes(), {}, OmegaConf.create(), [])
-    if said.without_validation:  # a rule for what is typed, which a recipe is not
-        OmegaConf.update(found.values, "data.val", None, force_add=True)
+def typed(words: Sequence[str], config_dir: str | None) -> TypedWords:
+    """Sort ``words``, overrides of ``train`` that compose, into the parts of a recipe."""
+    precedence = typed_for_train(words)
+    bases = [] if precedence.without_recipe else default_recipes()
+    defaults: dict[str, Any] = {}
+    values = OmegaConf.create()
+    again: list[str] = []
+    if precedence.without_validation:  # a rule for typed words, which does not apply to a recipe
+        OmegaConf.update(values, "data.val", None, force_add=True)
     folders = [Path(folder) for folder in (CONF, ROOT, config_dir) if folder is not None]
-    for word, override in zip(
-        words, OverridesParser.create().parse_overrides(list(words)), strict=True
-    ):
+    overrides = OverridesParser.create().parse_overrides(list(words))
+    for word, override in zip(words, overrides, strict=True):
         key = override.key_or_group
         value: Any = override.value()
-        is_group = any((folder / key).is_dir() for folder in folders) and isinstance(
-            value, str | list | None
-        )
+        is_group = any((folder / key).is_dir() for folder in folders)
         if override.is_delete() or key.startswith(NEVER_IN_A_FILE):
-            found.again.append(word)
+            again.append(word)
         elif key == "recipes":
-            found.bases[:] = [value] if isinstance(value, str) else value or []
-        elif is_group:
-            found.defaults[_entry(override)] = value
+            bases = [value] if isinstance(value, str) else value or []
+        elif is_group and isinstance(value, str | list | None):
+            package = "" if override.package is None else f"@{override.package}"
+            prefix = "" if override.is_add() else "override "
+            defaults[f"{prefix}/{key}{package}"] = value
         else:
-            OmegaConf.update(found.values, key, value, merge=True, force_add=True)
-    return found
+            OmegaConf.update(values, key, value, merge=True, force_add=True)
+    return TypedWords(bases, defaults, values, again)
 
 
-def _entry(override: Override) -> str:
-    package = f"@{override.package}" if override.package is not None else ""
-    return f"{'' if override.is_add() else 'override '}/{override.key_or_group}{package}"
+def without_searched(words: Sequence[str], loader_changed: bool) -> list[str]:
+    """Return ``words`` without what a search decides, and without all keys of a changed loader."""
+    kept: list[str] = []
+    for word in words:
+        key = word.lstrip("+~").split("=")[0]
+        if key not in SEARCHED and not (loader_changed and key.startswith("loader.")):
+            kept.append(word)
+    return kept
 
 
-def without_found(words: Sequence[str], loader_changed: bool) -> list[str]:
-    """``words`` but for those that say what a search decides; a loader's other keys stay with the loader."""
-    gone = {*FOUND, "loader.depth"}
-    keys = {word: word.lstrip("+~").split("=")[0] for word in words}
-    return [
-        word
-        for word, key in keys.items()
-        if key not in gone and not (loader_changed and key.startswith("loader."))
-    ]
-
-
-def recipe_text(found: TypedTune, winner: Candidate | None, comments: Sequence[str]) -> str:
-    """YAML. ``winner`` None: the present settings, as they were typed."""
-    chosen = {**found.defaults, **({} if winner is None else {"override /loader": winner.loader})}
+def recipe_text(words: TypedWords, winner: Candidate | None, comments: Sequence[str]) -> str:
+    """Return the YAML of a recipe. Without ``winner`` it has the typed settings."""
+    chosen = dict(words.defaults)
+    values = words.values
+    if winner is not None:
+        chosen["override /loader"] = winner.loader
+        workers = {"num": winner.num_workers, "kind": winner.kind, "start_method": None}
+        decided: Config = {"workers": workers}
+        if winner.depth:
+            decided["loader"] = {"depth": winner.depth}
+        values = OmegaConf.merge(values, decided)
     lines = [f"{entry}: {_flow(value)}" for entry, value in chosen.items()]
-    added = [line for line in lines if not line.startswith("override ")]
-    bases = [f"/recipes/{base}" for base in found.bases]
-    defaults = [
-        *bases,
-        *added,
-        "_self_",
-        *(line for line in lines if line not in added),
-    ]  # Hydra wants overrides last
+    overrides = [line for line in lines if line.startswith("override ")]
+    added = [line for line in lines if line not in overrides]
+    bases = [f"/recipes/{base}" for base in words.bases]
     head = [
         "# @package _global_",
         *(f"# {printable(comment)}" for comment in comments),
         "defaults:",
-        *(f"  - {line}" for line in defaults),
+        *(f"  - {line}" for line in (*bases, *added, "_self_", *overrides)),  # overrides come last
     ]
-    values = OmegaConf.merge(found.values, {} if winner is None else _decided(winner))
     return "\n".join([*head, f"\n{OmegaConf.to_yaml(values)}" if values else ""])
 
 
 def _flow(value: Any) -> str:
-    """A choice, or several of a group that takes them, on one line."""
+    """Return the YAML of a choice, or of several choices, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(value)}]"
     return "null" if value is None else value
 
 
-def _decided(winner: Candidate) -> Config:
-    depth = {"loader": {"depth": winner.depth}} if winner.depth else {}
-    return {
-        "workers": {"num": winner.num_workers, "kind": winner.kind, "start_method": None},
-        **depth,
-    }
-
-
 def write_recipe(
     path: Path, text: str, wanted: Config, words: Sequence[str], grant: Grant, config_dir: str
 ) -> None:
-    """Write it, and see that it composes to ``wanted`` with ``words`` (recipes=..., and what no file can say). ConfigError C198."""
+    """Write a recipe and check that it composes to ``wanted``.
+
+    Args:
+        path: The file to write.
+        text: The recipe.
+        wanted: The configuration that it must compose to.
+        words: ``recipes=...`` for this recipe, and the words that no file can contain.
+        grant: The permission to use the user's packages.
+        config_dir: The user's folder.
+
+    Raises:
+        ConfigError: C198 if it composes to another configuration. The file is removed then.
+
+    """
     write_text(path, text)
     made, _ = composed(words, grant, config_dir)
     differ = sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key))
     if differ:
         path.unlink()
-        what = f"a recipe cannot say all that was typed: {', '.join(differ)} would differ"
-        raise ConfigError(
-            198, str(path), what, "put it into a recipe of your own first, and tune that"
-        )
+        what = f"a recipe cannot contain all typed words: {', '.join(differ)} would differ"
+        fix = "put them into a recipe of your own first, and tune that"
+        raise ConfigError(198, str(path), what, fix)
 
 
 def check_name(name: str, bases: Sequence[str]) -> None:
-    """ConfigError C197 for what cannot be a recipe's name."""
+    """Check that a recipe can have this name.
+
+    Raises:
+        ConfigError: C197 if not.
+
+    """
+    where = f"name = {name[:100]}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ConfigError(
-            197,
-            f"name = {name[:100]}",
-            "not a name for a recipe",
-            "give up to 100 letters, digits, dots, dashes",
-        )
+        fix = "give up to 100 letters, digits, dots, dashes"
+        raise ConfigError(197, where, "cannot be the name of a recipe", fix)
     if f"tuned/{name}" in bases:
-        raise ConfigError(
-            197, f"name = {name}", "the recipe would be made of itself", "give another name="
-        )
+        raise ConfigError(197, where, "the recipe would contain itself", "give another name=")

@@ -1,28 +1,27 @@
-"""``paceline tune``: the fastest way to read on this machine, kept as a recipe; or the batch size."""
+"""The command ``paceline tune``: search for the fastest way to read, or for the batch size."""
 
-import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from framework.cli.allowed import Grant, granted
-from framework.cli.arguments import option
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of
+from framework.commands.own_keys import CONFIG_DIR, read_flag, read_name, read_number, split_words
 from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
     check_name,
     recipe_text,
     typed,
-    without_found,
+    without_searched,
     write_recipe,
 )
 from framework.config.targets import did_you_mean
@@ -31,9 +30,13 @@ from framework.system.durable import write_json
 from framework.system.extras import needed
 from framework.system.stopping import printed, reason, undone
 
+if TYPE_CHECKING:  # these load torch
+    from framework.commands.tune.halving import Final
+    from framework.commands.tune.print_search import SearchPrinter
+
 Config = dict[str, Any]
+KEYS = ("what", "budget", "name", "force", "output", "memory")
 WHAT = ("reading", "batch_size")
-OPTIONS = ("--config-dir", "-cd", "--help", "-h")
 LEAST_BUDGET_S = 5.0
 LOADERS = ("plain", "prefetch", "stream")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -41,36 +44,38 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 HELP = """usage: paceline tune [group=choice] [key=value] ... [budget=60] [name=NAME]
        paceline tune what=batch_size [group=choice] [key=value] ...
 
-Tries, on this machine and on the run that 'paceline train' with the same words would be, other ways to read: the number of workers, their
-kind, the loader, its depth. Whole training steps are timed; nothing is trained or kept. All candidates are measured a little, the fastest
-third longer, and so on; the last one then meets the present settings in pairs. What is found is written as a recipe:
+Searches for the fastest way to read on this machine, for the run that 'paceline train' would start
+with the same words: the number of workers, their kind, the loader, its depth. It times training
+steps but keeps no model. All candidates are measured briefly, the fastest third for longer, and so
+on. The last one is compared with the present settings in pairs. The result is a recipe:
 
   paceline tune recipes=cifar10 name=here
   paceline train --config-dir . recipes=tuned/here
 
-The present settings (yours where you type some) stay unless another is faster by more than 3 % and more than chance: never slower.
+The present settings stay unless another candidate is faster by more than 3 % and more than chance.
 
-what=batch_size finds the largest batch that fits, by doubling and bisection, and the rate over the batch size. It runs in a process that
-can take no more memory than is free. Another batch size changes what is learned; the ways to read do not.
+what=batch_size searches for the largest batch that fits, and measures the rate over the batch size.
+It runs in a process that can only take the free memory. Another batch size changes what the model
+learns; another way to read does not.
 
 keys
-  budget: 60         seconds of measuring, after what is missing has been packed
-  name: null         of the recipe, tuned/NAME; null: that of the recipe it is made of
-  force: false       write over a recipe of that name
-  output: null       a JSON file of everything that was measured
+  budget: 60         seconds of measuring, after missing stores have been packed
+  name: null         of the recipe, tuned/NAME; null: the name of the recipe that it changes
+  force: false       true: replace a recipe of that name
+  output: null       a JSON file that gets all measurements
   what: reading      reading, batch_size
-  memory: null       what=batch_size: take no more than this: 8G, 500M (of the device, on CUDA)
+  memory: null       what=batch_size: take at most this much: 8G, 500M (of the device, on CUDA)
 
-  --config-dir DIR   your own folder, where recipes/tuned/NAME.yaml is written; the present folder where none is given
+  --config-dir DIR   your own folder, which gets recipes/tuned/NAME.yaml; by default the present one
 
 All other words are those of 'paceline train --help'."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The command's own keys, and ``words``: the run's. ``memory``: bytes."""
+class TuneRequest:
+    """The command line."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # overrides of ``train``
     config_dir: str | None
     grant: Grant
     what: str = "reading"
@@ -78,7 +83,7 @@ class Wish:
     name: str | None = None
     force: bool = False
     output: str | None = None
-    memory: int | None = None
+    memory: int | None = None  # bytes
 
     @property
     def folder(self) -> str:
@@ -87,276 +92,219 @@ class Wish:
 
 
 def main(arguments: list[str]) -> int:
-    """The command. Returns the exit code."""
+    """Run the command. Return the exit code."""
     if arguments[:1] == ["-sc"]:
         return train.main(arguments)
     if "--help" in arguments or "-h" in arguments:
         print(HELP)
         return 0
-    wish = parsed(arguments)
-    show_traceback = any(word.startswith("debug=") for word in wish.words)
-    outcome = outcome_of(partial(_tune, wish), Path("outputs", stamp()), show_traceback)
+    request = parse(arguments)
+    show_traceback = any(word.startswith("debug=") for word in request.words)
+    outcome = outcome_of(partial(_tune, request), Path("outputs", stamp()), show_traceback)
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
 
 
-def parsed(arguments: Sequence[str]) -> Wish:
-    """The words of the command line. ConfigError C104, C124, C195, C196."""
-    config_dir = option(list(arguments), "--config-dir", "-cd")
-    own, words = _sorted_out(arguments)
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(
-            104,
-            f"--config-dir {config_dir}",
-            "no such folder",
-            "give a folder that holds recipes/NAME.yaml",
-        )
-    wish = Wish(tuple(words), config_dir, granted(list(arguments)), **own)
-    for key in ("memory",) if wish.what == "reading" else ("name", "force"):
+def parse(arguments: Sequence[str]) -> TuneRequest:
+    """Take the command line apart.
+
+    Raises:
+        ConfigError: C104 if ``--config-dir`` does not name a folder, C124 for another option, C195
+            for an impossible value, C196 for a key without effect.
+
+    """
+    own, words, config_dir = split_words(arguments, KEYS)
+    for word in words:
+        if word.startswith("-"):
+            name = word.split("=")[0]
+            what = f"no such option{did_you_mean(name, (*CONFIG_DIR, '--help', '-h'))}"
+            raise ConfigError(124, name, what, "see 'paceline tune --help'")
+    what = own.get("what", "reading")
+    if what not in WHAT:
+        problem = f"does not name anything to tune{did_you_mean(what, WHAT)}"
+        raise ConfigError(195, f"what = {what}", problem, f"choose {' or '.join(WHAT)}")
+    request = TuneRequest(
+        tuple(words),
+        config_dir,
+        granted(list(arguments)),
+        what,
+        read_number(195, "budget", own.get("budget", "60"), float, LEAST_BUDGET_S),
+        read_name(own.get("name", "")),
+        read_flag(195, "force", own.get("force", "false")),
+        read_name(own.get("output", "")),
+        _bytes(own["memory"]) if "memory" in own else None,
+    )
+    for key in ("memory",) if what == "reading" else ("name", "force"):
         if key in own:
-            raise ConfigError(
-                196, f"{key} = {own[key]}", f"what={wish.what} would ignore it", "leave it out"
-            )
-    return wish
-
-
-def _sorted_out(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The command's own keys, and the run's words; options left out."""
-    own: dict[str, Any] = {}
-    words: list[str] = []
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        key, _, value = word.partition("=")
-        if word.startswith("-") and key not in OPTIONS:
-            raise ConfigError(
-                124,
-                key,
-                f"no such option{did_you_mean(key, OPTIONS)}",
-                "see 'paceline tune --help'",
-            )
-        if key in OWN and "=" in word:
-            own[key] = OWN[key](value)
-        elif key not in OPTIONS and before not in OPTIONS:
-            words.append(word)
-    return own, words
-
-
-def _budget(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not LEAST_BUDGET_S <= seconds < math.inf:
-        raise ConfigError(
-            195,
-            f"budget = {text}",
-            "not a time to measure in",
-            f"give seconds, at least {LEAST_BUDGET_S:g}",
-        )
-    return seconds
-
-
-def _what(text: str) -> str:
-    if text not in WHAT:
-        raise ConfigError(
-            195,
-            f"what = {text}",
-            f"nothing to tune{did_you_mean(text, WHAT)}",
-            f"choose {' or '.join(WHAT)}",
-        )
-    return text
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(195, f"force = {text}", "not a value it can have", "give true or false")
-    return text.lower() == "true"
+            problem = f"what={what} would ignore it"
+            raise ConfigError(196, f"{key} = {own[key]}", problem, "leave it out")
+    return request
 
 
 def _bytes(text: str) -> int:
     unit = text[-1:].upper() if text[-1:].isalpha() else ""
     number = text[: len(text) - len(unit)]
     if unit not in UNITS or not number.isdecimal() or int(number) == 0:
-        raise ConfigError(
-            195, f"memory = {text}", "not an amount of memory", "give bytes, or 500M, or 8G"
-        )
+        what = "is not an amount of memory"
+        raise ConfigError(195, f"memory = {text}", what, "give bytes, or 500M, or 8G")
     return int(number) * UNITS[unit]
 
 
-def _text(text: str) -> str | None:
-    return None if text in ("null", "") else text.strip("'\"")
-
-
-OWN: Mapping[str, Any] = {
-    "what": _what,
-    "budget": _budget,
-    "name": _text,
-    "force": _flag,
-    "output": _text,
-    "memory": _bytes,
-}
-
-
-def _tune(wish: Wish) -> RunOutcome:
-    """What can be wrong with the words first; torch is loaded only for a configuration that is sound."""
-    config, allowed = composed(wish.words, wish.grant, wish.config_dir)
-    _refuse(config)
-    if wish.output and not Path(wish.output).absolute().parent.is_dir():
-        raise ConfigError(
-            195,
-            f"output = {wish.output}",
-            "in a folder that is not there",
-            "make it, or choose another",
-        )
-    path = None if wish.what == "batch_size" else recipe_path(wish)
-    from framework.cli.progress import pack_missing  # noqa: PLC0415
+def _tune(request: TuneRequest) -> RunOutcome:
+    config, allowed = composed(request.words, request.grant, request.config_dir)
+    _check_run(config)
+    if request.output and not Path(request.output).absolute().parent.is_dir():
+        what = "is in a folder that does not exist"
+        raise ConfigError(195, f"output = {request.output}", what, "make it, or choose another")
+    path = recipe_path(request) if request.what == "reading" else None
+    from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
 
     pack_missing(config, allowed)
-    return (
-        _tune_reading(wish, config, allowed, path)
-        if path is not None
-        else _tune_batch_size(wish, config, allowed)
-    )
+    if path is None:
+        return _tune_batch_size(request, config, allowed)
+    return _tune_reading(request, config, allowed, path)
 
 
-def _refuse(config: Config) -> None:
-    """ConfigError C196 for what would be ignored."""
+def _check_run(config: Config) -> None:
+    """Check that no setting would be ignored.
+
+    Raises:
+        ConfigError: C196 if one would.
+
+    """
     if "num_processes" in config["parallel"] or "RANK" in os.environ:
-        what = "tune measures one replica, in one process"
-        raise ConfigError(
-            196,
-            "parallel = ddp",
-            what,
-            "leave parallel= out, and give one rank's part as rank_batch_size=",
-        )
-    if (run := config["resume"]["run"]) is not None:
-        raise ConfigError(
-            196, f"resume = {run}", "nothing is gone on with", "give that run's own words"
-        )
+        fix = "leave parallel= out, and give the share of a rank as rank_batch_size="
+        raise ConfigError(196, "parallel = ddp", "tune measures one replica, in one process", fix)
+    run = config["resume"]["run"]
+    if run is not None:
+        fix = "give the words of that run"
+        raise ConfigError(196, f"resume = {run}", "tune cannot continue a run", fix)
 
 
-def recipe_path(wish: Wish) -> Path:
-    """Where the recipe goes. ConfigError C197 where there is one already, or the name cannot be."""
-    bases = typed(wish.words, wish.config_dir).bases
-    name = wish.name or (bases[-1].split("/")[-1] if bases else "defaults")
+def recipe_path(request: TuneRequest) -> Path:
+    """Return the path of the recipe to write.
+
+    Raises:
+        ConfigError: C197 if the recipe exists, or cannot have its name.
+
+    """
+    bases = typed(request.words, request.config_dir).bases
+    name = request.name or (bases[-1].split("/")[-1] if bases else "defaults")
     check_name(name, bases)
-    path = Path(wish.folder, "recipes", "tuned", f"{name}.yaml")
-    if path.exists() and not wish.force:
-        raise ConfigError(
-            197, str(path), "is there already", "give another name=, or force=true to write over it"
-        )
+    path = Path(request.folder, "recipes", "tuned", f"{name}.yaml")
+    if path.exists() and not request.force:
+        fix = "give another name=, or force=true to replace it"
+        raise ConfigError(197, str(path), "exists already", fix)
     return path
 
 
-def _tune_reading(wish: Wish, config: Config, allowed: tuple[str, ...], path: Path) -> RunOutcome:
+def _tune_reading(
+    request: TuneRequest, config: Config, allowed: tuple[str, ...], path: Path
+) -> RunOutcome:
     import torch  # noqa: PLC0415
 
-    from framework.commands.tune.print_search import Told  # noqa: PLC0415
+    from framework.commands.tune.print_search import SearchPrinter  # noqa: PLC0415
     from framework.commands.tune.search import Search  # noqa: PLC0415
-    from framework.measure.host import threads_per_rank  # noqa: PLC0415
+    from framework.measure.host import machine, threads_per_rank  # noqa: PLC0415
 
     needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
     torch.set_num_threads(threads_per_rank())  # as a run does
-    loaders, refused = _loaders(wish)
-    present = _loader_name(config, loaders)
-    search = Search(config, allowed, loaders, present)
-    told = Told(search, refused)
-    with undone(printed(told.stopped)), reason("stopped{by}: nothing was written"):
-        told.begin(wish.budget)
-        final = told.climb(wish.budget)
-    _keep(wish, config, path, search, told, final)
-    if wish.output:
-        write_json(
-            Path(wish.output),
-            {"command": sys.argv, "machine": _machine(), **told.measured, "recipe": str(path)},
-        )
+    loaders, refused = _loaders(request)
+    target = config["loader"]["_target_"]
+    # A loader of the user goes by its target.
+    loader = next((name for name in loaders if loaders[name]["_target_"] == target), target)
+    printer = SearchPrinter(Search(config, allowed, loaders, loader), refused)
+    with undone(printed(printer.stopped)), reason("stopped{by}: nothing was written"):
+        printer.begin(request.budget)
+        final = printer.climb(request.budget)
+    _keep(request, config, path, printer, final)
+    if request.output:
+        facts = {"command": sys.argv, "machine": machine(), **printer.measured, "recipe": str(path)}
+        write_json(Path(request.output), facts)
     return RunOutcome(0, "tuned")
 
 
-def _keep(wish: Wish, config: Config, path: Path, search: Any, told: Any, final: Any) -> None:
-    """Write the recipe, and say how to use it."""
-    from framework.commands.tune.candidate import applied  # noqa: PLC0415
-    from framework.commands.tune.print_search import won  # noqa: PLC0415
-
-    winner = None if final.winner == final.default else final.winner
-    words = (
-        wish.words
-        if winner is None
-        else without_found(wish.words, winner.loader != final.default.loader)
-    )
-    found = typed(words, wish.config_dir)
-    again = [f"recipes=tuned/{path.stem}", *found.again]
-    command = ["paceline", "train", "--config-dir", wish.folder, *again]
-    tuned_by = shlex.join(["paceline", "tune", *wish.words])
-    comments = [
-        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {_where()}",
-        told.verdict,
-        f"{tuned_by} budget={wish.budget:g}",
-        *([f"give with it: {shlex.join(found.again)}"] if found.again else []),
-    ]
-    wanted = config if winner is None else applied(config, winner, search.loaders)
-    write_recipe(path, recipe_text(found, winner, comments), wanted, again, wish.grant, wish.folder)
-    print(f"written: {path}; train with it:\n  {shlex.join(command)}")
-
-
-def _machine() -> Config:
-    from framework.measure.host import machine  # noqa: PLC0415
-
-    return machine()
-
-
-def _where() -> str:
-    """The machine in some words."""
-    facts = _machine()
-    cores = f"{facts['num_cores']} core{'' if facts['num_cores'] == 1 else 's'} of {facts['processor'] or 'an unnamed processor'}"
-    return f"{cores}, {', '.join(facts['gpus']) or 'no GPU'}"
-
-
-def _loaders(wish: Wish) -> tuple[dict[str, Config], dict[str, str]]:
-    """Each loader as it composes with the other words; why those do not that do not."""
-    words = without_found(wish.words, loader_changed=True)
-    found: dict[str, Config] = {}
+def _loaders(request: TuneRequest) -> tuple[dict[str, Config], dict[str, str]]:
+    """Return the configuration of each loader that composes with the run, and why others do not."""
+    words = without_searched(request.words, loader_changed=True)
+    loaders: dict[str, Config] = {}
     refused: dict[str, str] = {}
     for name in LOADERS:
         try:
-            found[name] = composed([*words, f"loader={name}"], wish.grant, wish.config_dir)[0][
-                "loader"
-            ]
+            config, _ = composed([*words, f"loader={name}"], request.grant, request.config_dir)
+            loaders[name] = config["loader"]
         except ConfigError as error:
             refused[name] = str(error)
-    return found, refused
+    return loaders, refused
 
 
-def _loader_name(config: Config, loaders: Mapping[str, Config]) -> str:
-    """The present loader's: that of the choice with its target, or the target itself where it is the user's own."""
-    target = config["loader"]["_target_"]
-    return next((name for name, block in loaders.items() if block["_target_"] == target), target)
+def _keep(
+    request: TuneRequest, config: Config, path: Path, printer: "SearchPrinter", final: "Final"
+) -> None:
+    """Write the recipe, and print how to use it."""
+    from framework.commands.tune.candidate import applied  # noqa: PLC0415
+    from framework.commands.tune.print_search import won  # noqa: PLC0415
+
+    winner = None
+    words = list(request.words)
+    wanted = config
+    if final.winner != final.default:
+        winner = final.winner
+        words = without_searched(words, winner.loader != final.default.loader)
+        wanted = applied(config, winner, printer.search.loaders)
+    parts = typed(words, request.config_dir)
+    again = [f"recipes=tuned/{path.stem}", *parts.again]
+    tuned_by = shlex.join(["paceline", "tune", *request.words])
+    comments = [
+        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {_machine_name()}",
+        printer.verdict,
+        f"{tuned_by} budget={request.budget:g}",
+    ]
+    if parts.again:
+        comments.append(f"give with it: {shlex.join(parts.again)}")
+    text = recipe_text(parts, winner, comments)
+    write_recipe(path, text, wanted, again, request.grant, request.folder)
+    command = ["paceline", "train", "--config-dir", request.folder, *again]
+    print(f"written: {path}; train with it:\n  {shlex.join(command)}")
 
 
-def _tune_batch_size(wish: Wish, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
-    from framework.commands.tune.batch_sizes import Sizes  # noqa: PLC0415
-    from framework.commands.tune.memory_guard import Guarded, raised  # noqa: PLC0415
-    from framework.commands.tune.print_batch_sizes import tell_curve, tell_trial  # noqa: PLC0415
+def _machine_name() -> str:
+    from framework.measure.host import machine  # noqa: PLC0415
+
+    facts = machine()
+    cores = f"{facts['num_cores']} core{'' if facts['num_cores'] == 1 else 's'}"
+    processor = facts["processor"] or "an unnamed processor"
+    return f"{cores} of {processor}, {', '.join(facts['gpus']) or 'no GPU'}"
+
+
+def _tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
+    from framework.commands.tune.batch_sizes import BatchSizeSearch  # noqa: PLC0415
+    from framework.commands.tune.memory_guard import TrialProcess, smallest_fails  # noqa: PLC0415
+    from framework.commands.tune.print_batch_sizes import print_curve, print_trial  # noqa: PLC0415
     from framework.commands.tune.print_search import busy_note  # noqa: PLC0415
-    from framework.measure.host import num_cores  # noqa: PLC0415
+    from framework.measure.host import machine, num_cores  # noqa: PLC0415
 
     if note := busy_note(num_cores()):
         print(note)
-    with closing(Guarded(config, allowed, wish.memory)) as guarded:
-        sizes = Sizes(guarded.attempt, guarded.num_records, config["accumulate"], wish.budget)
+    with closing(TrialProcess(config, allowed, request.memory)) as process:
+        search = BatchSizeSearch(
+            process.attempt, process.num_records, config["accumulate"], request.budget
+        )
 
-        def tell() -> None:
-            if sizes.curve.fitting:
-                tell_curve(sizes.curve, wish.words, config, guarded.cuda)
+        def print_known() -> Config:
+            if not search.curve.fitting:
+                return {}
+            return print_curve(search.curve, request.words, config, process.cuda)
 
-        words = "stopped{by}: this is what was found until then; nothing was written"
-        with undone(printed(tell)), reason(words):
-            for trial in sizes.run():
-                tell_trial(trial)
-                if not sizes.curve.fitting:
-                    raise raised(trial)
-        found = tell_curve(sizes.curve, wish.words, config, guarded.cuda)
-    if wish.output:
-        write_json(Path(wish.output), {"command": sys.argv, "machine": _machine(), **found})
-        print(f"written: {wish.output}")
+        words = "stopped{by}: the results so far are above; nothing was written"
+        with undone(printed(print_known)), reason(words):
+            for trial in search.run():
+                print_trial(trial)
+                if not search.curve.fitting:
+                    raise smallest_fails(trial)
+        curve = print_known()
+    if request.output:
+        write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
+        print(f"written: {request.output}")
     return RunOutcome(0, "tuned")

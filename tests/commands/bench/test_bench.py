@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.commands.bench.bench import main, taken, two_sides
+from framework.commands.bench.bench import main, parse, two_sides
 from framework.errors import ConfigError
 from framework.system.stopping import children_of, command_of
 from tests.cli.command import is_one_error_line, paceline
@@ -109,7 +109,7 @@ def test_a_slower_file_fails_the_gate_and_the_same_one_passes():
     assert slower.code == 1
     assert "-10.0%" in slower.out
     assert "slower" in slower.out
-    assert "note: measured otherwise: overrides was empty, is workers.num=0" in slower.out
+    assert "note: measured differently: overrides was empty, is workers.num=0" in slower.out
 
 
 def test_a_file_beside_itself_passes_the_gate(capsys):
@@ -183,7 +183,7 @@ def test_lines_are_not_written_over():
 
 
 def test_the_commands_own_keys_are_taken_from_the_words():
-    own, rest = taken(
+    own, words = parse(
         [
             "data=hdf5,lmdb",
             "what=loader",
@@ -194,7 +194,7 @@ def test_the_commands_own_keys_are_taken_from_the_words():
         ]
     )
     assert (own.what, own.repeats, own.seconds, own.output) == ("loader", 3, 0.5, "a b.jsonl")
-    assert rest == ["data=hdf5,lmdb", "seed=1,2"]
+    assert words.others == ["data=hdf5,lmdb", "seed=1,2"]
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_another_machine_another_version_and_other_settings_are_said():
     assert notes([bench()], [other], Rule()) == [
         "another machine: processor was x, is y",
         "another version: torch was 2.13, is 2.14",
-        "measured otherwise: overrides was empty, is workers.num=2",
+        "measured differently: overrides was empty, is workers.num=2",
     ]
 
 

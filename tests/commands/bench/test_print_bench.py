@@ -32,8 +32,8 @@ def test_rates_are_relative_to_the_first_that_runs(capsys):
 
 def test_each_measurement_is_one_line_without_a_terminal(capsys):
     with MeasuringProgress([BenchCell(choice, {}) for choice in CHOICES], PLAN) as progress:
-        progress.tell({"cell": CHOICES[0], "records_per_s": 1234.0})
-        progress.tell({"cell": CHOICES[1], "illegal": "why"})
+        progress.add({"cell": CHOICES[0], "records_per_s": 1234.0})
+        progress.add({"cell": CHOICES[1], "illegal": "why"})
     first, *lines = capsys.readouterr().err.splitlines()
     assert first.startswith("2 combinations, 2 x")
     assert lines == ["1/4  data=hdf5  1,234 records/s", "3/4  data=lmdb  why"]

@@ -1,19 +1,32 @@
+from types import SimpleNamespace
+
 import pytest
 
 from framework.commands.diagnose.disk_speed import disk_kind, file_system
 
-MOUNTS = """22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 0:25 / /dev/shm rw - tmpfs tmpfs rw
-31 22 0:40 /data /mnt/data rw master:2 - nfs4 server:/data rw
-garbage
-"""
+MOUNTS = [
+    SimpleNamespace(mountpoint=place, fstype=system)
+    for place, system in (
+        ("/dev/shm", "tmpfs"),
+        ("/", "ext4"),
+        ("/mnt/data", "cifs"),
+        ("/mnt/data", "nfs4"),
+    )
+]
 
 
 @pytest.mark.parametrize(
-    ("number", "wanted"), [("8:1", "ext4"), ("0:25", "tmpfs"), ("0:40", "nfs4"), ("9:9", "")]
+    ("path", "wanted"),
+    [
+        ("/home/me", "ext4"),
+        ("/dev/shm/a", "tmpfs"),
+        ("/mnt/data", "nfs4"),
+        ("/mnt/database", "ext4"),
+    ],
 )
-def test_the_file_system_of_a_device(number, wanted):
-    assert file_system(number, MOUNTS) == wanted
+def test_the_innermost_and_latest_mount_tells_the_file_system(monkeypatch, path, wanted):
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: MOUNTS)
+    assert file_system(path) == wanted
 
 
 def test_shared_memory_is_memory():

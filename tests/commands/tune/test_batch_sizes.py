@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.tune.batch_sizes import Sizes, SpeedCurve, Trial
+from framework.commands.tune.batch_sizes import BatchSizeSearch, SpeedCurve, Trial
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
         return Trial(size, (size / step_s,) * 4, step_s, size * 1000)
 
     def search(self, most: int = 100_000, step: int = 1, budget_s: float = 60.0) -> SpeedCurve:
-        sizes = Sizes(self.attempt, most, step, budget_s, self.clock)
+        sizes = BatchSizeSearch(self.attempt, most, step, budget_s, self.clock)
         for _ in sizes.run():
             pass
         return sizes.curve
@@ -39,7 +39,7 @@ def test_the_largest_that_fits_is_found_to_a_sixteenth(fits):
     assert curve.largest.batch_size <= fits <= curve.largest.batch_size * (1 + 1 / 16) + 1
 
 
-def test_where_all_records_fit_that_is_the_largest():
+def test_if_all_records_fit_they_are_the_largest_batch():
     curve = Machine(10**9).search(most=1437)
     assert (curve.largest.batch_size, curve.bound) == (1437, "records")
 
@@ -65,7 +65,7 @@ def test_the_recommended_is_the_smallest_near_the_best_rate():
     assert all(trial.records_per_s < 0.97 * best for trial in smaller)
 
 
-def test_a_failure_that_is_not_of_memory_is_passed_over():
+def test_a_failure_without_lack_of_memory_is_skipped():
     curve = Machine(1000, breaks=(16,)).search()
     assert next(trial.batch_size for trial in curve.trials if not trial.fits) == 16
     assert curve.largest.batch_size > 900
@@ -90,9 +90,9 @@ def test_rates_are_measured_again_the_largest_first():
     assert all(len(trial.rates) == 8 for trial in curve.fitting)
 
 
-def test_a_size_that_fits_no_more_is_taken_out():
+def test_a_size_that_no_longer_fits_is_removed():
     machine = Machine(100)
-    sizes = Sizes(machine.attempt, 1000, 1, 60.0, machine.clock)
+    sizes = BatchSizeSearch(machine.attempt, 1000, 1, 60.0, machine.clock)
     for trial in sizes.run():
         if trial.batch_size == 100:
             machine.fits = 90

@@ -9,8 +9,8 @@ from framework.errors import ResourceError
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
-SMALL = candidates(DEFAULT, CandidateFacts(2, False, True, ("thread", "process"), 2, 10), LOADERS)
-LARGE = candidates(DEFAULT, CandidateFacts(16, True, True, ("thread", "process"), 16, 10), LOADERS)
+SMALL = candidates(DEFAULT, CandidateFacts(2, False, True, ("thread", "process"), 2), LOADERS)
+LARGE = candidates(DEFAULT, CandidateFacts(16, True, True, ("thread", "process"), 16), LOADERS)
 
 
 class Machine:
@@ -35,8 +35,8 @@ class Machine:
         slow = 1 - self.drift * self.now
         return [self.rate(candidate) * slow * self.random.gauss(1.0, self.noise) for _ in range(4)]
 
-    def climb(self, found: list[Candidate], budget_s: float = 60.0) -> tuple[list[Rung], Final]:
-        *rungs, final = Climb(found, self.measure, budget_s, self.clock).rungs()
+    def climb(self, some: list[Candidate], budget_s: float = 60.0) -> tuple[list[Rung], Final]:
+        *rungs, final = Climb(some, self.measure, budget_s, self.clock).rungs()
         return rungs, final
 
 
@@ -56,7 +56,7 @@ def test_the_best_is_found_within_5_percent_of_the_whole_grid_under_noise_and_dr
     assert final.pairs.is_won
 
 
-def test_among_equals_the_settings_stay_but_for_chance():
+def test_among_equals_the_settings_stay_except_by_chance():
     finals = [
         Machine(lambda _: 100.0, noise=0.1, drift=0.005, seed=seed).climb(SMALL)[1]
         for seed in range(120)
@@ -65,28 +65,28 @@ def test_among_equals_the_settings_stay_but_for_chance():
 
 
 def test_nothing_slower_is_ever_chosen():
-    _, final = Machine(lambda one: 120.0 if one == DEFAULT else 100.0, noise=0.05).climb(SMALL)
+    _, final = Machine(lambda each: 120.0 if each == DEFAULT else 100.0, noise=0.05).climb(SMALL)
     assert final.winner == final.default == DEFAULT
 
 
 def test_the_simplest_of_those_about_as_fast_is_the_challenger():
-    _, final = Machine(lambda one: 100.0 if one == DEFAULT else 150.0 + one.num_workers / 10).climb(
-        SMALL
-    )
+    _, final = Machine(
+        lambda each: 100.0 if each == DEFAULT else 150.0 + each.num_workers / 10
+    ).climb(SMALL)
     assert final.challenger == Candidate(2, "thread", "prefetch", 1)
 
 
 @pytest.mark.parametrize("found", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("budget_s", [10.0, 60.0, 300.0])
 @pytest.mark.parametrize("step_s", [0.0, 0.05, 0.5, 3.0])
-def test_the_budget_is_kept_but_for_a_visit_of_each_rung(found, budget_s, step_s):
+def test_the_budget_is_kept_up_to_a_visit_per_rung(found, budget_s, step_s):
     machine = Machine(planted, noise=0.02, step_s=step_s)
     rungs, _ = machine.climb(found, budget_s)
     assert machine.now <= budget_s + (1 + 3 * len(rungs)) * (3 * step_s + 0.3)
 
 
 def test_the_settings_are_in_every_rung_and_fewer_go_on():
-    rungs, _ = Machine(lambda one: 50.0 if one == DEFAULT else planted(one)).climb(LARGE)
+    rungs, _ = Machine(lambda each: 50.0 if each == DEFAULT else planted(each)).climb(LARGE)
     assert all(
         DEFAULT in [entry.candidate for entry in rung.entries if entry.kept] for rung in rungs
     )
@@ -97,9 +97,9 @@ def test_the_settings_are_in_every_rung_and_fewer_go_on():
 
 @pytest.mark.parametrize("step_s", [0.3, 1.0, 2.0])
 def test_the_settings_are_measured_in_every_rung_however_late_it_is(step_s):
-    rungs, _ = Machine(lambda one: 50.0 if one == DEFAULT else planted(one), step_s=step_s).climb(
-        LARGE, 30.0
-    )
+    rungs, _ = Machine(
+        lambda each: 50.0 if each == DEFAULT else planted(each), step_s=step_s
+    ).climb(LARGE, 30.0)
     assert all(DEFAULT in [entry.candidate for entry in rung.entries] for rung in rungs)
 
 
@@ -134,7 +134,7 @@ def test_without_time_for_any_pair_the_settings_stay():
     assert final.winner == DEFAULT
 
 
-def test_what_no_time_was_left_for_is_named():
+def test_candidates_without_time_are_listed():
     rungs, _ = Machine(planted, step_s=1.0).climb(LARGE, 60.0)
     assert rungs[0].untried
     assert len(rungs[0].untried) + len(rungs[0].entries) == len(LARGE)
@@ -149,13 +149,13 @@ def refusing(victim: Candidate):
     return rate
 
 
-def test_what_cannot_run_is_left_out_with_the_reason():
+def test_a_candidate_that_cannot_run_is_left_out_with_the_reason():
     rungs, final = Machine(refusing(SMALL[5])).climb(SMALL)
     assert [(candidate, "R102" in why) for candidate, why in rungs[0].refused] == [(SMALL[5], True)]
     assert final.winner != SMALL[5]
 
 
-def test_settings_that_cannot_run_are_the_users_to_mend():
+def test_present_settings_that_cannot_run_raise_their_error():
     with pytest.raises(ResourceError):
         Machine(refusing(DEFAULT)).climb(SMALL)
 

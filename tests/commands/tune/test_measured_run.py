@@ -2,9 +2,7 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.probe import Probe
-from framework.commands.tune import measured_run as module
-from framework.commands.tune.measured_run import visit
+from framework.commands.tune.measured_run import records_taken, visit
 from framework.order import Order
 from framework.train.metrics import Progress
 from tests.conftest import make_records, write_store
@@ -18,10 +16,10 @@ def config():
 
 
 @pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
-def test_a_visit_has_a_rate_however_slow_steps_are(config, batch_size, seconds):
-    found = visit({**config, "batch_size": batch_size}, (), 0, seconds, 0.0)
-    assert found.rate > 0
-    assert found.step_s > 0
+def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
+    measured = visit({**config, "batch_size": batch_size}, (), 0, seconds, 0.0)
+    assert measured.rate > 0
+    assert measured.step_s > 0
 
 
 def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
@@ -40,15 +38,10 @@ def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
     assert len(set(epochs)) > 1
 
 
-def test_records_are_counted_with_short_last_batches(config):
-    probe = Probe(config, ())
-    counted = module._Counted(Order(num_records=10, batch_size=4), probe, 1.0, 0.0)
-    progress = Progress()
-    counted.follow(progress, 3)
-    seen = []
-    for step in (1, 2, 3):
-        progress.epoch_step = step
-        seen.append(counted._records())
-    progress.epoch, progress.epoch_step = 4, 1
-    assert [*seen, counted._records()] == [4, 8, 10, 14]
-    probe.close()
+@pytest.mark.parametrize(
+    ("epoch", "epoch_step", "records"), [(3, 1, 4), (3, 2, 8), (3, 3, 10), (4, 1, 14)]
+)
+def test_records_are_counted_with_short_last_batches(epoch, epoch_step, records):
+    order = Order(num_records=10, batch_size=4)
+    progress = Progress(epoch=epoch, epoch_step=epoch_step)
+    assert records_taken(order, progress, 3) == records

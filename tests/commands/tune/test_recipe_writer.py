@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from framework.commands.tune.candidate import Candidate
-from framework.commands.tune.recipe_writer import check_name, recipe_text, typed, without_found
+from framework.commands.tune.recipe_writer import check_name, recipe_text, typed, without_searched
 from framework.errors import ConfigError
 
 DEEP = Candidate(4, "process", "prefetch", 8)
@@ -27,8 +27,8 @@ def test_without_a_winner_the_recipe_holds_what_was_typed_alone():
 
 def test_words_that_a_search_decides_are_left_out():
     words = ["workers.num=3", "loader.depth=4", "loader.pin_memory=false", "epochs=3"]
-    assert without_found(words, loader_changed=False) == ["loader.pin_memory=false", "epochs=3"]
-    assert without_found(words, loader_changed=True) == ["epochs=3"]
+    assert without_searched(words, loader_changed=False) == ["loader.pin_memory=false", "epochs=3"]
+    assert without_searched(words, loader_changed=True) == ["epochs=3"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a\nb", "ü", "x" * 101])

@@ -30,11 +30,11 @@ def config():
     ],
     ids=["python", "cuda", "cpu", "a worker's", "another"],
 )
-def test_an_error_of_memory_is_told_from_others(error, expected):
+def test_lack_of_memory_is_recognized(error, expected):
     assert is_memory(error) is expected
 
 
-def test_the_size_is_that_of_a_step_or_of_a_ranks_pass(config):
+def test_the_size_sets_the_key_that_the_run_sets(config):
     assert sized(config, 16)["batch_size"] == 16
     ranked = sized({**config, "rank_batch_size": 4}, 16)
     assert (ranked["batch_size"], ranked["rank_batch_size"]) == (8, 16)

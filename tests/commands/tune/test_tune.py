@@ -12,8 +12,8 @@ import pytest
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.tune.candidate import Candidate, applied
-from framework.commands.tune.recipe_writer import recipe_text, typed, without_found, write_recipe
-from framework.commands.tune.tune import parsed, recipe_path
+from framework.commands.tune.recipe_writer import recipe_text, typed, without_searched, write_recipe
+from framework.commands.tune.tune import parse, recipe_path
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, losses, paceline
 
@@ -62,7 +62,7 @@ def test_the_help_names_every_key():
 
 def test_own_keys_are_taken_and_the_rest_is_the_runs():
     Path("my").mkdir()
-    wish = parsed(
+    request = parse(
         [
             "--config-dir",
             "my",
@@ -73,25 +73,25 @@ def test_own_keys_are_taken_and_the_rest_is_the_runs():
             "batch_size=64",
         ]
     )
-    assert wish.words == ("recipes=digits", "batch_size=64")
-    assert (wish.budget, wish.name, wish.force, wish.folder) == (30.0, "x", True, "my")
-    assert recipe_path(wish) == Path("my/recipes/tuned/x.yaml")
-    assert parsed(["what=batch_size", "memory=500M"]).memory == 500 << 20
+    assert request.words == ("recipes=digits", "batch_size=64")
+    assert (request.budget, request.name, request.force, request.folder) == (30.0, "x", True, "my")
+    assert recipe_path(request) == Path("my/recipes/tuned/x.yaml")
+    assert parse(["what=batch_size", "memory=500M"]).memory == 500 << 20
 
 
 def test_the_recipe_is_called_as_the_one_it_is_made_of():
-    assert recipe_path(parsed([])).name == "digits.yaml"
-    assert recipe_path(parsed(["recipes=cifar10"])).name == "cifar10.yaml"
+    assert recipe_path(parse([])).name == "digits.yaml"
+    assert recipe_path(parse(["recipes=cifar10"])).name == "cifar10.yaml"
 
 
 def test_a_recipe_is_not_overwritten_unless_asked_nor_made_of_itself():
     Path("recipes/tuned").mkdir(parents=True)
     Path("recipes/tuned/digits.yaml").write_text("# @package _global_\n")
     with pytest.raises(ConfigError, match=r"C197.*force=true"):
-        recipe_path(parsed([]))
-    assert recipe_path(parsed(["force=true"])).name == "digits.yaml"
-    with pytest.raises(ConfigError, match=r"C197.*of itself"):
-        recipe_path(parsed(["recipes=tuned/digits", "force=true"]))
+        recipe_path(parse([]))
+    assert recipe_path(parse(["force=true"])).name == "digits.yaml"
+    with pytest.raises(ConfigError, match=r"C197.*itself"):
+        recipe_path(parse(["recipes=tuned/digits", "force=true"]))
 
 
 DEEP, PLAIN = Candidate(4, "process", "prefetch", 8), Candidate(0, "thread", "plain", 0)
@@ -155,14 +155,14 @@ CASES = [
 @pytest.mark.parametrize(("words", "winner"), CASES, ids=range(len(CASES)))
 def test_a_recipe_is_the_run_that_was_tuned(words, winner):
     wanted, _ = composed(words, NOBODY)
-    kept = words if winner is None else without_found(words, loader_changed=True)
+    kept = words if winner is None else without_searched(words, loader_changed=True)
     if winner is not None:
         block = composed([*kept, f"loader={winner.loader}"], NOBODY)[0]["loader"]
         wanted = applied(wanted, winner, {winner.loader: block})
-    found = typed(kept, None)
-    text = recipe_text(found, winner, ["tuned today"])
+    result = typed(kept, None)
+    text = recipe_text(result, winner, ["tuned today"])
     write_recipe(
-        Path("recipes/tuned/x.yaml"), text, wanted, ["recipes=tuned/x", *found.again], NOBODY, "."
+        Path("recipes/tuned/x.yaml"), text, wanted, ["recipes=tuned/x", *result.again], NOBODY, "."
     )
     assert text.splitlines()[:2] == ["# @package _global_", "# tuned today"]
     assert len(text.splitlines()) <= 25
@@ -170,9 +170,9 @@ def test_a_recipe_is_the_run_that_was_tuned(words, winner):
 
 def test_what_a_file_cannot_say_is_to_be_typed_again():
     again = ["allow_targets=[mypkg]", "~ema_decay", "hydra.run.dir=x", "debug=trace"]
-    found = typed([*again, "epochs=3"], None)
-    assert found.again == again
-    assert found.values == {"epochs": 3}
+    result = typed([*again, "epochs=3"], None)
+    assert result.again == again
+    assert result.values == {"epochs": 3}
 
 
 def test_a_recipe_that_would_be_another_run_is_not_kept():
@@ -184,14 +184,14 @@ def test_a_recipe_that_would_be_another_run_is_not_kept():
 
 
 def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
-    done = paceline("tune", "epochs=1", "budget=5", "name=here", "output=found.json", "device=cpu")
+    done = paceline("tune", "epochs=1", "budget=5", "name=here", "output=result.json", "device=cpu")
     assert done.code == 0, done.err
     assert "rung 1: all" in done.out
     assert "final: " in done.out
     assert "(as configured)" in done.out
-    found = json.loads(Path("found.json").read_text())
-    assert len(found["rungs"][0]["entries"]) + len(found["rungs"][0]["untried"]) == 6
-    assert Path(found["recipe"]) == Path("recipes/tuned/here.yaml")
+    result = json.loads(Path("result.json").read_text())
+    assert len(result["rungs"][0]["entries"]) + len(result["rungs"][0]["untried"]) == 6
+    assert Path(result["recipe"]) == Path("recipes/tuned/here.yaml")
     trained = paceline("train", "--config-dir", ".", "recipes=tuned/here", "hydra.run.dir=run")
     assert trained.code == 0, trained.err
     assert len(losses(Path("run"))) > 0
@@ -203,14 +203,14 @@ def test_batch_sizes_are_tried_in_memory_that_is_limited():
     few = ["data.source.num_records=60000", "memory=300M"]
     done = paceline("tune", *TINY, *few, "what=batch_size", "budget=5", "output=curve.json")
     assert done.code == 0, done.err
-    found = json.loads(Path("curve.json").read_text())
-    assert 8 <= found["recommended"] <= found["largest"] < 60_000
-    assert f"recommended: batch_size={found['recommended']}: " in done.out
+    result = json.loads(Path("curve.json").read_text())
+    assert 8 <= result["recommended"] <= result["largest"] < 60_000
+    assert f"recommended: batch_size={result['recommended']}: " in done.out
     assert (
-        f"the largest that {'fits' if found['bound'] == 'memory' else 'was tried'}: {found['largest']}"
+        f"the largest that {'fits' if result['bound'] == 'memory' else 'was tried'}: {result['largest']}"
         in done.out
     )
-    assert [trial["batch_size"] for trial in found["curve"] if trial["fits"]][-1] == found[
+    assert [trial["batch_size"] for trial in result["curve"] if trial["fits"]][-1] == result[
         "largest"
     ]
 

@@ -1,0 +1,65 @@
+"""What ``resume=`` stands for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from framework.commands.train.resume_words import resumed, to_repeat
+from framework.errors import CheckpointError, ConfigError
+
+
+def run_with(*overrides, **facts):
+    Path("RUN").mkdir()
+    Path("RUN/run.json").write_text(json.dumps({"overrides": list(overrides), **facts}))
+
+
+def test_without_resume_words_stay_as_they_are():
+    assert resumed(["epochs=2", "resume=null"]) == ["epochs=2"]
+
+
+def test_a_run_s_own_words_come_first():
+    run_with("data=lmdb", "epochs=2")
+    words = resumed(["resume=RUN", "epochs=3"])
+    assert [word.split("=")[0] for word in words[:2]] == ["hydra.run.dir", "resume.run"]
+    assert words[2:] == ["data=lmdb", "epochs=3"]
+
+
+def test_another_choice_drops_the_words_about_the_old_one():
+    run_with("optim=adam", "optim.lr=0.1")
+    assert not any("lr" in word for word in resumed(["resume=RUN", "optim=sgd"]))
+
+
+def test_the_folder_of_configurations_counts_again():
+    run_with(config_dir="/somewhere")
+    assert resumed(["resume=RUN"])[:2] == ["--config-dir", "/somewhere"]
+    assert resumed(["resume=RUN", "--config-dir", "mine"]).count("--config-dir") == 1
+
+
+def test_auto_begins_if_there_is_no_run():
+    words = ["hydra.run.dir=RUN", "epochs=2"]
+    assert resumed([*words, "resume=auto"]) == words
+
+
+def test_auto_needs_a_directory():
+    with pytest.raises(ConfigError, match="C127"):
+        resumed(["resume=auto"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"overrides": [1]}', '{"overrides": 7}'])
+def test_a_directory_without_a_run_is_refused(text):
+    Path("RUN").mkdir()
+    Path("RUN/run.json").write_text(text)
+    with pytest.raises(CheckpointError, match="K101"):
+        resumed(["resume=RUN"])
+
+
+@pytest.mark.parametrize("word", ["hydra.run.dir=/", "-m", "hydra/launcher=evil", "bare"])
+def test_a_run_json_may_not_say_how_a_run_is_started(word):
+    run_with(word)
+    with pytest.raises(ConfigError, match="C12"):
+        resumed(["resume=RUN"])
+
+
+def test_what_may_be_called_has_to_be_allowed_anew():
+    assert to_repeat(["epochs=2", "allow_targets=[mine.]", "+resume.allow=[x]"]) == ["epochs=2"]
