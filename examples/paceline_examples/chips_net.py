@@ -1,4 +1,4 @@
-"""The small CNN of a well-known article on bringing training from hours to minutes with several GPUs."""
+"""The small CNN of a well-known article on training in minutes with several GPUs."""
 
 from typing import final
 
@@ -11,9 +11,14 @@ CHANNELS = (16, 32, 32, 64, 64)
 class ChipsNet(nn.Module):
     """float [B, in_channels, image_size, image_size] -> logits [B, num_classes].
 
-    3x3 convolutions of 16, 32, 32, 64, 64 channels with ReLU, the largest of each 2x2 after all but the first; dropout, 128 features, classes.
-    ``image_size``: at least 16. Weights begin as Glorot and Bengio's ("Understanding the difficulty of training deep feedforward neural
-    networks", 2010), as the article's library has it; with torch's own, smaller ones, nothing is learned for many epochs.
+    Five 3x3 convolutions with ReLU, max pooling after all but the first; dropout, 128 features,
+    classes. Images have at least 16 pixels a side.
+
+    The article's library initializes weights by Glorot and Bengio. With the smaller weights of
+    torch's default, nothing is learned for many epochs.
+
+    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", 2010.
     """
 
     def __init__(self, in_channels: int, num_classes: int, image_size: int, dropout: float) -> None:

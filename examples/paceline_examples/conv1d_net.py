@@ -1,4 +1,4 @@
-"""A small net for waveforms: dilated convolutions, each added to what came in, and their sum to the input."""
+"""A small net for waveforms: residual blocks of dilated convolutions."""
 
 from typing import final
 
@@ -20,9 +20,11 @@ class _Block(nn.Module):
 
 @final
 class Conv1dNet(nn.Module):
-    """float [B, channels, T] -> the same shape. ``depth`` blocks, dilated 1, 2, 4, ...: each sample sees 2 ** (depth + 1) + 7 of them.
+    """float [B, channels, T] -> the same shape.
 
-    An untrained one gives its input back, since the last convolution starts at zero.
+    The ``depth`` blocks have dilations 1, 2, 4, ..., so that an output depends on
+    2 ** (depth + 1) + 7 samples. The last convolution starts at zero, so that an untrained net
+    returns its input.
     """
 
     def __init__(self, channels: int, width: int, depth: int) -> None:

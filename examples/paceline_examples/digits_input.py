@@ -15,9 +15,9 @@ SPLITS = ("train", "val")
 
 @final
 class DigitsInput:
-    """Fields ``image`` uint8 [1, 8, 8] and ``label``; in the order of the labels, as a folder of classes would be.
+    """Fields ``image`` uint8 [1, 8, 8] and ``label``, sorted by label, as a folder of classes is.
 
-    Keys are the digits' numbers in scikit-learn's own order.
+    Keys are the digits' numbers in scikit-learn's order.
     """
 
     def __init__(self, split: str) -> None:
@@ -27,9 +27,9 @@ class DigitsInput:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(images, labels, their numbers in scikit-learn's order)."""
+        """Images, labels, and their numbers in scikit-learn's order."""
         needed("sklearn", "digits")
-        from sklearn.datasets import load_digits  # noqa: PLC0415  # a second to import, wanted only here
+        from sklearn.datasets import load_digits  # noqa: PLC0415  # takes a second to import
 
         data: Any = load_digits()
         images = np.round(data.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
@@ -43,19 +43,14 @@ class DigitsInput:
     def manifest(self) -> Manifest:
         images, labels, _ = self.arrays
         fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
-        return Manifest(
-            len(labels),
-            fields,
-            [str(n) for n in range(10)],
-            source=f"scikit-learn digits, {self.split}",
-        )
+        classes = [str(number) for number in range(10)]
+        source = f"scikit-learn digits, {self.split}"
+        return Manifest(len(labels), fields, classes, source=source)
 
     def read(self, start: int, stop: int) -> Chunk:
         images, labels, numbers = self.arrays
-        return Chunk(
-            {"image": images[start:stop], "label": labels[start:stop]},
-            [str(n) for n in numbers[start:stop]],
-        )
+        keys = [str(number) for number in numbers[start:stop]]
+        return Chunk({"image": images[start:stop], "label": labels[start:stop]}, keys)
 
     def name(self, index: int) -> str:
         return f"scikit-learn digit {self.arrays[2][index]}"

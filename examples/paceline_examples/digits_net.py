@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def block(in_channels: int, out_channels: int, stride: int = 1) -> nn.Sequential:
-    """3x3 convolution, batch norm, ReLU."""
+    """Return a 3x3 convolution with batch norm and ReLU."""
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False),
         nn.BatchNorm2d(out_channels),

@@ -1,4 +1,4 @@
-"""Waveforms with noise and without, made from nothing: chunks of gliding tones. For ``input=function``."""
+"""Waveforms with and without noise: chunks of gliding tones. Use it with ``input=function``."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +12,10 @@ OVERTONES = 4
 def noisy_waves(
     item: int, seed: int, length: int, num_chunks: int, noise: float
 ) -> Iterator[dict[str, Any]]:
-    """Recording ``item``, cut into ``num_chunks`` chunks: fields ``noisy`` and ``clean``, float32 [1, length].
+    """Yield the chunks of recording ``item``: fields ``noisy`` and ``clean``, float32 [1, length].
 
-    A tone with overtones whose pitch glides and whose loudness swells, of variance 1/2, and the same under white noise of standard
-    deviation ``noise``. Recordings of another ``seed`` share nothing.
+    A clean recording is a tone with overtones, whose pitch glides and whose loudness swells, of
+    variance 1/2. White noise of standard deviation ``noise`` is added to it.
     """
     rng = np.random.default_rng([seed, item])
     clean = _tone(rng, length * num_chunks)
@@ -29,7 +29,7 @@ def noisy_waves(
 
 
 def _tone(rng: np.random.Generator, num_samples: int) -> np.ndarray:
-    """float64 [num_samples] of mean square 1/2."""
+    """Return a tone of mean square 1/2: float64 [num_samples]."""
     seconds = np.arange(num_samples) / RATE
     pitch = rng.uniform(80, 320) * 2 ** (
         0.5 * np.sin(2 * np.pi * rng.uniform(0.2, 1.0) * seconds + rng.uniform(0, 6))

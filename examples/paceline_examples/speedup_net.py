@@ -1,4 +1,4 @@
-"""The comparison net of a well-known speed-up tutorial: eight small convolution blocks on 28x28 gray digits."""
+"""The net of a well-known speed-up tutorial: eight small convolution blocks for gray digits."""
 
 from typing import final
 
@@ -12,8 +12,8 @@ STRIDES = (2, 1, 2, 1, 2, 1, 2, 1)
 class SpeedupNet(nn.Module):
     """float [B, in_channels, image_size, image_size] -> logits [B, num_classes].
 
-    Each block: reflection pad 1, 3x3 convolution (Xavier-normal), batch norm, leaky ReLU 0.2. ``image_size``: at least 17, since
-    reflection wants two pixels and the strides divide by 16.
+    Each block: reflection pad 1, 3x3 convolution (Xavier-normal), batch norm, leaky ReLU 0.2.
+    Images have at least 17 pixels a side, since the strides divide by 16 and reflection needs two.
     """
 
     def __init__(self, in_channels: int, num_classes: int, image_size: int) -> None:

@@ -1,4 +1,7 @@
-"""Items' values to records: bytes are an image file, arrays are arrays; the first item says what every other must be."""
+"""Items' values to records: bytes are an image file, and arrays are arrays.
+
+The first readable item decides the fields of all others.
+"""
 
 import io
 import math
@@ -12,28 +15,25 @@ from framework.contracts.records import Chunk, Field, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, num_channels
 
-Row = dict[str, Any]  # one record: a field is ``bytes`` (an image file) or a numpy array
-DTYPES = {"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"} | {
-    *("float16", "float32", "float64", "complex64", "complex128"),
-}  # what torch has too
-BROKEN = (
-    *(
-        ValueError,
-        EOFError,
-        OSError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        RecursionError,
-        MemoryError,
-    ),
-    *(SyntaxError, tokenize.TokenError),
-)  # what numpy raises for a header that is none: it reads it as Python's own literals
-TRIES = 100  # items looked at for a readable one, before the first one's error is believed
+Row = dict[str, Any]  # one record: a field is ``bytes`` (an image file) or a NumPy array
+INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+FLOATS = {"float16", "float32", "float64", "complex64", "complex128"}
+DTYPES = {"bool", *INTEGERS, *FLOATS}  # those of torch
+# NumPy reads a header as a Python literal, and raises these for a damaged one.
+LITERAL_ERRORS = (LookupError, ArithmeticError, RecursionError, SyntaxError, tokenize.TokenError)
+BROKEN = (ValueError, EOFError, OSError, TypeError, MemoryError, *LITERAL_ERRORS)
+TRIES = 100  # bad items before the error of the first one is raised
+
+
+def text_mapping(option: Any) -> dict[str, str]:
+    """Return an option that maps fields to texts; {} if it is not a mapping."""
+    if not isinstance(option, Mapping):
+        return {}
+    return {str(field): str(text) for field, text in option.items()}
 
 
 class ArrayHeader(NamedTuple):
-    """Of a .npy file: where its numbers begin, and what they are."""
+    """The header of a .npy file. The numbers start ``start`` bytes behind its begin."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -46,18 +46,21 @@ class ArrayHeader(NamedTuple):
 
 
 def read_npy_header(file: BinaryIO, where: str) -> ArrayHeader:
-    """The header of the .npy file that begins where ``file`` stands. DataError D112 where it is not one of plain numbers."""
+    """Read the header of the .npy file at the position of ``file``.
+
+    Raises:
+        DataError: D112 if it is not a header of plain numbers.
+
+    """
     begin = file.tell()
     try:
         version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
             raise ValueError(f"version {version}")
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(file)
     except BROKEN as error:
         raise not_arrays(where, f"{error}") from error
     if dtype.name not in DTYPES or any(size < 0 for size in shape):
@@ -66,57 +69,72 @@ def read_npy_header(file: BinaryIO, where: str) -> ArrayHeader:
 
 
 def not_arrays(where: str, what: str) -> DataError:
-    return DataError(
-        112,
-        where,
-        f"not plain arrays ({what})",
-        "save numbers with numpy.save or numpy.savez(path, x=..., label=...)",
-    )
+    fix = "save numbers with numpy.save or numpy.savez(path, x=..., label=...)"
+    return DataError(112, where, f"not plain arrays ({what})", fix)
 
 
 def array_of_npy(data: bytes, where: str) -> np.ndarray:
-    """The array in a .npy file's bytes; nothing is unpickled, and no memory is taken that ``data`` does not fill. DataError D112."""
+    """Return the array in a .npy file's bytes.
+
+    Nothing is unpickled, and no more memory is taken than ``data`` fills.
+
+    Raises:
+        DataError: D112 if the bytes are not plain numbers.
+
+    """
     header = read_npy_header(io.BytesIO(data), where)
-    if header.start + header.num_bytes != len(data):
-        raise not_arrays(
-            where,
-            f"{header.dtype} {header.shape} wants {header.num_bytes} bytes, have {len(data) - header.start}",
-        )
+    check_num_bytes(header, len(data), where)
     array = np.frombuffer(data, header.dtype, offset=header.start)
     return native(array.reshape(header.shape, order="F" if header.fortran else "C"))
 
 
+def check_num_bytes(header: ArrayHeader, size: int, where: str) -> None:
+    """Check that a .npy file of ``size`` bytes holds the array of its header. DataError D112."""
+    present = size - header.start
+    if present != header.num_bytes:
+        what = f"{header.dtype} {header.shape} wants {header.num_bytes} bytes, have {present}"
+        raise not_arrays(where, what)
+
+
 def native(array: np.ndarray) -> np.ndarray:
-    """The same numbers, contiguous, in this machine's byte order."""
+    """Return the same numbers, contiguous, in this machine's byte order."""
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
-    """A file's bytes as a value: an array where ``name`` ends in .npy, else an image file as it is."""
+    """Return the array of a .npy file, or the bytes of any other file."""
     return array_of_npy(data, where) if name.lower().endswith(".npy") else data
 
 
 def field_of(value: Any, where: str) -> Field:
-    """What a value says of its field. DataError D106 for bytes that are no image, D167 for what no store holds."""
+    """Return the field of a value.
+
+    Raises:
+        DataError: D106 for bytes that are not an image, D167 for a value that no store holds.
+
+    """
     if isinstance(value, bytes):
         try:
             return Field("uint8", (num_channels(value), None, None), "image")
         except (BadImage, ValueError) as error:
-            raise DataError(
-                106, where, f"not a readable image ({error})", "mend or remove it"
-            ) from error
+            what = f"not a readable image ({error})"
+            raise DataError(106, where, what, "mend or remove it") from error
     if not isinstance(value, np.ndarray) or value.dtype.name not in DTYPES:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise DataError(
-            167, where, f"is {kind}", "give arrays of plain numbers, or an image file's bytes"
-        )
+        fix = "give arrays of plain numbers, or an image file's bytes"
+        raise DataError(167, where, f"is {kind}", fix)
     return Field(value.dtype.name, value.shape)
 
 
 def first_fields(
     num_items: int, rows: Callable[[int], Sequence[Row]], name: Callable[[int], str]
 ) -> dict[str, Field]:
-    """The fields, from the first item that can be read and gives a record. DataError: that of the first item that could not be."""
+    """Return the fields of the first record of the first readable item.
+
+    Raises:
+        DataError: That of the first bad item, if no item is readable.
+
+    """
     first: DataError | None = None
     num_bad = 0
     for index in range(num_items):
@@ -127,7 +145,8 @@ def first_fields(
                     for field, value in row.items()
                 }
         except DataError as error:
-            first, num_bad = first or error, num_bad + 1
+            first = first or error
+            num_bad += 1
             if num_bad == TRIES:
                 break
     raise first or DataError(110, name(0), "no item gives a record", "look at what is packed")
@@ -136,40 +155,41 @@ def first_fields(
 def chunk_of(
     rows: Sequence[Row], keys: list[str], fields: Mapping[str, Field], name: Callable[[int], str]
 ) -> Chunk:
-    """Rows as a chunk. DataError D167 where a row differs from ``fields``; ``name(i)`` is what to call row ``i``."""
+    """Return rows as a chunk. ``name(i)`` is the name of row ``i`` in an error.
+
+    Raises:
+        DataError: D167 for a row that does not have the ``fields``.
+
+    """
     for number, row in enumerate(rows):
         if row.keys() != fields.keys():
-            what = f"has the fields {', '.join(sorted(row))}, the first record {', '.join(sorted(fields))}"
+            what = (
+                f"has the fields {', '.join(sorted(row))}, "
+                f"the first record {', '.join(sorted(fields))}"
+            )
             raise DataError(167, name(number), what, "give every record the same fields")
     records: Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):
             _check(value, field, f"{name(number)}: {field_name}")
-        records[field_name] = values if field.encoding == "image" else _stacked(values, field)
+        if field.encoding == "image":
+            records[field_name] = values
+        elif values:
+            records[field_name] = np.stack(values)
+        else:
+            records[field_name] = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
     return Chunk(records, keys)
 
 
 def _check(value: Any, field: Field, where: str) -> None:
-    if field.encoding == "image" and isinstance(value, bytes):
+    is_image = field.encoding == "image"
+    if is_image and isinstance(value, bytes):
         return
-    found = (
-        f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-    )
-    wanted = (
-        "an image file's bytes"
-        if field.encoding == "image"
-        else f"{field.dtype} {tuple(field.shape)}"
-    )
-    if found != wanted:
-        raise DataError(
-            167,
-            where,
-            f"is {found}, the first record's is {wanted}",
-            "give every record the same shape and type",
-        )
-
-
-def _stacked(values: list[np.ndarray], field: Field) -> np.ndarray:
-    shape = tuple(size or 0 for size in field.shape)
-    return np.stack(values) if values else np.empty((0, *shape), field.dtype)
+    given = type(value).__name__
+    if isinstance(value, np.ndarray):
+        given = f"{value.dtype} {value.shape}"
+    wanted = "an image file's bytes" if is_image else f"{field.dtype} {tuple(field.shape)}"
+    if given != wanted:
+        what = f"is {given}, the first record's is {wanted}"
+        raise DataError(167, where, what, "give every record the same shape and type")

@@ -1,4 +1,7 @@
-"""Named arrays: a .npz file, one .npy file, or the datasets of an HDF5 file. What is not compressed is read through a memory map, however large."""
+"""Named arrays: a .npz file, a .npy file, or the datasets of an HDF5 file.
+
+Arrays that are not compressed are read through a memory map, however large they are.
+"""
 
 import mmap
 import struct
@@ -14,47 +17,46 @@ import numpy as np
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import array_of_npy, native, not_arrays, read_npy_header
+from framework.input.array_values import (
+    array_of_npy,
+    check_num_bytes,
+    native,
+    not_arrays,
+    read_npy_header,
+    text_mapping,
+)
 from framework.input.label import numbered_classes
 from framework.store.hdf5_store import SIGNATURE, foreign_datasets
 
-BLOCK = 1 << 20  # bytes of a .npz that are compared with their CRC32 at a time
+BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
+UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)
 
 
 @final
 class ArraysInput:
-    """Every array of ``path`` is a field, its first dimension the records. A .npy file is one field, named by the file.
+    """Fields from arrays, whose first dimension is the records. Keys are the records' numbers.
 
-    An integer field named ``label`` also gives the classes 0..max, or their names in ``classes``. Keys are the records' numbers.
-    ``fields``: field -> the array it is, for those that are wanted; null: all, an HDF5 dataset under the last part of its name.
+    A .npy file is one field with the file's name. Without ``fields`` an HDF5 dataset is named by
+    the last part of its path. ``conf/input/arrays.yaml`` describes the options.
     """
 
     def __init__(
         self, path: str, classes: Sequence[str] | None, fields: Mapping[str, str] | None = None
     ) -> None:
-        if fields is not None and (not hasattr(fields, "items") or not fields):
-            raise ConfigError(
-                162,
-                f"input.fields = {fields}",
-                "names no array",
-                "give input.fields={image: x, label: y}",
-            )
         self.path, self.classes = path, classes
-        self.fields = (
-            None if fields is None else {str(field): str(name) for field, name in fields.items()}
-        )
+        self.fields = None if fields is None else text_mapping(fields)
+        if self.fields == {}:
+            fix = "give input.fields={image: x, label: y}"
+            raise ConfigError(162, f"input.fields = {fields}", "names no array", fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArraysInput, (
-            self.path,
-            self.classes,
-            self.fields,
-        )  # another process maps the file itself
+        # another process maps the file itself
+        return ArraysInput, (self.path, self.classes, self.fields)
 
     @cached_property
     def arrays(self) -> dict[str, Any]:
-        """Field -> what has its shape and dtype, and gives its rows."""
-        arrays = self._all()
+        """Objects with shape and dtype that give their rows, by field."""
+        arrays = self._all_arrays()
         if self.fields is None:
             return arrays
         if missing := [name for name in self.fields.values() if name not in arrays]:
@@ -62,56 +64,46 @@ class ArraysInput:
             raise DataError(112, self.path, what, "correct input.fields")
         return {field: arrays[name] for field, name in self.fields.items()}
 
-    def _all(self) -> dict[str, Any]:
+    def _all_arrays(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz, .npy or HDF5 file")
         try:
             with open(self.path, "rb") as file:
-                if file.read(len(SIGNATURE)) == SIGNATURE:
-                    return self._of_hdf5()
-                file.seek(0)
-                arrays = (
-                    _of_npz(file, self.path) if file.read(2) == b"PK" else _of_npy(file, self.path)
-                )
-        except (
-            ValueError,
-            OSError,
-            EOFError,
-            RuntimeError,
-            zipfile.BadZipFile,
-            zlib.error,
-            MemoryError,
-            struct.error,
-        ) as error:
+                head = file.read(len(SIGNATURE))
+                if head == SIGNATURE:
+                    return self._datasets()
+                if head.startswith(b"PK"):
+                    arrays = _arrays_of_npz(file, self.path)
+                else:
+                    size = file.seek(0, 2)
+                    arrays = {Path(self.path).stem: _map_array(file, 0, size, self.path)}
+        except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise not_arrays(self.path, str(error)) from error
-        flat = [name for name, array in arrays.items() if array.ndim == 0]
-        if flat or not arrays:
-            raise not_arrays(self.path, f"{flat or 'nothing'} cannot be records")
+        scalars = [name for name, array in arrays.items() if array.ndim == 0]
+        if scalars or not arrays:
+            raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
         return arrays
 
-    def _of_hdf5(self) -> dict[str, Any]:
+    def _datasets(self) -> dict[str, Any]:
         datasets = foreign_datasets(self.path)
         if not datasets:
             raise not_arrays(self.path, "no dataset of numbers")
         if self.fields is not None:
             return dict(datasets)
-        named = {name.rpartition("/")[2]: rows for name, rows in datasets.items()}
-        if len(named) < len(datasets):
+        by_name = {name.rpartition("/")[2]: rows for name, rows in datasets.items()}
+        if len(by_name) < len(datasets):
             what = f"has several datasets of one name: {listed(list(datasets))}"
-            raise DataError(
-                163, self.path, what, "choose with input.fields={image: GROUP/DATASET, ...}"
-            )
-        return dict(named)
+            fix = "choose with input.fields={image: GROUP/DATASET, ...}"
+            raise DataError(163, self.path, what, fix)
+        return dict(by_name)
 
     @cached_property
     def manifest(self) -> Manifest:
-        lengths = {name: len(array) for name, array in self.arrays.items()}
+        arrays = self.arrays
         num_records = check_same_length(
-            self.path, lengths, "choose arrays of one length: input.fields={image: x, label: y}"
+            self.path, {name: len(array) for name, array in arrays.items()}
         )
-        fields = {
-            name: Field(array.dtype.name, array.shape[1:]) for name, array in self.arrays.items()
-        }
+        fields = {name: Field(array.dtype.name, array.shape[1:]) for name, array in arrays.items()}
         return Manifest(num_records, fields, self._classes(), source=f"arrays {self.path}")
 
     def _classes(self) -> list[str]:
@@ -119,9 +111,9 @@ class ArraysInput:
         if label is None or label.ndim != 1 or label.dtype.kind not in "iu":
             return []
         labels = label[:]
-        return (
-            [] if labels.min() < 0 else numbered_classes(int(labels.max()), self.classes, self.path)
-        )
+        if labels.min() < 0:
+            return []
+        return numbered_classes(int(labels.max()), self.classes, self.path)
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
@@ -131,65 +123,50 @@ class ArraysInput:
         return f"{self.path}: record {index}"
 
 
-def check_same_length(
-    path: str, lengths: dict[str, int], fix: str = "give arrays of one length, at least 1"
-) -> int:
-    """The length all arrays share. DataError D111 where they differ or are empty."""
+def check_same_length(path: str, lengths: dict[str, int]) -> int:
+    """Return the length of all arrays. DataError D111 if lengths differ or are 0."""
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise DataError(
-            111,
-            path,
-            f"its arrays have {lengths} records",
-            "give arrays of one length, at least 1, or choose some with input.fields",
-        )
+        fix = "give arrays of one length, at least 1, or choose some with input.fields"
+        raise DataError(111, path, f"its arrays have {lengths} records", fix)
     return next(iter(lengths.values()))
 
 
-def _of_npy(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
-    size = file.seek(0, 2)
-    return {Path(path).stem: _mapped(file, 0, size, path)}
-
-
-def _mapped(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
-    """The array of the .npy file at ``begin``, ``size`` bytes long, over a memory map."""
+def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
+    """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
     file.seek(begin)
     header = read_npy_header(file, where)
-    if header.start + header.num_bytes != size:
-        what = f"truncated: {header.dtype} {header.shape} wants {header.num_bytes} bytes, have {size - header.start}"
-        raise not_arrays(where, what)
+    check_num_bytes(header, size, where)
     count = header.num_bytes // header.dtype.itemsize
-    whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    flat = np.frombuffer(whole, header.dtype, count, begin + header.start)
+    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    flat = np.frombuffer(memory, header.dtype, count, begin + header.start)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def _of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
+def _arrays_of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(file) as archive:
-        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-        if others := [member.filename for member in archive.infolist() if member not in members]:
+        members = archive.infolist()
+        if others := [m.filename for m in members if not m.filename.endswith(".npy")]:
             raise not_arrays(path, f"holds {', '.join(others[:3])}")
         return {
-            member.filename.removesuffix(".npy"): _of_member(archive, member, file, path)
+            member.filename.removesuffix(".npy"): _array_of_member(archive, member, file, path)
             for member in members
         }
 
 
-def _of_member(
+def _array_of_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: BinaryIO, path: str
 ) -> np.ndarray:
-    """A stored member by memory map, after its CRC32 is compared, block by block; a compressed one in memory."""
+    """Map a stored member after a check of its CRC32, or read a compressed one."""
     where = f"{path}: {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as inside:
             header = read_npy_header(inside, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-        if header.start + header.num_bytes != member.file_size:
-            raise not_arrays(where, f"{header.dtype} {header.shape} wants {header.num_bytes} bytes")
+        check_num_bytes(header, member.file_size, where)
         return array_of_npy(archive.read(member), where)
     with archive.open(member) as inside:
-        while inside.read(BLOCK):
+        while inside.read(BLOCK):  # the last read compares the CRC32
             pass
     file.seek(member.header_offset + 26)
     name_size, extra_size = struct.unpack("<HH", file.read(4))
-    return _mapped(
-        file, member.header_offset + 30 + name_size + extra_size, member.file_size, where
-    )
+    begin = member.header_offset + 30 + name_size + extra_size
+    return _map_array(file, begin, member.file_size, where)

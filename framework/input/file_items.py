@@ -1,7 +1,7 @@
-"""Files as items: which there are, in the byte order of their names whatever the file system says, and their bytes.
+"""Files as items, in the byte order of their names, whatever the file system says.
 
-A folder that is walked gives regular files only: symbolic links are not followed, and pipes, sockets and devices are never opened.
-A file or pattern that the user names may be a link.
+A walk through a folder gives regular files only: links are not followed, and pipes, sockets and
+devices are never opened. A file or pattern that the user names may be a link.
 """
 
 import glob
@@ -14,8 +14,9 @@ from framework.store.walk_tree import Walked, walk
 
 
 class ListedFiles(NamedTuple):
-    """``names``: relative to the folder, in byte order; any bytes a file system has (``surrogateescape``). ``left_out``: how many
-    symbolic links and special files were passed over.
+    """Names of files, and the number of links and special files that were left out.
+
+    Names are relative to the folder, and may hold any bytes (``surrogateescape``).
     """
 
     names: list[str]
@@ -23,24 +24,29 @@ class ListedFiles(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the manifest's ``source`` says of what was passed over."""
+        """A note on what was left out, for the manifest's ``source``."""
         return f" ({self.left_out} links and special files left out)" if self.left_out else ""
 
 
 def find_files(root: str, suffixes: tuple[str, ...] = ("",)) -> ListedFiles:
-    """The regular files anywhere under ``root`` whose lower-case names end in one of ``suffixes``. DataError D101."""
+    """Return the regular files anywhere under ``root`` with a suffix. DataError D101.
+
+    Suffixes are compared with the names in lower case.
+    """
     return found_in(walk(root, suffixes))
 
 
 def found_in(walked: Walked) -> ListedFiles:
-    """Return the files of a walk, and how many links and special files it skipped."""
+    """Return the files of a walk."""
     return ListedFiles(walked.names, walked.links + walked.specials)
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
-    """The files ``path`` stands for, in byte order: a file, all files under a folder, or a pattern with ``*``, ``?`` and ``**``.
+    """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
 
-    DataError D101 where there is none.
+    Raises:
+        DataError: D101 if there is no file.
+
     """
     if os.path.isfile(path):
         return [path]
@@ -49,18 +55,25 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
     else:
         names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
     if not names:
-        what = f"no file {'or '.join(suffixes) or ''} here".replace("  ", " ")
+        what = " ".join(f"no file {'or '.join(suffixes)} here".split())
         raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
     return names
 
 
 def read_file(path: str) -> bytes:
-    """The file's bytes. DataError D101 where it cannot be read or is a pipe or a device, which is not opened."""
+    """Return a file's bytes.
+
+    Raises:
+        DataError: D101 if the file cannot be read, or is a pipe or a device, which is not opened.
+
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(101, path, "not a regular file", "mend or remove it")
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        words = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            words = error.strerror
         raise DataError(101, path, f"cannot be read ({words})", "mend or remove it") from error

@@ -1,13 +1,14 @@
-"""MNIST's IDX format: one file of images, one of labels, either of them gzipped or not.
+"""MNIST's IDX format: a file of images and a file of labels, gzipped or not.
 
-Source: the format's description on the MNIST page: two zero bytes, a type byte, the number of dimensions, then each
-dimension as a big-endian uint32, then the values.
+Source: the MNIST page: two zero bytes, a type byte, the number of dimensions, each dimension as a
+big-endian uint32, then the values.
 """
 
 import gzip
 import math
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -17,45 +18,40 @@ from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
 from framework.input.arrays import check_same_length
 
-UINT8 = 8  # the type byte of unsigned bytes, the only type image sets use
+UINT8 = 8  # the type byte of unsigned bytes, the only type that image sets use
 
 
 def read_idx(path: str) -> np.ndarray:
-    """The array in an IDX file of unsigned bytes. DataError D101 or D113."""
+    """Return the array in an IDX file of unsigned bytes. DataError D101 or D113."""
     try:
         with open(path, "rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else open(path, "rb") as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_zipped else open(path, "rb") as file:
             data = file.read()
     except FileNotFoundError as error:
-        raise DataError(
-            101, path, "no such file", "give an IDX file such as train-images-idx3-ubyte.gz"
-        ) from error
+        fix = "give an IDX file such as train-images-idx3-ubyte.gz"
+        raise DataError(101, path, "no such file", fix) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
     num_dimensions = data[3] if len(data) > 3 else 0
     start = 4 + 4 * num_dimensions
     if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
-        raise DataError(
-            113, path, "not an IDX file of unsigned bytes", "give the file as it was published"
-        )
+        fix = "give the file as it was published"
+        raise DataError(113, path, "not an IDX file of unsigned bytes", fix)
     shape = struct.unpack_from(f">{num_dimensions}I", data, 4)
     if len(data) - start != math.prod(shape):
-        raise DataError(
-            113,
-            path,
-            f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}",
-            "get the file again",
-        )
+        what = f"truncated: {shape} wants {math.prod(shape)} bytes, have {len(data) - start}"
+        raise DataError(113, path, what, "get the file again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
 @final
+@dataclass(eq=False)
 class IdxInput:
-    """Fields ``image`` uint8 [1, H, W] and ``label`` from the files ``images`` and ``labels``. Keys are the records' numbers."""
+    """Fields ``image`` uint8 [1, H, W] and ``label``. Keys are the records' numbers."""
 
-    def __init__(self, images: str, labels: str) -> None:
-        self.images, self.labels = images, labels
+    images: str
+    labels: str
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IdxInput, (self.images, self.labels)  # another process reads the files itself
@@ -64,12 +60,8 @@ class IdxInput:
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         images, labels = read_idx(self.images), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
-            raise DataError(
-                113,
-                self.images,
-                f"images of shape {images.shape}, labels {labels.shape}",
-                "give images first, then labels",
-            )
+            what = f"images of shape {images.shape}, labels {labels.shape}"
+            raise DataError(113, self.images, what, "give images first, then labels")
         check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
         return images[:, None], labels.astype(np.int64)
 

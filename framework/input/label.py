@@ -1,4 +1,4 @@
-"""Class names to numbers, one rule for all inputs."""
+"""The numbers of classes: one rule for all inputs."""
 
 import os
 import re
@@ -7,50 +7,46 @@ from collections.abc import Callable, Iterable, Sequence
 from framework.errors import ConfigError, DataError
 
 INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
-MOST_CLASSES = (
-    100_000  # the largest label that is believed to number a class; ImageNet-21k has 21,841
-)
+MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 
 
-def class_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression that finds the class in a name: its one group. ConfigError C160."""
+def class_pattern(pattern: str | None) -> re.Pattern[str] | None:
+    """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
+    if pattern is None:
+        return None
+    where = f"input.label_pattern = {pattern}"
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            160,
-            f"input.label_pattern = {pattern}",
-            f"not a regular expression ({error})",
-            "correct it",
-        ) from error
+        what = f"not a regular expression ({error})"
+        raise ConfigError(160, where, what, "correct it") from error
     if compiled.groups != 1:
-        what, fix = (
-            f"has {compiled.groups} groups, not one",
-            r"put brackets around the class, as in '^(n\d+)_'",
-        )
-        raise ConfigError(160, f"input.label_pattern = {pattern}", what, fix)
+        fix = r"put brackets around the class, as in '^(n\d+)_'"
+        raise ConfigError(160, where, f"has {compiled.groups} groups, not one", fix)
     return compiled
 
 
 def class_in(name: str, pattern: re.Pattern[str], where: str) -> str:
-    """What ``pattern`` finds in ``name``. DataError D162 where it finds nothing."""
-    found = pattern.search(name)
-    if found is None or not found.group(1):
-        raise DataError(
-            162, where, f"no class in {name!r}", "correct input.label_pattern, or remove the item"
-        )
-    return found.group(1)
+    """Return the class that ``pattern`` finds in ``name``. DataError D162 if it finds none."""
+    match = pattern.search(name)
+    if match is None or not match.group(1):
+        fix = "correct input.label_pattern, or remove the item"
+        raise DataError(162, where, f"no class in {name!r}", fix)
+    return match.group(1)
 
 
 def number_classes(
     names: Sequence[str], classes: Sequence[str] | None, where: str
 ) -> tuple[list[int], list[str]]:
-    """(a number for each of ``names``, the classes): those of ``classes`` in their order, or all names in byte order.
+    """Return a number for each of ``names``, and the classes in the order of their numbers.
 
-    DataError D161 lists names that ``classes`` lacks.
+    Without ``classes`` all names are classes, in byte order.
+
+    Raises:
+        DataError: D161 for names that ``classes`` lacks.
+
     """
-    found = sorted(set(names), key=os.fsencode)
-    known = check_classes(found, classes, where)
+    known = check_classes(sorted(set(names), key=os.fsencode), classes, where)
     numbers = {name: number for number, name in enumerate(known)}
     return [numbers[name] for name in names], known
 
@@ -60,17 +56,17 @@ def label_column(
 ) -> tuple[list[int], list[str]]:
     """Return a label for each text of a table's column, and the classes.
 
-    If all are integers they are labels as they are, gaps and all: "10" is 10. ``classes`` then
-    names them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
+    If all texts are integers, they are the labels, with gaps: "10" is 10. ``classes`` then names
+    them, unless the integers are names in it. Other texts are names, as in ``number_classes``.
 
     Args:
-        texts: a cell of the column for each row, at least one.
-        classes: all classes in the order of their numbers; None: as found.
-        path: the table, for errors.
-        place: what to call a row in an error.
+        texts: A cell of the column for each row, at least one.
+        classes: All classes in the order of their numbers; None: those of the column.
+        path: The table, for errors.
+        place: Returns the name of a row in an error.
 
     Raises:
-        DataError: D161 for what ``classes`` lacks; D162 for a negative or a huge integer.
+        DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
 
     """
     integers = [text.strip() for text in texts]
@@ -90,38 +86,39 @@ def label_column(
     return labels, numbered_classes(max(labels), classes, path)
 
 
-def check_classes(found: Iterable[str], classes: Sequence[str] | None, where: str) -> list[str]:
-    """``classes``, or ``found`` where that is None. ConfigError C161 for a class given twice, DataError D161 for one not given."""
+def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: str) -> list[str]:
+    """Return ``classes``, or ``present`` if ``classes`` is None.
+
+    Raises:
+        ConfigError: C161 for a class that ``classes`` names twice.
+        DataError: D161 for a present class that ``classes`` lacks.
+
+    """
     if classes is None:
-        return list(found)
+        return list(present)
     known = [str(name) for name in classes]
     if twice := sorted({name for name in known if known.count(name) > 1}):
-        raise ConfigError(
-            161, f"input.classes = {known}", f"has {', '.join(twice)} twice", "name each class once"
-        )
-    if strange := [name for name in found if name not in set(known)]:
-        listed = ", ".join(strange[:10]) + (", ..." if len(strange) > 10 else "")
-        raise DataError(
-            161,
-            where,
-            f"{len(strange)} classes are not in input.classes: {listed}",
-            "add them, or remove their items",
-        )
+        what = f"has {', '.join(twice)} twice"
+        raise ConfigError(161, f"input.classes = {known}", what, "name each class once")
+    if unknown := [name for name in present if name not in set(known)]:
+        more = ", ..." if len(unknown) > 10 else ""
+        what = f"{len(unknown)} classes are not in input.classes: {', '.join(unknown[:10])}{more}"
+        raise DataError(161, where, what, "add them, or remove their items")
     return known
 
 
 def numbered_classes(largest: int, classes: Sequence[str] | None, where: str) -> list[str]:
-    """Names for the labels 0..``largest``: ``classes``, or the numbers themselves; none where they number no classes.
+    """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
 
-    DataError D161 where ``classes`` are too few.
+    A negative or a huge number is not a class, and has no name.
+
+    Raises:
+        DataError: D161 if ``classes`` are too few.
+
     """
     if classes is None:
-        return [str(number) for number in range(largest + 1)] if 0 <= largest < MOST_CLASSES else []
+        return [str(number) for number in range(largest + 1)] if largest < MOST_CLASSES else []
     if largest >= len(classes):
-        raise DataError(
-            161,
-            where,
-            f"has label {largest}, but input.classes names {len(classes)}",
-            "name all classes",
-        )
+        what = f"has label {largest}, but input.classes names {len(classes)}"
+        raise DataError(161, where, what, "name all classes")
     return check_classes((), classes, where)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -13,141 +14,134 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, chunk_of, first_fields, value_of
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
 from framework.input.file_items import read_file
 from framework.input.label import class_in, class_pattern, label_column, numbered_classes
 
-WHOLE = re.compile("(.*)", re.DOTALL)
+ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "int", "float")
-Column = tuple[str, str | int]  # kind; the name or number of the column
+
+
+class Column(NamedTuple):
+    """The kind of a column, and its name, or its number from 0."""
+
+    kind: str
+    column: str | int
 
 
 class Line(NamedTuple):
-    """A row of the table. ``number``: its line in the file, from 1."""
+    """A row of the table, and the number of its line in the file, from 1."""
 
     number: int
     cells: list[str]
 
 
-@final
-class ListInput:
-    """A record per row, in the table's order; its key is its first path, in .scp its key.
+class _Table(NamedTuple):
+    rows: list[Line]
+    places: dict[str, int]  # field -> number of its column
 
-    ``columns``: field -> ``kind`` or ``kind:column``; ``path`` (an image or .npy file), ``class`` (a name, or an integer, which stays
-    as it is; for the field ``label`` only), ``int``, ``float``. ``column``: a name of the header or, without one, a number from 0; left out: the field's own name, or
-    its place in ``columns``. ``root``: the folder of the paths, and what they may not leave unless ``allow_outside``; null: the
-    table's. A path may stand in several rows; a key of .scp may not. ``classes`` and ``label_pattern``: as in ``input=folder``, the
-    pattern looked for in the class column.
+
+@final
+@dataclass(eq=False)
+class ListInput:
+    """A record per row, in the table's order. Its key is its first path; in .scp its key.
+
+    A path may be in several rows; a key of .scp may not. The column of a field is a name of the
+    header or a number from 0; by default it is the field's name, or its place in ``columns``. A
+    ``path`` is an image or a .npy file. A ``class``, only for the field ``label``, is a name or an
+    integer. ``conf/input/list.yaml`` describes the options.
     """
 
-    def __init__(
-        self,
-        path: str,
-        header: bool,
-        columns: Mapping[str, str] | None,
-        root: str | None,
-        allow_outside: bool,
-        classes: Sequence[str] | None,
-        label_pattern: str | None,
-    ) -> None:
-        self.path, self.scp = path, path.lower().endswith(".scp")
-        self.header = header and not self.scp
-        self.columns = _columns(
-            columns or self._usual(), named=self.header, first=1 if self.scp else 0
-        )
-        self.root, self.allow_outside = root or os.path.dirname(path) or ".", allow_outside
-        self.classes, self.pattern = (
-            classes,
-            None if label_pattern is None else class_pattern(label_pattern),
-        )
+    path: str
+    header: bool
+    columns: Mapping[str, str] | None
+    root: str | None
+    allow_outside: bool
+    classes: Sequence[str] | None
+    label_pattern: str | None
 
-    def _usual(self) -> Mapping[str, str]:
-        return {"image": "path"} if self.scp else {"image": "path", "label": "class"}
+    def __post_init__(self) -> None:
+        self.is_scp = self.path.lower().endswith(".scp")
+        usual = {"image": "path"} if self.is_scp else {"image": "path", "label": "class"}
+        has_names = self.header and not self.is_scp
+        self.parsed = _parsed_columns(self.columns or usual, has_names, first=int(self.is_scp))
+        self.folder = self.root or os.path.dirname(self.path) or "."
+        self.pattern = class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
-    def items(self) -> tuple[list[Line], dict[str, int]]:
-        """(rows, field -> the number of its column). DataError D164 for what is no such table."""
-        lines = _read_scp(self.path) if self.scp else _read_table(self.path)
-        head = next(lines, None) if self.header else None
-        places = {field: self._place(head, column) for field, (_, column) in self.columns.items()}
+    def items(self) -> _Table:
+        """The rows, and the columns of the fields. DataError D110, D164."""
+        lines = _read_scp(self.path) if self.is_scp else _read_table(self.path)
+        names: list[str] = []
+        if self.header and not self.is_scp:
+            head = next(lines, None)
+            names = [] if head is None else head.cells
+        places = {field: self._place(names, column.column) for field, column in self.parsed.items()}
         rows = list(lines)
         if not rows:
             raise DataError(110, self.path, "no row", "give a table with a row per record")
+        wanted = max(places.values()) + 1
         for row in rows:
-            if max(places.values()) >= len(row.cells):
-                what = f"has {len(row.cells)} columns, {max(places.values()) + 1} are wanted"
-                raise DataError(
-                    164,
-                    f"{self.path}: line {row.number}",
-                    what,
-                    "mend the row, or correct input.columns",
-                )
-        return rows, places
+            if len(row.cells) < wanted:
+                what = f"has {len(row.cells)} columns, {wanted} are wanted"
+                fix = "mend the row, or correct input.columns"
+                raise DataError(164, f"{self.path}: line {row.number}", what, fix)
+        return _Table(rows, places)
 
-    def _place(self, head: Line | None, column: str | int) -> int:
+    def _place(self, names: list[str], column: str | int) -> int:
         if isinstance(column, int):
             return column
-        names = [] if head is None else head.cells
         if names.count(column) != 1:
-            what = f"the first line has the column {column!r} {names.count(column)} times: {', '.join(names)}"
-            raise DataError(
-                164,
-                self.path,
-                what,
-                "correct input.columns, or set input.header=false and number them",
-            )
+            count, present = names.count(column), ", ".join(names)
+            what = f"the first line has the column {column!r} {count} times: {present}"
+            fix = "correct input.columns, or set input.header=false and number them"
+            raise DataError(164, self.path, what, fix)
         return names.index(column)
 
     @cached_property
     def real_root(self) -> str:
-        return os.path.realpath(self.root)
+        return os.path.realpath(self.folder)
 
     @cached_property
     def numbers(self) -> dict[str, np.ndarray]:
-        """The columns that are no paths, as int64 or float32; a class is its number."""
-        return {
-            field: self._numbers(field, kind)
-            for field, (kind, _) in self.columns.items()
-            if kind != "path"
-        }
-
-    def _numbers(self, field: str, kind: str) -> np.ndarray:
-        if kind == "class":
-            return np.array(self._labels[0], np.int64)
+        """The columns that are not paths: int64 or float32; a class is its number."""
         rows, places = self.items
-        values = [
-            _number(row.cells[places[field]], kind, f"{self.path}: line {row.number}")
-            for row in rows
-        ]
-        return np.array(values, np.int64 if kind == "int" else np.float32)
+        columns: dict[str, np.ndarray] = {}
+        for field, (kind, _) in self.parsed.items():
+            if kind == "class":
+                columns[field] = np.array(self._labels[0], np.int64)
+            elif kind != "path":
+                dtype = np.int64 if kind == "int" else np.float32
+                cells = ((row.cells[places[field]], self._line(row)) for row in rows)
+                columns[field] = np.array(
+                    [_number(text, kind, line) for text, line in cells], dtype
+                )
+        return columns
 
     @cached_property
     def _labels(self) -> tuple[list[int], list[str]]:
         """A label per row, and the classes, of a column of the kind ``class``."""
         rows, places = self.items
-        lines = [f"{self.path}: line {row.number}" for row in rows]
-        cells = [row.cells[places["label"]] for row in rows]
+        lines = [self._line(row) for row in rows]
         names = [
-            class_in(cell, self.pattern or WHOLE, line)
-            for cell, line in zip(cells, lines, strict=True)
+            class_in(row.cells[places["label"]], self.pattern, line)
+            for row, line in zip(rows, lines, strict=True)
         ]
         return label_column(names, self.classes, self.path, lines.__getitem__)
 
-    def _known_classes(self) -> list[str]:
-        kind = self.columns.get("label", ("", ""))[0]
-        if kind == "class":
-            return self._labels[1]
-        if kind == "int" and self.numbers["label"].min() >= 0:
-            return numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
-        return []
-
     @cached_property
     def manifest(self) -> Manifest:
-        rows, _ = self.items
-        for index in range(len(rows)):
-            self._paths(index)  # all, before any is opened
-        fields = first_fields(len(rows), lambda index: [self._row(index)], self.name)
-        return Manifest(len(rows), fields, self._known_classes(), source=f"list {self.path}")
+        count = len(self.items.rows)
+        for index in range(count):
+            self._paths(index)  # checks the paths of all rows
+        fields = first_fields(count, lambda index: [self._row(index)], self.name)
+        kind = self.parsed["label"].kind if "label" in self.parsed else ""
+        classes: list[str] = []
+        if kind == "class":
+            classes = self._labels[1]
+        elif kind == "int" and self.numbers["label"].min() >= 0:
+            classes = numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
+        return Manifest(count, fields, classes, source=f"list {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self._row(index) for index in range(start, stop)]
@@ -156,128 +150,103 @@ class ListInput:
 
     def _row(self, index: int) -> Row:
         paths = self._paths(index)
-        if not self.allow_outside:
+        if not self.allow_outside:  # all paths are checked before a file is opened
             for path in paths.values():
                 self._check_inside(os.path.realpath(path), self.real_root, index)
-        values: Row = {
-            field: value_of(read_file(path), path, self.name(index))
-            for field, path in paths.items()
-        }
-        values.update(
-            {
-                field: numbers[index : index + 1].reshape(())
-                for field, numbers in self.numbers.items()
-            }
-        )
-        return {field: values[field] for field in self.columns}
+        row: Row = {}
+        for field in self.parsed:
+            if field in paths:
+                row[field] = value_of(read_file(paths[field]), paths[field], self.name(index))
+            else:
+                row[field] = self.numbers[field][index : index + 1].reshape(())
+        return row
 
     def _paths(self, index: int) -> dict[str, str]:
-        """Field -> file of a row. DataError D165 where the table's words lead out of the root."""
-        (_, cells), places = self.items[0][index], self.items[1]
+        """Return the file of each field of a row. DataError D165 if one is not under the root."""
+        cells, places = self.items.rows[index].cells, self.items.places
         paths: dict[str, str] = {}
-        for field, (kind, _) in self.columns.items():
+        for field, (kind, _) in self.parsed.items():
             if kind == "path":
-                paths[field] = os.path.join(self.root, cells[places[field]])
+                path = paths[field] = os.path.join(self.folder, cells[places[field]])
                 if not self.allow_outside:
-                    self._check_inside(
-                        os.path.abspath(paths[field]), os.path.abspath(self.root), index
-                    )
+                    self._check_inside(os.path.abspath(path), os.path.abspath(self.folder), index)
         return paths
 
     def _check_inside(self, path: str, root: str, index: int) -> None:
         if "\0" in path or os.path.commonpath([path, root]) != root:
-            where = f"{self.path}: line {self.items[0][index].number}"
-            raise DataError(
-                165,
-                where,
-                f"{path!r} is not under {root}",
-                "set input.root, or input.allow_outside=true if you trust it",
-            )
+            where = f"{self.path}: line {self.items.rows[index].number}"
+            fix = "set input.root, or input.allow_outside=true if you trust it"
+            raise DataError(165, where, f"{path!r} is not under {root}", fix)
 
     def _key(self, index: int) -> str:
-        row, places = self.items[0][index], self.items[1]
-        first = next(field for field, (kind, _) in self.columns.items() if kind == "path")
-        return row.cells[0 if self.scp else places[first]]
+        rows, places = self.items
+        first = next(field for field, (kind, _) in self.parsed.items() if kind == "path")
+        return rows[index].cells[0 if self.is_scp else places[first]]
+
+    def _line(self, row: Line) -> str:
+        return f"{self.path}: line {row.number}"
 
     def name(self, index: int) -> str:
-        return f"{self.path}: line {self.items[0][index].number} ({self._key(index)})"
+        return f"{self._line(self.items.rows[index])} ({self._key(index)})"
 
 
-def _columns(columns: Mapping[str, str], named: bool, first: int) -> dict[str, Column]:
-    """Field -> (kind, column). ConfigError C162 for what is not ``kind`` or ``kind:column``."""
-    if not hasattr(columns, "items"):
-        raise ConfigError(
-            162,
-            f"input.columns = {columns}",
-            "not field: kind",
-            "give input.columns={image: path, label: class}",
-        )
-    found: dict[str, Column] = {}
-    for number, (field, word) in enumerate(columns.items()):
+def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
+    """Return the column of each field. ConfigError C162 unless it is ``kind[:column]``."""
+    words = text_mapping(columns)
+    if not words:
+        fix = "give input.columns={image: path, label: class}"
+        raise ConfigError(162, f"input.columns = {columns}", "not field: kind", fix)
+    parsed: dict[str, Column] = {}
+    for number, (field, word) in enumerate(words.items()):
         where = f"input.columns.{field} = {word}"
-        kind, _, column = str(word).partition(":")
+        kind, _, column = word.partition(":")
         if kind not in KINDS or (kind == "class" and field != "label"):
-            raise ConfigError(
-                162,
-                where,
-                "not a kind of column",
-                "choose path, class (for label), int or float, then perhaps :COLUMN",
-            )
-        if not named and column and not re.fullmatch(r"\d{1,6}", column):
-            raise ConfigError(
-                162,
-                where,
-                f"{column!r} is not a number",
-                "number columns from 0, or give a table with a header",
-            )
-        found[str(field)] = kind, (column or str(field)) if named else int(column or number + first)
-    if all(kind != "path" for kind, _ in found.values()):
-        raise ConfigError(
-            162,
-            f"input.columns = {dict(columns)}",
-            "has no path",
-            "name the column of the files, as in image: path",
-        )
-    return found
+            fix = "choose path, class (for label), int or float, then perhaps :COLUMN"
+            raise ConfigError(162, where, "not a kind of column", fix)
+        if header:
+            parsed[field] = Column(kind, column or field)
+            continue
+        if column and not re.fullmatch(r"\d{1,6}", column):
+            fix = "number columns from 0, or give a table with a header"
+            raise ConfigError(162, where, f"{column!r} is not a number", fix)
+        parsed[field] = Column(kind, int(column or number + first))
+    if all(column.kind != "path" for column in parsed.values()):
+        fix = "name the column of the files, as in image: path"
+        raise ConfigError(162, f"input.columns = {words}", "has no path", fix)
+    return parsed
+
+
+def _read_text(path: str) -> str:
+    return read_file(path).decode("utf-8-sig", "surrogateescape")
 
 
 def _read_table(path: str) -> Iterator[Line]:
-    """The rows of a CSV or (by its name) TSV file; empty lines are passed over."""
-    tabs = path.lower().endswith((".tsv", ".tab"))
-    text = io.StringIO(read_file(path).decode("utf-8-sig", "surrogateescape"), newline="")
-    reader = csv.reader(text, delimiter="\t" if tabs else ",", strict=True)
+    """Yield the rows of a TSV (by its name) or CSV file, without empty lines."""
+    delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
+    text = io.StringIO(_read_text(path), newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if any(cells):
                 yield Line(reader.line_num, cells)
     except csv.Error as error:
-        raise DataError(
-            164, f"{path}: line {reader.line_num}", f"not a table ({error})", "mend its quotes"
-        ) from error
+        where = f"{path}: line {reader.line_num}"
+        raise DataError(164, where, f"not a table ({error})", "mend its quotes") from error
 
 
 def _read_scp(path: str) -> Iterator[Line]:
     seen: dict[str, int] = {}
-    for number, line in enumerate(
-        read_file(path).decode("utf-8-sig", "surrogateescape").split("\n"), 1
-    ):
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        where = f"{path}: line {number}"
         cells = re.split(r"[ \t]+", line.strip(" \t\r"), maxsplit=1)
         if not cells[0]:
             continue
         if len(cells) == 2 and (cells[1].endswith("|") or cells[1].startswith("|")):
-            raise DataError(
-                164,
-                f"{path}: line {number}",
-                "is a command, not a file",
-                "run it, and name the file it writes",
-            )
+            fix = "run it, and name the file it writes"
+            raise DataError(164, where, "is a command, not a file", fix)
         if cells[0] in seen:
-            raise DataError(
-                163,
-                f"{path}: line {number}",
-                f"key {cells[0]!r} is in line {seen[cells[0]]} too",
-                "keep one of them",
-            )
+            what = f"key {cells[0]!r} is in line {seen[cells[0]]} too"
+            raise DataError(163, where, what, "keep one of them")
         seen[cells[0]] = number
         yield Line(number, cells)
 
@@ -286,9 +255,8 @@ def _number(text: str, kind: str, where: str) -> int | float:
     try:
         value = int(text) if kind == "int" else float(text)
     except ValueError as error:
-        raise DataError(
-            162, where, f"{text!r} is not {kind}", "mend the row, or correct input.columns"
-        ) from error
+        fix = "mend the row, or correct input.columns"
+        raise DataError(162, where, f"{text!r} is not {kind}", fix) from error
     if kind == "int" and not -(2**63) <= value < 2**63:
         raise DataError(162, where, f"{text!r} does not fit 64 bits", "mend the row")
     if kind == "float" and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""An LMDB file that anybody wrote: values found by the patterns of their keys."""
+"""An LMDB file that anybody wrote: values that are found by the patterns of their keys."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -9,13 +9,19 @@ import numpy as np
 from framework.contracts.records import Chunk, Manifest
 from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, array_of_npy, chunk_of, first_fields
+from framework.input.array_values import (
+    Row,
+    array_of_npy,
+    chunk_of,
+    first_fields,
+    text_mapping,
+)
 from framework.input.label import label_column
 from framework.store.foreign import LABEL, NPY, WHOLE, ForeignLMDB, Pattern, number_of, text_of
 
 
 class Matched(NamedTuple):
-    """The records of a file: the place of each field's value, and the key of the first field."""
+    """The place of each field's value, and the key of the first field, for each record."""
 
     places: list[dict[str, int]]
     keys: list[str]
@@ -26,14 +32,8 @@ class LMDBInput:
     """A record for each number, or name, that the keys of all fields share.
 
     A value is an image file, a .npy file or a number as text. The field ``label`` may be any text:
-    integers are labels as they are, other texts are names of classes.
-
-    Args:
-        path: the file, or a folder with a ``data.mdb``.
-        fields: field -> the pattern of its keys, such as ``image-%09d``, as in ``Pattern``.
-        count: how many records there must be; None: any number.
-        classes: all classes in the order of their numbers; None: as found.
-
+    integers are labels as they are, other texts are names of classes. ``fields`` are texts of
+    ``Pattern``. ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(
@@ -44,15 +44,17 @@ class LMDBInput:
         classes: Sequence[str] | None = None,
     ) -> None:
         where = f"input.fields = {fields}"
-        if not hasattr(fields, "items") or not fields:
+        texts = text_mapping(fields)
+        if not texts:
             fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
             raise ConfigError(162, where, "names no keys", fix)
         self.path, self.count, self.classes = path, count, classes
-        self.patterns = {str(name): Pattern(str(text)) for name, text in fields.items()}
+        self.patterns = {field: Pattern(text) for field, text in texts.items()}
         for pattern in self.patterns.values():
             if pattern.expression.groups != 1:
                 what = f"{pattern.text!r} must have one %d, %09d or %s"
-                raise ConfigError(162, where, what, "mark what the keys of a record share")
+                fix = "mark what the keys of a record share"
+                raise ConfigError(162, where, what, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process lists the keys itself
@@ -72,8 +74,8 @@ class LMDBInput:
                 number of records than ``count``.
 
         """
-        found = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
-        first, *others = found.values()
+        matches = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
+        first, *others = matches.values()
         shared = set(first).intersection(*others)
         if alone := sorted(set(first).union(*others) - shared, key=str):
             what = f"{len(alone)} records lack a field: {listed(list(map(str, alone)))}"
@@ -88,23 +90,23 @@ class LMDBInput:
         names = [name for name in first if name in shared]
         if all(isinstance(name, int) for name in names):
             names.sort()
-        places = [{field: match[name] for field, match in found.items()} for name in names]
+        places = [{field: match[name] for field, match in matches.items()} for name in names]
         return Matched(places, [self.file.keys[first[name]] for name in names])
 
     def _matches(self, pattern: Pattern) -> dict[int | str, int]:
-        """What a key has in the pattern's place -> where the key is."""
+        """Return the place of each key, by what the key has in the pattern's place."""
         expression, is_number = pattern.expression, "%s" not in pattern.text.replace("%%", "")
-        found: dict[int | str, int] = {}
+        places: dict[int | str, int] = {}
         for place, key in enumerate(self.file.keys):
             match = expression.fullmatch(key)
             if match is None:
                 continue
             name = int(match.group(1)) if is_number else match.group(1)
-            if name in found:
-                what = f"the keys {self.file.keys[found[name]]!r} and {key!r} are one record"
+            if name in places:
+                what = f"the keys {self.file.keys[places[name]]!r} and {key!r} are one record"
                 raise DataError(163, self.path, what, "give the number of digits, as in %09d")
-            found[name] = place
-        return found
+            places[name] = place
+        return places
 
     @cached_property
     def labels(self) -> tuple[list[int], list[str]] | None:
@@ -123,9 +125,10 @@ class LMDBInput:
 
     @cached_property
     def manifest(self) -> Manifest:
-        fields = first_fields(len(self.items.places), lambda index: [self._row(index)], self.name)
+        count = len(self.items.keys)
+        fields = first_fields(count, lambda index: [self._row(index)], self.name)
         classes = [] if self.labels is None else self.labels[1]
-        return Manifest(len(self.items.places), fields, classes, source=f"lmdb {self.path}")
+        return Manifest(count, fields, classes, source=f"lmdb {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self._row(index) for index in range(start, stop)]
@@ -143,7 +146,7 @@ class LMDBInput:
             return array_of_npy(data, self.name(index))
         text = text_of(data)
         if text is None:
-            return data  # an image file, or it is said not to be one
+            return data  # an image file; ``field_of`` refuses others
         number = number_of(text)
         if number is None:
             what = f"{field} is the text {text[:40]!r}"

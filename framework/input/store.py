@@ -1,4 +1,4 @@
-"""Stores already packed: into another format, layout or size, or several into one."""
+"""Stores that are packed already: into another format, layout or size, or several into one."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,14 +14,15 @@ from framework.store.open_store import open_store
 
 @final
 class StoreInput:
-    """The records of one or several stores, one after the other, under their own keys; read by range, never all at once.
+    """The records of one store or several, in order, under their own keys.
 
-    Their fields must agree. Classes are united by name, in the order in which they come first, and labels renumbered. A record whose
-    bytes are not what their CRC32 says is an error: damage is not packed again.
+    The fields of all stores must agree. Classes are united by name, in the order in which they
+    come first, and labels are renumbered. Records are read by range. A record that does not match
+    its CRC32 is an error, so that damage is not packed again.
     """
 
     def __init__(self, path: str | Sequence[str]) -> None:
-        self.paths = [path] if isinstance(path, str) else [str(one) for one in path]
+        self.paths = [path] if isinstance(path, str) else [str(part) for part in path]
         if not self.paths:
             raise DataError(110, "input.path", "no store", "give at least one")
 
@@ -34,7 +35,7 @@ class StoreInput:
 
     @cached_property
     def starts(self) -> list[int]:
-        """The number of each store's first record, and of all records."""
+        """The number of each store's first record, and the number of all records."""
         return np.cumsum([0, *(store.manifest.num_records for store in self.stores)]).tolist()
 
     @cached_property
@@ -44,21 +45,14 @@ class StoreInput:
             _check_alike(self.paths[0], first, path, other)
         if not self.starts[-1]:
             raise DataError(110, self.paths[0], "no record", "give stores that hold some")
-        options = first.options if all(other.options == first.options for other in others) else {}
-        source = first.source if not others else f"stores {', '.join(self.paths)}"
         label = first.fields.get("label")
-        if (
-            others
-            and label
-            and label.dtype in ("uint8", "int8")
-            and len(self.classes) > np.iinfo(label.dtype).max + 1
-        ):
-            raise DataError(
-                169,
-                self.paths[0],
-                f"{len(self.classes)} classes do not fit {label.dtype}",
-                "pack wider labels first",
-            )
+        if others and label and label.dtype in ("uint8", "int8"):
+            num_classes = len(self.classes)
+            if num_classes > np.iinfo(label.dtype).max + 1:
+                what = f"{num_classes} classes do not fit {label.dtype}"
+                raise DataError(169, self.paths[0], what, "pack wider labels first")
+        options = first.options if all(other.options == first.options for other in others) else {}
+        source = f"stores {', '.join(self.paths)}" if others else first.source
         return Manifest(self.starts[-1], first.fields, self.classes, source=source, options=options)
 
     @cached_property
@@ -67,7 +61,7 @@ class StoreInput:
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
-        """For each store: the new number of each of its classes."""
+        """The new number of each class, for each store."""
         new = {name: number for number, name in enumerate(self.classes)}
         return [
             np.array([new[name] for name in store.manifest.classes], np.int64)
@@ -75,84 +69,60 @@ class StoreInput:
         ]
 
     def read(self, start: int, stop: int) -> Chunk:
-        parts = [
-            self._read_one(number, start - first, stop - first)
-            for number, first in enumerate(self.starts[:-1])
-        ]
-        fields = self.manifest.fields
-        records: Records = {
-            name: [image for part in parts for image in part.records[name]]
-            if field.encoding == "image"
-            else np.concatenate([part.records[name] for part in parts])
-            for name, field in fields.items()
-        }
+        parts: list[Chunk] = []
+        for number, first in enumerate(self.starts[:-1]):
+            begin, end = max(start, first), min(stop, self.starts[number + 1])
+            if begin < end:
+                parts.append(self._read_range(number, begin - first, end - first))
+        records: Records = {}
+        for name, field in self.manifest.fields.items():
+            values = [part.records[name] for part in parts]
+            if field.encoding == "image":
+                records[name] = [image for images in values for image in images]
+            elif values:
+                records[name] = np.concatenate(values)
+            else:
+                shape = (size or 0 for size in field.shape)
+                records[name] = np.empty((0, *shape), field.dtype)
         return Chunk(records, [key for part in parts for key in part.keys])
 
-    def _read_one(self, number: int, start: int, stop: int) -> Chunk:
-        """What of store ``number`` lies in the range; that may be nothing."""
-        store = self.stores[number]
-        indices = torch.arange(max(start, 0), max(start, 0, min(stop, store.manifest.num_records)))
-        if not len(indices):
-            return Chunk(
-                {
-                    name: _nothing(field.dtype, field.shape)
-                    for name, field in store.manifest.fields.items()
-                },
-                [],
-            )
-        records = store.read(indices)
-        if damaged := store.damaged(indices, records):
+    def _read_range(self, number: int, start: int, stop: int) -> Chunk:
+        """Return records ``start``..``stop`` of store ``number``."""
+        store, indices = self.stores[number], torch.arange(start, stop)
+        read = store.read(indices)
+        if damaged := store.damaged(indices, read):
             what = "its bytes are not what their CRC32 says"
-            raise DataError(
-                166, store.name(damaged[0]), what, "see what else is damaged with paceline verify"
-            )
-        found = {name: _plain(values) for name, values in records.items()}
-        return Chunk(
-            self._renumbered(found, number, indices),
-            [store.key(index) for index in indices.tolist()],
-        )
-
-    def _renumbered(self, records: Records, number: int, indices: torch.Tensor) -> Records:
+            fix = "see what else is damaged with paceline verify"
+            raise DataError(166, store.name(damaged[0]), what, fix)
+        records: Records = {
+            name: v.numpy() if isinstance(v, torch.Tensor) else [bytes(value) for value in v]
+            for name, v in read.items()
+        }
         numbers = self.numbers[number]
-        if len(self.stores) == 1 or not len(numbers) or "label" not in records:
-            return records
-        labels = records["label"]
-        if ((labels < 0) | (labels >= len(numbers))).any():
-            where = self.stores[number].name(int(indices[0]))
-            raise DataError(
-                161,
-                where,
-                f"a label from here on is none of the store's {len(numbers)} classes",
-                "mend that store",
-            )
-        return {**records, "label": numbers[labels.astype(np.int64)].astype(labels.dtype)}
+        if len(self.stores) > 1 and len(numbers) and "label" in records:
+            labels = records["label"]
+            if ((labels < 0) | (labels >= len(numbers))).any():
+                what = f"a label from this record on is none of the store's {len(numbers)} classes"
+                raise DataError(161, store.name(start), what, "mend that store")
+            records["label"] = numbers[labels.astype(np.int64)].astype(labels.dtype)
+        return Chunk(records, [store.key(index) for index in range(start, stop)])
 
     def name(self, index: int) -> str:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.stores[number].name(index - self.starts[number])
 
 
-def _plain(values: Any) -> Any:
-    return (
-        values.numpy() if isinstance(values, torch.Tensor) else [bytes(value) for value in values]
-    )
-
-
-def _nothing(dtype: str, shape: Sequence[int | None]) -> Any:
-    return np.empty((0, *(size or 0 for size in shape)), dtype)
-
-
 def _check_alike(path: str, first: Manifest, other_path: str, other: Manifest) -> None:
-    """DataError D169 where two stores cannot be one."""
+    """Check that two stores can be united. DataError D169."""
     if other.fields != first.fields:
-        what = f"its fields {_told(other)} are not {path}'s {_told(first)}"
+        what = f"its fields {_fields_text(other)} are not {path}'s {_fields_text(first)}"
         raise DataError(169, other_path, what, "pack it with the same pack.size and encode first")
     if bool(other.classes) != bool(first.classes):
         what = f"only one of it and {path} names its classes"
         raise DataError(169, other_path, what, "pack both with classes, or both without")
 
 
-def _told(manifest: Manifest) -> str:
+def _fields_text(manifest: Manifest) -> str:
     return ", ".join(
         f"{name} {field.encoding} {field.dtype} {list(field.shape)} ({field.kind})"
         for name, field in manifest.fields.items()

@@ -1,12 +1,13 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-The frames (length, its CRC32C, data, its CRC32C) are read here, since every length and checksum is to be looked at; the messages
-are parsed by the ``tfrecord`` package (MIT; it reads and writes the same files).
+The frames (length, its CRC32C, data, its CRC32C) are read here, so that every length and checksum
+is compared. The ``tfrecord`` package (MIT), which reads and writes such files, parses the messages.
 """
 
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.input.array_values import Row, chunk_of, first_fields
+from framework.input.array_values import Row, chunk_of, first_fields, text_mapping
 from framework.input.file_items import named_files
 from framework.input.label import check_classes
 
@@ -23,7 +24,7 @@ TAIL = struct.Struct("<I")  # masked CRC32C of the data
 
 
 class Frame(NamedTuple):
-    """Where an Example's bytes lie."""
+    """The place of an Example's bytes: the number of its file, the first byte, and the size."""
 
     file: int
     start: int
@@ -31,7 +32,7 @@ class Frame(NamedTuple):
 
 
 class Library(NamedTuple):
-    """The ``tfrecord`` package's message type, and its checksum."""
+    """The parts of the ``tfrecord`` package and of its dependencies that are used."""
 
     parse: Callable[[bytes], Any]
     crc32c: Callable[[bytes], int]
@@ -39,149 +40,152 @@ class Library(NamedTuple):
 
 
 def library() -> Library:
-    """What the ``tfrecord`` package brings. ResourceError R160 where it is not installed."""
+    """Import the ``tfrecord`` package. ResourceError R160 if it is not installed."""
     try:
         from crc32c import crc32c  # noqa: PLC0415  # an extra
         from google.protobuf.message import DecodeError  # noqa: PLC0415
         from tfrecord import example_pb2  # noqa: PLC0415
     except ImportError as error:
-        where, fix = "input = tfrecord", "pip install 'paceline[tfrecord]'"
-        raise ResourceError(
-            160, where, f"the tfrecord package is not installed ({error})", fix
-        ) from error
+        what = f"the tfrecord package is not installed ({error})"
+        fix = "pip install 'paceline[tfrecord]'"
+        raise ResourceError(160, "input = tfrecord", what, fix) from error
     messages: Any = example_pb2
     return Library(messages.Example.FromString, crc32c, DecodeError)
 
 
 def masked(crc: int) -> int:
-    """TFRecord's mask of a CRC32C. Source: "Masking" in TensorFlow's record_writer format notes."""
+    """Return TFRecord's mask of a CRC32C.
+
+    Source: "Masking" in TensorFlow's record_writer format notes.
+    """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @final
+@dataclass(eq=False)
 class TFRecordInput:
-    """Records in the byte order of the files' names; a record's key is its file's name and its number in it.
+    """Records in the byte order of the files' names.
 
-    ``features``: field -> feature. A bytes feature is an image file; numbers are int64 or float32, one of them a scalar. ``classes``:
-    names in the order of their numbers; a bytes feature as ``label`` is such a name. Null: none are named, since to find them all
-    files would have to be read twice. An Example whose checksum does not agree is an error.
+    A record's key is its file's name and its number in it. An Example that does not match its
+    checksum is an error. Bytes are an image file, or for ``label`` one of ``classes``. Numbers are
+    int64 or float32; a single number is a scalar. Classes are never collected, since that takes a
+    second read of all files. ``conf/input/tfrecord.yaml`` describes the options.
     """
 
-    def __init__(
-        self, path: str, features: Mapping[str, str], classes: Sequence[str] | None
-    ) -> None:
-        if not hasattr(features, "items") or not features:
+    path: str
+    features: Mapping[str, str]
+    classes: Sequence[str] | None
+
+    def __post_init__(self) -> None:
+        features = text_mapping(self.features)
+        if not features:
+            where = f"input.features = {self.features}"
             fix = "give input.features={image: image/encoded, label: image/class/label}"
-            raise ConfigError(162, f"input.features = {features}", "not field: feature", fix)
-        self.path, self.classes = path, check_classes((), classes, path) if classes else []
-        self.features = {str(field): str(feature) for field, feature in features.items()}
+            raise ConfigError(162, where, "not field: feature", fix)
+        self.features = features
+        self.classes = check_classes((), self.classes, self.path)
 
     @cached_property
-    def items(self) -> tuple[list[str], np.ndarray]:
-        """(files, int64 [records, 3]: file, start, size). DataError D166 for a damaged file, D110 for none with records."""
-        files, crc32c = named_files(self.path), library().crc32c
-        frames = [
-            frame for number, file in enumerate(files) for frame in _frames(file, number, crc32c)
-        ]
+    def files(self) -> list[str]:
+        return named_files(self.path)
+
+    @cached_property
+    def frames(self) -> np.ndarray:
+        """A ``Frame`` per record: int64 [records, 3]. DataError D110, D166."""
+        files, crc32c = enumerate(self.files), library().crc32c
+        frames = [frame for number, file in files for frame in _frames(file, number, crc32c)]
         if not frames:
             raise DataError(110, self.path, "no record", "give TFRecord files")
-        return files, np.array(frames, np.int64)
+        return np.array(frames, np.int64)
 
     @cached_property
     def firsts(self) -> np.ndarray:
         """The number of each file's first record."""
-        files, frames = self.items
-        return np.searchsorted(frames[:, 0], np.arange(len(files)))
+        return np.searchsorted(self.frames[:, 0], np.arange(len(self.files)))
 
     @cached_property
     def manifest(self) -> Manifest:
-        num_records = len(self.items[1])
-        fields = first_fields(num_records, lambda index: [self._row(index)], self.name)
-        return Manifest(num_records, fields, self.classes, source=f"tfrecord {self.path}")
+        count = len(self.frames)
+        fields = first_fields(count, lambda index: [self._row(index)], self.name)
+        return Manifest(count, fields, self.classes or [], source=f"tfrecord {self.path}")
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self._row(index) for index in range(start, stop)]
-        keys = [self._key(index) for index in range(start, stop)]
+        places = [self._place(index) for index in range(start, stop)]
+        keys = [f"{os.path.basename(file)}:{number}" for file, number in places]
         return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
 
     def _row(self, index: int) -> Row:
-        found = self._example(index).features.feature
+        name, features = self.name(index), self._example(index).features.feature
         row: Row = {}
         for field, feature in self.features.items():
-            if feature not in found:
-                what = f"no feature {feature!r}, but {', '.join(sorted(found)[:10])}"
-                raise DataError(167, self.name(index), what, "correct input.features")
-            row[field] = self._value(field, found[feature], f"{self.name(index)}: {feature}")
+            if feature not in features:
+                what = f"no feature {feature!r}, but {', '.join(sorted(features)[:10])}"
+                raise DataError(167, name, what, "correct input.features")
+            row[field] = self._value(field, features[feature], f"{name}: {feature}")
         return row
 
     def _example(self, index: int) -> Any:
-        lib, data = library(), self._bytes(index)
-        if TAIL.unpack(data[-4:])[0] != masked(lib.crc32c(data[:-4])):
-            raise DataError(
-                166,
-                self.name(index),
-                "its bytes are not what their CRC32C says",
-                "get the file again",
-            )
+        name, lib = self.name(index), library()
+        frame = Frame(*self.frames[index].tolist())
+        file = self.files[frame.file]
         try:
-            return lib.parse(data[:-4])
-        except (lib.decode_error, ValueError) as error:
-            raise DataError(
-                166, self.name(index), f"not a tf.train.Example ({error})", "give files of Examples"
-            ) from error
-
-    def _bytes(self, index: int) -> bytes:
-        """An Example's bytes and their CRC32C."""
-        files, frames = self.items
-        frame = Frame(*frames[index].tolist())
-        try:
-            with open(files[frame.file], "rb") as file:
-                file.seek(frame.start)
-                data = file.read(frame.size + TAIL.size)
+            with open(file, "rb") as opened:
+                opened.seek(frame.start)
+                data = opened.read(frame.size + TAIL.size)
         except OSError as error:
-            raise DataError(
-                101, files[frame.file], f"cannot be read ({error.strerror})", "mend it"
-            ) from error
+            raise DataError(101, file, f"cannot be read ({error.strerror})", "mend it") from error
         if len(data) != frame.size + TAIL.size:
-            raise DataError(166, self.name(index), "truncated", "get the file again")
-        return data
+            raise DataError(166, name, "truncated", "get the file again")
+        message, crc = data[:-4], data[-4:]
+        if TAIL.unpack(crc)[0] != masked(lib.crc32c(message)):
+            what = "its bytes are not what their CRC32C says"
+            raise DataError(166, name, what, "get the file again")
+        try:
+            return lib.parse(message)
+        except (lib.decode_error, ValueError) as error:
+            what = f"not a tf.train.Example ({error})"
+            raise DataError(166, name, what, "give files of Examples") from error
 
     def _value(self, field: str, feature: Any, where: str) -> bytes | np.ndarray:
-        kind = feature.WhichOneof("kind")
-        values = list(getattr(feature, kind).value) if kind else []
-        if kind in ("int64_list", "float_list"):
-            array = np.array(values, np.int64 if kind == "int64_list" else np.float32)
+        values: dict[str, Any] = {
+            "int64_list": np.array(feature.int64_list.value, np.int64),
+            "float_list": np.array(feature.float_list.value, np.float32),
+        }
+        array = values.get(feature.WhichOneof("kind"))
+        if array is not None:
             return array.reshape(()) if len(array) == 1 else array
-        if len(values) != 1:
-            raise DataError(
-                167, where, f"holds {len(values)} values", "give one image file, or numbers"
-            )
-        return self._class_number(values[0], where) if field == "label" else values[0]
+        texts = feature.bytes_list.value
+        if len(texts) != 1:
+            what = f"holds {len(texts)} values"
+            raise DataError(167, where, what, "give one image file, or numbers")
+        return self._class_number(texts[0], where) if field == "label" else texts[0]
 
     def _class_number(self, data: bytes, where: str) -> np.ndarray:
         name = data.decode("utf-8", "surrogateescape")
-        if name not in self.classes:
-            raise DataError(
-                161,
-                where,
-                f"{name!r} is not in input.classes",
-                "name all classes there, or take a feature of numbers",
-            )
-        return np.array(self.classes.index(name), np.int64)
+        classes = self.classes or []
+        if name not in classes:
+            fix = "name all classes there, or take a feature of numbers"
+            raise DataError(161, where, f"{name!r} is not in input.classes", fix)
+        return np.array(classes.index(name), np.int64)
 
-    def _key(self, index: int) -> str:
-        files, frames = self.items
-        file = int(frames[index, 0])
-        return f"{os.path.basename(files[file])}:{index - int(self.firsts[file])}"
+    def _place(self, index: int) -> tuple[str, int]:
+        """Return a record's file, and its number in it."""
+        file = int(self.frames[index, 0])
+        return self.files[file], index - int(self.firsts[file])
 
     def name(self, index: int) -> str:
-        files, frames = self.items
-        file = int(frames[index, 0])
-        return f"{files[file]}: record {index - int(self.firsts[file])}"
+        file, number = self._place(index)
+        return f"{file}: record {number}"
 
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:
-    """Where each Example of a file lies; the lengths are compared with their checksums and with the file's size. DataError D166."""
+    """Return the Examples of a file. Lengths are compared with their checksums and the file's size.
+
+    Raises:
+        DataError: D101, D166.
+
+    """
     frames: list[Frame] = []
     try:
         with open(path, "rb") as file:
@@ -199,16 +203,11 @@ def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Fram
                 frames.append(Frame(number, start + HEAD.size, size))
                 start += HEAD.size + size + TAIL.size
     except OSError as error:
-        raise DataError(
-            101, path, f"cannot be read ({error.strerror})", "mend it, or give read permission"
-        ) from error
+        what = f"cannot be read ({error.strerror})"
+        raise DataError(101, path, what, "mend it, or give read permission") from error
     return frames
 
 
 def _damaged(path: str, start: int, what: str) -> DataError:
-    return DataError(
-        166,
-        path,
-        f"{what} at byte {start}",
-        "get the file again; compressed ones must be unpacked with gzip -d",
-    )
+    fix = "get the file again; compressed ones must be unpacked with gzip -d"
+    return DataError(166, path, f"{what} at byte {start}", fix)

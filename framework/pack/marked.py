@@ -1,4 +1,7 @@
-"""Which fields of an input are label maps, and what their values mean: ``input.labels`` and ``input.values``, for any input."""
+"""Label maps of an input: which fields they are, and what their values mean.
+
+``input.labels`` and ``input.values`` say so, for any input.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,11 +26,10 @@ from framework.image.header import BadImage
 from framework.image.label_map import BadLabels, decode_labels, labels_header
 from framework.order import spread
 
-NUM_SAMPLES = 8  # items that are looked at before a guess
-MOST_VALUES = (
-    32  # different numbers of a gray PNG that is taken for a label map; a photograph has some 200
-)
-PIXELS_PER_VALUE = 16  # a tiny picture has few values, too
+NUM_SAMPLES = 8  # items that a guess looks at
+MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200
+PIXELS_PER_VALUE = 16  # at least, since a tiny picture has few values, too
+PALETTE = 3  # the color type at byte 25 of a PNG
 BINARY = {0, 255}
 
 
@@ -35,13 +37,14 @@ BINARY = {0, 255}
 class MarkedInput:
     """An input that knows which of its fields are label maps, and maps their values.
 
-    Label maps become uint8 with one channel: PNGs stay PNGs, arrays become [1, H, W]. Without ``labels`` they are guessed: PNGs that have
-    a palette, or one gray channel of few values, in each of some records; only beside another image field.
+    Label maps become uint8 with one channel: PNGs stay PNGs, arrays become [1, H, W]. Without
+    ``labels`` they are guessed: PNGs with a palette, or with few gray values, in each of some
+    records, and only beside another image field.
 
     Args:
         source: The input.
         labels: The fields that are label maps; None: guess.
-        values: A new value (0 to 255, or "ignore") for each value of the label maps; None: they are kept.
+        values: A new value (0 to 255, or "ignore") per value of the label maps; None: no change.
         max_pixels: The most pixels of a label map.
 
     Raises:
@@ -56,22 +59,17 @@ class MarkedInput:
         values: Mapping[int, int | str] | None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        if labels is not None and not (
-            isinstance(labels, list | tuple) and all(isinstance(name, str) for name in labels)
-        ):
-            raise ConfigError(
-                179,
-                f"input.labels = {labels}",
-                "is no list of fields",
-                "give input.labels=[mask], say",
-            )
+        is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
+        if labels is not None and not is_list:
+            fix = "give input.labels=[mask], say"
+            raise ConfigError(179, f"input.labels = {labels}", "is not a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
         self.given: Sequence[str] | None = labels
         self.values = None if values is None else _checked_values(values)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The fields that are label maps. ConfigError C179 where one cannot be."""
+        """The fields that are label maps. ConfigError C179 if one cannot be."""
         if self.given is None:
             names = tuple(dict.fromkeys((*self.source.manifest.label_maps, *self._guessed)))
         else:
@@ -79,20 +77,10 @@ class MarkedInput:
         for name in names:
             _check_field(name, self.source.manifest.fields)
         if self.values is not None and not names:
+            where = f"input.values = {dict(self.values)}"
             fix = "name the label maps: input.labels=[mask]"
-            raise ConfigError(
-                179, f"input.values = {dict(self.values)}", "no field is a label map", fix
-            )
+            raise ConfigError(179, where, "no field is a label map", fix)
         return names
-
-    @cached_property
-    def _samples(self) -> list[Records]:
-        """The records of some items, evenly spread. An item that cannot be read says so when it is packed."""
-        num_items, samples = self.source.manifest.num_records, list[Records]()
-        for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
-            with suppress(DataError):
-                samples.append(self.source.read(item, item + 1).records)
-        return samples
 
     @cached_property
     def _guessed(self) -> tuple[str, ...]:
@@ -101,38 +89,50 @@ class MarkedInput:
         encoded = [name for name, field in fields.items() if field.encoding == "image"]
         if len(images) < 2 or not encoded:
             return ()
-        guessed = tuple(name for name in encoded if self._looks_like_labels(name))
-        return guessed if len(guessed) < len(images) else ()
+        guessed: list[str] = []
+        for name in encoded:
+            files = [data for records in self._samples for data in records[name]]
+            if files and all(_looks_like_labels(data) for data in files):
+                guessed.append(name)
+        return tuple(guessed) if len(guessed) < len(images) else ()
 
-    def _looks_like_labels(self, name: str) -> bool:
-        files = [data for records in self._samples for data in records[name]]
-        return bool(files) and all(_is_palette(data) or _has_few_values(data) for data in files)
+    @cached_property
+    def _samples(self) -> list[Records]:
+        """Records of some evenly spread items. Packing reports those that cannot be read."""
+        num_items = self.source.manifest.num_records
+        samples: list[Records] = []
+        for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
+            with suppress(DataError):
+                samples.append(self.source.read(item, item + 1).records)
+        return samples
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What the input says, which fields were guessed, and values that mean something else than they seem to."""
+        """Notes of the input, guessed fields, and values that do not mean what they seem to."""
         lines: list[str] = []
         if self.given is None and self._guessed:
             names = ",".join(self._guessed)
             lines.append(
-                f"{names}: PNGs with a palette or few gray values, taken for label maps: their numbers are kept, and scaled to the "
-                f"nearest pixel; say so with 'input.labels=[{names}]', or input.labels=[] if they are pictures"
+                f"{names}: PNGs with a palette or few gray values, taken for label maps: their "
+                "numbers are kept, and scaled to the nearest pixel; say so with "
+                f"'input.labels=[{names}]', or input.labels=[] if they are pictures"
             )
         if self.values is None:
             lines += [
-                f"{name} holds only 0 and 255, and 255 means 'no class'; if it is a class, add 'input.values={{0: 0, 255: 1}}'"
+                f"{name} holds only 0 and 255, and 255 means 'no class'; "
+                "if it is a class, add 'input.values={0: 0, 255: 1}'"
                 for name in self.labels
                 if self._sampled_values(name) == BINARY
             ]
         return (*notes_of(self.source), *lines)
 
     def _sampled_values(self, name: str) -> set[int]:
-        found: set[int] = set()
+        present: set[int] = set()
         for records in self._samples:
             for value in records[name]:
                 with suppress(BadImage):
-                    found |= set(np.unique(self._numbers(value)).tolist())
-        return found
+                    present |= set(np.unique(self._numbers(value)).tolist())
+        return present
 
     @property
     def manifest(self) -> Manifest:
@@ -152,35 +152,31 @@ class MarkedInput:
             return replace(field, kind="") if field.kind == "labels" else field
         if field.encoding == "image":
             return Field("uint8", (1, None, None), "image", "labels")
-        height, width = _plane(field.shape) or (0, 0)
-        return Field("uint8", (1, height, width), "raw", "labels")
+        return Field("uint8", (1, *(_plane(field.shape) or (0, 0))), "raw", "labels")
 
     def read(self, start: int, stop: int) -> Chunk:
-        """Items ``start``..``stop``.
+        """Return the records of items ``start``..``stop``.
 
         Raises:
-            DataError: D170: a value that ``values`` does not map, or that is none of 0..255. D171: an image that cannot be a label map.
-                D172: a label map whose size is no image's of its record. Others as the input has them.
+            DataError: D170: a value that ``values`` does not map, or that is not within 0..255.
+                D171: an image that cannot be a label map. D172: a label map of another size than
+                the images of its record. Others as the input has them.
 
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:
             return chunk
-        maps = {name: self._maps(name, chunk) for name in self.labels}
-        records = {name: maps.get(name, values) for name, values in chunk.records.items()}
+        records = dict(chunk.records)
+        for name in self.labels:
+            values = chunk.records[name]
+            pairs = zip(values, chunk.keys, strict=True)
+            maps = [self._map(value, f"{key}: {name}") for value, key in pairs]
+            records[name] = np.stack(maps) if isinstance(values, np.ndarray) else maps
         self._check_sizes(records, chunk.keys)
         return Chunk(records, chunk.keys)
 
-    def _maps(self, name: str, chunk: Chunk) -> Any:
-        values = chunk.records[name]
-        found = [
-            self._map(value, f"{key}: {name}")
-            for value, key in zip(values, chunk.keys, strict=True)
-        ]
-        return np.stack(found) if isinstance(values, np.ndarray) else found
-
     def _map(self, value: Any, where: str) -> Any:
-        """One label map as it is stored: a PNG's bytes, or uint8 [1, H, W]."""
+        """Return a label map as it is stored: a PNG's bytes, or uint8 [1, H, W]."""
         try:
             if isinstance(value, np.ndarray):
                 return self._mapped(value.reshape(1, *(_plane(value.shape) or ())), where)
@@ -189,13 +185,11 @@ class MarkedInput:
                 return value
             return encode_png(self._mapped(self._numbers(value).transpose(2, 0, 1), where))
         except BadLabels as error:
-            raise DataError(
-                171, where, f"is no label map: {error}", "convert it, or correct input.labels"
-            ) from error
+            fix = "convert it, or correct input.labels"
+            raise DataError(171, where, f"is not a label map: {error}", fix) from error
         except BadImage as error:
-            raise DataError(
-                106, where, f"not a readable image ({error})", "mend or remove it"
-            ) from error
+            what = f"not a readable image ({error})"
+            raise DataError(106, where, what, "mend or remove it") from error
 
     def _numbers(self, value: Any) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -203,27 +197,18 @@ class MarkedInput:
         return decode_labels(value, self.max_pixels, deepest=8 if self.values is None else 16)
 
     def _mapped(self, numbers: np.ndarray, where: str) -> np.ndarray:
-        """The numbers as uint8, through ``values``."""
+        """Return the numbers as uint8, mapped by ``values``."""
         present = np.unique(numbers).tolist()
         possible = range(256) if self.values is None else self.values
-        strange = [number for number in present if number not in possible]
-        if strange:
-            listed = ", ".join(str(int(number)) for number in strange[:10]) + (
-                ", ..." if len(strange) > 10 else ""
-            )
+        unknown = [str(int(number)) for number in present if number not in possible]
+        if unknown:
+            more = ", ..." if len(unknown) > 10 else ""
+            listed = ", ".join(unknown[:10]) + more
             if self.values is None:
-                raise DataError(
-                    170,
-                    where,
-                    f"holds {listed}, not within 0..255",
-                    "map its values with input.values",
-                )
-            raise DataError(
-                170,
-                where,
-                f"holds {listed}, which input.values does not map",
-                "add it to input.values",
-            )
+                what = f"holds {listed}, not within 0..255"
+                raise DataError(170, where, what, "map its values with input.values")
+            what = f"holds {listed}, which input.values does not map"
+            raise DataError(170, where, what, "add it to input.values")
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)
@@ -233,71 +218,71 @@ class MarkedInput:
         fields = self.manifest.fields
         images = [name for name, field in fields.items() if field.kind == "image"]
         for number, key in enumerate(keys):
-            with suppress(BadImage):  # preparing the images says what is wrong with one
-                sizes = {
-                    name: _size(records[name][number], fields[name])
-                    for name in (*images, *self.labels)
-                }
-                for name in self.labels:
-                    if images and all(sizes[image] != sizes[name] for image in images):
-                        what = f"{name} has {_words(sizes[name])} pixels, {images[0]} {_words(sizes[images[0]])}"
-                        raise DataError(
-                            172, key, what, "give an image and its label map of one size"
-                        )
+            sizes: dict[str, tuple[int, int]] = {}
+            with suppress(BadImage):  # preparing the images says what is wrong with them
+                for name in (*images, *self.labels):
+                    sizes[name] = _size(records[name][number], fields[name])
+            if not images or len(sizes) < len({*images, *self.labels}):
+                continue
+            for name in self.labels:
+                if all(sizes[image] != sizes[name] for image in images):
+                    first = images[0]
+                    what = f"{name} has {_text(sizes[name])} pixels, {first} {_text(sizes[first])}"
+                    fix = "give an image and its label map of one size"
+                    raise DataError(172, key, what, fix)
 
     def name(self, index: int) -> str:
         return self.source.name(index)
 
 
 def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> MarkedInput:
-    """Return ``source`` with what an input's ``block`` says of label maps. ``max_pixels``: of ``pack:``; None: the usual."""
-    values, limit = block.get("values"), max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
+    """Return ``source`` with what an input's ``block`` says about label maps.
+
+    ``max_pixels`` is that of ``pack:``; None for the default.
+    """
+    values = block.get("values")
     if values is not None and not isinstance(values, Mapping):
         raise _not_values(values)
+    limit = max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
     return MarkedInput(source, block.get("labels"), values, limit)
 
 
 def _checked_values(values: Mapping[Any, Any]) -> dict[int, int]:
-    """Old value -> new value, ``IGNORE`` for "ignore". ConfigError C179."""
-    found: dict[int, int] = {}
+    """Return a new value for each old one, ``IGNORE`` for "ignore". ConfigError C179."""
+    checked: dict[int, int] = {}
     for old, new in values.items():
         number = IGNORE if new == "ignore" else new
         if type(old) is not int or type(number) is not int or not 0 <= number <= 255:
             raise _not_values(dict(values))
-        found[old] = number
-    if not found:
+        checked[old] = number
+    if not checked:
         raise _not_values(dict(values))
-    return found
+    return checked
 
 
 def _not_values(values: Any) -> ConfigError:
-    fix = "give 'input.values={0: 0, 128: 1, 255: ignore}', say: new values 0 to 255, or ignore, which is 255"
+    fix = (
+        "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
+        "new values 0 to 255, or ignore, which is 255"
+    )
     return ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
 
 
 def _check_field(name: str, fields: Mapping[str, Field]) -> None:
+    where = f"input.labels = {name}"
     field = fields.get(name)
     if field is None:
-        raise ConfigError(
-            179,
-            f"input.labels = {name}",
-            "is no field of the input",
-            f"its fields are {', '.join(fields)}",
-        )
-    if field.encoding == "raw" and (
-        np.dtype(field.dtype).kind not in "biu" or _plane(field.shape) is None
-    ):
+        fix = f"its fields are {', '.join(fields)}"
+        raise ConfigError(179, where, "is not a field of the input", fix)
+    is_integer = np.dtype(field.dtype).kind in "biu"
+    if field.encoding == "raw" and (not is_integer or _plane(field.shape) is None):
         what = f"is {field.dtype} {list(field.shape)}, not an integer for each pixel"
-        raise ConfigError(
-            179,
-            f"input.labels = {name}",
-            what,
-            "give arrays of integers, [H, W] or [1, H, W], or PNGs",
-        )
+        fix = "give arrays of integers, [H, W] or [1, H, W], or PNGs"
+        raise ConfigError(179, where, what, fix)
 
 
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
-    """(height, width) of an array of one number per pixel; None for other shapes."""
+    """Return (height, width) of an array of one number per pixel, or None for other shapes."""
     sides = [side or 0 for side in shape]
     if len(sides) == 3 and 1 in (sides[0], sides[2]):
         sides.pop(0 if sides[0] == 1 else 2)
@@ -305,25 +290,21 @@ def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
 
 
 def _size(value: Any, field: Field) -> tuple[int, int]:
-    """(height, width) of an image or a label map."""
     if not isinstance(value, np.ndarray):
         return image_size(value)
     return value.shape[:2] if field.interleaved else value.shape[1:]
 
 
-def _words(size: tuple[int, int]) -> str:
+def _text(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _is_palette(data: bytes) -> bool:
-    try:
+def _looks_like_labels(data: bytes) -> bool:
+    """Whether a file is a PNG with a palette, or with few gray values."""
+    with suppress(BadImage):
         labels_header(data)
-    except BadImage:
-        return False
-    return data[25] == 3
-
-
-def _has_few_values(data: bytes) -> bool:
+        if data[25] == PALETTE:
+            return True
     try:
         numbers = decode_labels(data)
     except BadImage:

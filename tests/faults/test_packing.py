@@ -364,7 +364,7 @@ def test_p16_a_disk_that_is_full_in_the_middle_costs_nothing_but_time(output, pa
     done = paceline(*words, before=fill)
     assert done.code == 0, done.err
     assert re.search(
-        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command goes on",
+        r"error\[R101\]: disk/.*No space left.*about [\d,]+ more bytes are needed.*the same command resumes",
         done.err,
     )
     assert "packed 100 records" in done.err

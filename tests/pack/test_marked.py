@@ -135,11 +135,11 @@ def _pair_of(mask: bytes, height: int, width: int) -> Memory:
             None,
             r"D170.*k0: mask: holds 300, not within 0\.\.255; map its values with input\.values",
         ),
-        (jpeg(0), None, r"D171.*k0: mask: is no label map: a JPEG: a label map must be a PNG"),
+        (jpeg(0), None, r"D171.*k0: mask: is not a label map: a JPEG: a label map must be a PNG"),
         (
             encode_png(pixels(0).transpose(2, 0, 1)),
             None,
-            r"D171.*k0: mask: is no label map: colors or alpha",
+            r"D171.*k0: mask: is not a label map: colors or alpha",
         ),
         (
             png(np.zeros((16, 12), np.uint16), "I;16"),
@@ -162,11 +162,11 @@ def test_a_record_that_is_wrong_is_named(mask, values, what):
         (
             ["mas"],
             None,
-            r"input\.labels = mas: is no field of the input; its fields are image, mask, wave",
+            r"input\.labels = mas: is not a field of the input; its fields are image, mask, wave",
         ),
         (["wave"], None, r"input\.labels = wave: is float64 \[16\], not an integer for each pixel"),
-        ("mask", None, r"input\.labels = mask: is no list of fields"),
-        ([3], None, "is no list of fields"),
+        ("mask", None, r"input\.labels = mask: is not a list of fields"),
+        ([3], None, "is not a list of fields"),
         (["mask"], {0: 300}, r"input\.values = .*300"),
         (["mask"], {"a": 1}, r"input\.values = "),
         (["mask"], {}, r"input\.values = "),

@@ -1,4 +1,4 @@
-"""Somebody's package: a model, an objective and arrays of their own. ``python -m sines`` makes the arrays."""
+"""A user's package: a model, an objective and arrays. ``python -m sines`` makes the arrays."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from framework.contracts.training import Outcome
 
 
 class Net(nn.Module):
-    """Guesses the frequency of a noisy sine."""
+    """Guess the frequency of a noisy sine."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -18,13 +18,12 @@ class Net(nn.Module):
 
 
 class RelativeError:
-    """Squared error of the logarithm; also counts guesses within 10 %."""
+    """The squared error of the logarithm, and the number of guesses within 10 %."""
 
     def __call__(self, model, batch):
         error = model(batch["wave"]) - batch["frequency"].log()
-        return Outcome(
-            error.square().mean(), {"within_10_percent": (error.abs() < 0.0953).sum()}, len(error)
-        )
+        close = (error.abs() < 0.0953).sum()
+        return Outcome(error.square().mean(), {"within_10_percent": close}, len(error))
 
     def better(self, new, old):
         return new["loss"] < old["loss"]
@@ -33,7 +32,6 @@ class RelativeError:
 def arrays(count: int, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     frequency = 1 + 7 * torch.rand(count, generator=generator)
-    wave = torch.sin(frequency[:, None] * torch.linspace(0, 6.28, 64)) + 0.1 * torch.randn(
-        count, 64, generator=generator
-    )
-    return {"wave": wave, "frequency": frequency}
+    wave = torch.sin(frequency[:, None] * torch.linspace(0, 6.28, 64))
+    noise = 0.1 * torch.randn(count, 64, generator=generator)
+    return {"wave": wave + noise, "frequency": frequency}

@@ -1,4 +1,4 @@
-"""Room on the disk: how much a packing needs, is there, and is missing."""
+"""Disk space: how much a packing needs, how much is free, and how much is missing."""
 
 import os
 from pathlib import Path
@@ -8,52 +8,56 @@ from framework.errors import ResourceError
 from framework.pack.engine.jobs import DiskFull, PackPlan
 
 PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
+RECORD_BYTES = 64  # what a store adds to a record
 
 
 def free_bytes(path: Path) -> int:
-    """Room on the file system that ``path`` is, or will be, on, for who we are."""
+    """Return what this user may write to the file system that ``path`` is, or will be, on."""
     while not path.exists():
         path = path.parent
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def needed_bytes(
     plan: PackPlan, manifest: Manifest, num_jobs: int, one_file: bool, suffix: str
 ) -> int:
-    """What ``num_jobs`` more jobs and the finish will take: the parts; joined, the file; and HDF5 spools image files beside it."""
-    parts = num_jobs * plan.items_per_job * stored_bytes(plan.item_bytes, suffix)
+    """Return the bytes that ``num_jobs`` more jobs, and joining all files, take."""
+    item_bytes = stored_bytes(plan.item_bytes, suffix)
+    parts = num_jobs * plan.items_per_job * item_bytes
     if not one_file or plan.num_jobs == 1:
         return int(parts)
-    whole = plan.num_items * stored_bytes(plan.item_bytes, suffix)
-    spools = suffix == ".h5" and any(field.encoding != "raw" for field in manifest.fields.values())
-    return int(parts + whole * (2 if spools else 1))
+    copies = 1
+    if suffix == ".h5" and any(field.encoding != "raw" for field in manifest.fields.values()):
+        copies = 2  # the HDF5 writer spools image files beside its output
+    return int(parts + copies * plan.num_items * item_bytes)
 
 
 def stored_bytes(item_bytes: float, suffix: str) -> float:
-    """What an item of so many bytes takes in a file."""
+    """Return the bytes that an item of ``item_bytes`` takes in a file."""
     if suffix == ".lmdb" and item_bytes > PAGE_BYTES / 2:
-        return -(-(item_bytes + 64) // PAGE_BYTES) * PAGE_BYTES
-    return item_bytes + 64
+        return -(-(item_bytes + RECORD_BYTES) // PAGE_BYTES) * PAGE_BYTES
+    return item_bytes + RECORD_BYTES
 
 
 def check_space(path: Path, needed: int) -> None:
-    """ResourceError R151 where there is not enough, before anything is written."""
+    """Raise ResourceError R151 if there is not enough space, before anything is written."""
     free = free_bytes(path.absolute())
     if needed > free:
-        what = f"packing needs about {needed:,} bytes, {free:,} are free: {needed - free:,} are missing"
-        raise ResourceError(
-            151,
-            str(path),
-            what,
-            "free them, choose another output.path, or store less (advise=true)",
+        what = (
+            f"packing needs about {needed:,} bytes, {free:,} are free: "
+            f"{needed - free:,} are missing"
         )
+        fix = "free them, choose another output.path, or store less (advise=true)"
+        raise ResourceError(151, str(path), what, fix)
 
 
 def with_shortage(error: DiskFull, path: Path, needed: int) -> DiskFull:
-    """The error with what is missing to go on. A quota or a limit on files is not known: then a job's worth at least is said."""
+    """Return the error with the bytes that are missing to finish.
+
+    Free space does not show a quota or a limit on file sizes. A page is missing at least.
+    """
     missing = max(needed - free_bytes(path.absolute()), PAGE_BYTES)
     what = f"{error.args[2]}; about {missing:,} more bytes are needed"
-    return DiskFull(
-        101, error.args[1], what, "free them: finished jobs are kept, and the same command goes on"
-    )
+    fix = "free them: finished jobs are kept, and the same command resumes"
+    return DiskFull(101, error.args[1], what, fix)

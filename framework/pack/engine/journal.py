@@ -1,4 +1,7 @@
-"""What is done: the folder ``OUTPUT.parts`` with a file and a note for every finished job. The same command goes on from it."""
+"""The journal of a packing: the folder ``OUTPUT.parts`` with a file and a note per finished job.
+
+The same command resumes from it.
+"""
 
 import json
 import os
@@ -12,8 +15,8 @@ from framework.errors import ResourceError
 from framework.system.durable import temporary_name, write_text
 
 
-class Bad(NamedTuple):
-    """An item that was left out."""
+class BadItem(NamedTuple):
+    """An item that was left out, and why."""
 
     item: int
     name: str
@@ -22,10 +25,15 @@ class Bad(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a finished job gave. ``stamp``: of its items' names, sizes and times; ``crcs``: a CRC32 per record, 8 hexadecimal digits each.
+class JobResult:
+    """The outcome of a finished job. A job without records has no file.
 
-    ``num_bytes``: of the records; ``size_bytes`` and ``sha256``: of the file, which is not there where there are no records.
+    Attributes:
+        num_bytes: Bytes of the records.
+        size_bytes: Bytes of the file, whose hash is ``sha256``.
+        stamp: A hash over the names, sizes and times of the job's items.
+        crcs: A CRC32 per record, 8 hexadecimal digits each.
+
     """
 
     number: int
@@ -36,12 +44,12 @@ class Done:
     stamp: str
     class_counts: list[int]
     crcs: str
-    bad: list[Bad]
+    bad: list[BadItem]
 
 
 @final
 class Journal:
-    """The folder of finished jobs. Picklable. ``suffix``: of the jobs' files."""
+    """The folder of finished jobs of the output ``path``. Picklable."""
 
     def __init__(self, path: str, suffix: str) -> None:
         self.folder = Path(f"{path}.parts")
@@ -49,11 +57,15 @@ class Journal:
         self.suffix = suffix
 
     def file(self, number: int) -> Path:
-        """Where job ``number``'s records are."""
+        """Return the path of the records of job ``number``."""
         return self.files / f"{number:06d}{self.suffix}"
 
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """Write down ``facts``, which decide the bytes of every job."""
+        write_text(self.folder / "job.json", json.dumps(facts))
+
     def begun(self) -> dict[str, Any] | None:
-        """What ``begin`` noted; None where nothing was begun, {} where that cannot be read."""
+        """Return the facts of ``begin``: None if there are none, {} if they cannot be read."""
         try:
             return json.loads((self.folder / "job.json").read_bytes())
         except FileNotFoundError:
@@ -61,52 +73,45 @@ class Journal:
         except (OSError, ValueError):
             return {}
 
-    def begin(self, facts: Mapping[str, Any]) -> None:
-        """Note whose it is; ``facts`` are what decides the bytes of every job."""
-        write_text(self.folder / "job.json", json.dumps(facts))
-
     def foreign(self) -> ResourceError:
-        """It was begun by another command, which may be at work."""
+        """Return the error for a journal of another command, which may still be running."""
         what = "was begun by another command (other items, options or output)"
-        return ResourceError(
-            154,
-            str(self.folder),
-            what,
-            "finish that one, or remove the folder when nobody needs it",
-        )
+        fix = "finish that one, or remove the folder when nobody needs it"
+        return ResourceError(154, str(self.folder), what, fix)
 
-    def noted(self, number: int) -> Done | None:
-        """What job ``number`` gave, if it was finished at some time."""
+    def note(self, result: JobResult) -> None:
+        """Write down a finished job, whose file is on the disk already."""
+        # ASCII, since names may hold any bytes
+        write_text(self._note(result.number), json.dumps(asdict(result)))
+
+    def noted(self, number: int) -> JobResult | None:
+        """Return what ``note`` wrote down for a job, even if its file has been moved since."""
         try:
-            found: dict[str, Any] = json.loads(self._note(number).read_bytes())
-            bad: Any = [Bad(*words) for words in found.pop("bad")]
-            return Done(**found, bad=bad)
+            note: dict[str, Any] = json.loads(self._note(number).read_bytes())
+            bad: Any = [BadItem(*words) for words in note.pop("bad")]
+            return JobResult(**note, bad=bad)
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def done(self, number: int) -> Done | None:
-        """The same, if its file is there too, in the noted size."""
-        done, file = self.noted(number), self.file(number)
-        if done is None or done.num_records == 0:
-            return done
-        return done if file.is_file() and os.path.getsize(file) == done.size_bytes else None
-
-    def note(self, done: Done) -> None:
-        """Job ``done`` is finished: its file is on the disk already."""
-        write_text(
-            self._note(done.number), json.dumps(asdict(done))
-        )  # as ASCII: names may hold any bytes
+    def done(self, number: int) -> JobResult | None:
+        """Return the result of a job whose file is there in the noted size."""
+        result = self.noted(number)
+        if result is None or result.num_records == 0:
+            return result
+        file = self.file(number)
+        is_there = file.is_file() and os.path.getsize(file) == result.size_bytes
+        return result if is_there else None
 
     def forget(self, number: int) -> None:
-        """Have job ``number`` done again."""
+        """Remove a job's note, so that the job is done again."""
         self._note(number).unlink(missing_ok=True)
 
-    def _note(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.json"
-
     def remove(self) -> None:
-        """Everything, by one rename first: what is half removed must not look half done."""
+        """Remove the folder. It is renamed first, so that a half removed one is never resumed."""
         if self.folder.exists():
             doomed = temporary_name(self.folder)
             os.rename(self.folder, doomed)
             shutil.rmtree(doomed, ignore_errors=True)
+
+    def _note(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"

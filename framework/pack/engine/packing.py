@@ -1,4 +1,4 @@
-"""What is to be packed, how far it is, and what became of it."""
+"""The description of a packing, its progress, and its outcome."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,29 @@ from typing import Any, NamedTuple
 from framework.contracts.records import Manifest, RecordInput
 from framework.errors import ConfigError
 from framework.pack.engine.jobs import MakeWriter, Prepare
-from framework.pack.engine.journal import Bad
+from framework.pack.engine.journal import BadItem
 
 
 @dataclass(frozen=True)
 class Packing:
     """What is packed, and into what.
 
-    ``prepare``: None: records as the input gives them. ``on_error``: fail, or skip and list bad items. ``one_file``: False: the store is
-    a folder of files. ``part`` of ``parts``: do this share of the jobs only, beside other processes or machines that do the others.
-    ``suffix``: of the jobs' files. ``layout``: what the writer was told, besides the path. ``make_part``: writes the jobs' files where
-    ``make_writer`` makes something else than a file that can be read as a store.
+    Attributes:
+        source: The input.
+        make_writer: Makes the writer of the output.
+        path: The output.
+        prepare: Changes records on their way; None: they stay as the input gives them.
+        on_error: ``fail`` at a bad item, or ``skip`` and list bad items.
+        one_file: Whether the store is one file; if not, it is a folder of files.
+        part: The share of the jobs to do, from 0, beside other processes or machines; None: all.
+        parts: Number of shares.
+        suffix: Suffix of the jobs' files.
+        layout: What the writer was configured with, besides the path.
+        make_part: Makes the writer of the jobs' files, if ``make_writer`` does not write a store.
 
-    ConfigError C150 or C151 for what cannot be.
+    Raises:
+        ConfigError: C150 for a value that is not possible, C151 for a share that is not.
+
     """
 
     source: RecordInput
@@ -36,38 +46,29 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("fail", "skip"):
-            raise ConfigError(
-                150,
-                f"pack.on_error = {self.on_error}",
-                "not a way to treat bad items",
-                "choose fail or skip",
-            )
+            what = "is not a way to treat bad items"
+            raise ConfigError(150, f"pack.on_error = {self.on_error}", what, "choose fail or skip")
         if self.make_part is not None and not self.one_file:
-            raise ConfigError(
-                150,
-                "pack.one_file = False",
-                "this output is no file",
-                "leave it out, or choose output=hdf5 or lmdb",
-            )
-        where, fix = (
-            f"pack.part = {self.part}, pack.parts = {self.parts}",
-            "give pack.parts=N and pack.part=0..N-1",
-        )
-        if (
-            self.parts < 1
-            or (self.part is None and self.parts != 1)
-            or not 0 <= (self.part or 0) < self.parts
-        ):
-            raise ConfigError(151, where, "not a share of the work", fix)
+            fix = "leave it out, or choose output=hdf5 or lmdb"
+            raise ConfigError(150, "pack.one_file = False", "this output is not a file", fix)
+        is_share = 0 <= (self.part or 0) < self.parts
+        if not is_share or (self.part is None and self.parts != 1):
+            where = f"pack.part = {self.part}, pack.parts = {self.parts}"
+            fix = "give pack.parts=N and pack.part=0..N-1"
+            raise ConfigError(151, where, "is not a share of the work", fix)
 
     def share(self, num_jobs: int) -> range:
-        """The jobs to be done here."""
+        """Return the jobs of this share."""
         part = self.part or 0
         return range(num_jobs * part // self.parts, num_jobs * (part + 1) // self.parts)
 
 
 class PackProgress(NamedTuple):
-    """How far it is. ``phase``: packing or joining. ``resumed``: items that were finished before this process began."""
+    """The progress of a phase: ``packing``, ``joining`` or ``checking``.
+
+    Items, records and bytes are those done so far. ``resumed`` items were finished before this
+    process began.
+    """
 
     phase: str
     items: int
@@ -77,14 +78,16 @@ class PackProgress(NamedTuple):
     resumed: int
 
 
-Tell = Callable[[PackProgress], None]
+OnProgress = Callable[[PackProgress], None]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What became of it. ``num_bytes``: on the disk. ``resumed``: items that were finished before this process began.
+    """The outcome of a packing.
 
-    ``manifest`` is None where ``waiting`` jobs of other parts are not done yet, or (0) where another part has finished it all.
+    ``manifest`` is None if ``waiting`` jobs of other parts are missing, or if another part has
+    made the store. ``num_bytes`` is the store's size on the disk. ``resumed`` items were finished
+    before this process began.
     """
 
     manifest: Manifest | None
@@ -93,4 +96,4 @@ class Packed:
     resumed: int = 0
     waiting: int = 0
     seconds: float = 0.0
-    bad: Sequence[Bad] = ()
+    bad: Sequence[BadItem] = ()

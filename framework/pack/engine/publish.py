@@ -1,4 +1,4 @@
-"""The last step: the jobs' files become one store, which only then takes the place of an old one."""
+"""The last step: the jobs' files become one store, which only then replaces an old one."""
 
 import json
 import os
@@ -13,16 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import (
-    ChannelStatistics,
-    Manifest,
-    RecordStore,
-    RecordWriter,
-    Shard,
-)
+from framework.contracts.records import Manifest, RecordStore, RecordWriter, Shard
 from framework.errors import DataError
-from framework.pack.engine.jobs import MakeWriter, Moved
-from framework.pack.engine.journal import Bad, Done, Journal
+from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement
+from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.store.channel_statistics import (
     READ_RECORDS,
     StatisticsSampler,
@@ -37,35 +31,35 @@ from framework.store.open_store import open_file, open_store
 from framework.store.shards import MANIFEST
 from framework.system.durable import move, uninterrupted, write_text
 
-FOREIGN = 103  # the number of "not a store of ours"
-JOIN_BYTES, JOIN_RECORDS = (
-    8 << 20,
-    4096,
-)  # copied at once: memory stays the same whatever the store's size
+FOREIGN = 103  # the number of the error for a file that is not a store of ours
+JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the store
+JOIN_RECORDS = 4096
 
 
-def whole(manifest: Manifest, done: Sequence[Done]) -> Manifest:
-    """The manifest over all jobs."""
-    counts = (
-        np.sum([job.class_counts for job in done], axis=0, dtype=np.int64).tolist()
-        if manifest.classes
-        else []
-    )
-    return replace(manifest, num_records=sum(job.num_records for job in done), class_counts=counts)
-
-
-def joined_path(journal: Journal) -> Path:
-    """Where the joined file is made."""
-    return journal.folder / f"joined{journal.suffix}"
+def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
+    """Return the manifest with the counts of all jobs."""
+    counts: Any = []
+    if manifest.classes:
+        counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
+    num_records = sum(job.num_records for job in results)
+    return replace(manifest, num_records=num_records, class_counts=counts)
 
 
 def join(
-    manifest: Manifest, done: Sequence[Done], journal: Journal, make_writer: MakeWriter, say: Any
+    manifest: Manifest,
+    results: Sequence[JobResult],
+    journal: Journal,
+    make_writer: MakeWriter,
+    report: ReportIncrement,
 ) -> None:
-    """Stream the jobs' files into one, in order, comparing every record with its checksum. DataError D155 for one that was damaged
-    meanwhile: its job is forgotten, so that the same command does it again.
+    """Stream the jobs' files into one, in order, and compare every record with its checksum.
+
+    Raises:
+        DataError: D155 for a file that was damaged meanwhile. Its job is forgotten, so that the
+            same command does it again.
+
     """
-    target = joined_path(journal)
+    target = _joined_path(journal)
     if target.is_dir():
         shutil.rmtree(target)
     writer: RecordWriter | None = None
@@ -75,9 +69,9 @@ def join(
                 str(target), fields=manifest.fields, num_records=manifest.num_records
             )
         sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-        for job in done:
+        for job in results:
             if job.num_records:
-                _append(writer, job, journal, say, sampler)
+                _append(writer, job, journal, sampler, report)
         manifest = replace(manifest, statistics=sampler.result())
         with uninterrupted():
             writer.close(manifest)
@@ -87,126 +81,131 @@ def join(
 
 
 def _append(
-    writer: RecordWriter, job: Done, journal: Journal, say: Any, sampler: StatisticsSampler
+    writer: RecordWriter,
+    job: JobResult,
+    journal: Journal,
+    sampler: StatisticsSampler,
+    report: ReportIncrement,
 ) -> None:
-    store = open_store(str(journal.file(job.number)))
-    try:
+    with closing(open_store(str(journal.file(job.number)))) as store:
         for indices in spans(job.num_records, job.size_bytes):
             records = store.read(indices)
             if damaged := store.damaged(indices, records):
                 journal.forget(job.number)
                 what = f"{len(damaged)} records do not match their checksums any more"
-                raise DataError(
-                    155,
-                    store.name(damaged[0]),
-                    what,
-                    "the same command packs them again; look at the disk",
-                )
-            plain = {name: _plain(values) for name, values in records.items()}
-            sampler.pass_by(plain, len(indices))
+                fix = "the same command packs them again; look at the disk"
+                raise DataError(155, store.name(damaged[0]), what, fix)
+            written = {name: _written(values) for name, values in records.items()}
+            sampler.pass_by(written, len(indices))
             with uninterrupted():
-                writer.write(plain, keys_of(store, indices))
-            say(Moved(0, len(indices), job.num_bytes * len(indices) // job.num_records))
-    finally:
-        store.close()
+                writer.write(written, keys_of(store, indices))
+            num_bytes = job.num_bytes * len(indices) // job.num_records
+            report(Increment(0, len(indices), num_bytes))
+
+
+def _written(values: Any) -> Any:
+    """Return values as a writer takes them: arrays, and lists of bytes."""
+    return values.numpy() if isinstance(values, Tensor) else [bytes(value) for value in values]
 
 
 def spans(num_records: int, num_bytes: int) -> Iterator[Tensor]:
-    """All indices, cut so that the records of each are some megabytes."""
+    """Yield all indices in ascending ranges whose records are some megabytes each."""
     step = max(1, min(JOIN_RECORDS, JOIN_BYTES * num_records // max(1, num_bytes)))
     for start in range(0, num_records, step):
         yield torch.arange(start, min(start + step, num_records))
 
 
 def keys_of(store: RecordStore, indices: Tensor) -> list[str]:
-    """The records' names."""
+    """Return the records' names."""
     return [store.key(index) for index in indices.tolist()]
 
 
-def _plain(values: Any) -> Any:
-    """What a writer takes: arrays, and lists of bytes."""
-    return values.numpy() if isinstance(values, Tensor) else [bytes(value) for value in values]
+def put_joined(journal: Journal, results: Sequence[JobResult], path: Path, is_joined: bool) -> None:
+    """Move the joined file, or the only file, to ``path``."""
+    only = next(job for job in results if job.num_records)
+    move(_joined_path(journal) if is_joined else journal.file(only.number), path)
 
 
-def put_joined(journal: Journal, done: Sequence[Done], path: Path, joins: bool) -> None:
-    """The one file takes its name: the joined one, or the only one there is."""
-    only = next(job for job in done if job.num_records)
-    move(joined_path(journal) if joins else journal.file(only.number), path)
+def _joined_path(journal: Journal) -> Path:
+    return journal.folder / f"joined{journal.suffix}"
 
 
-def put_folder(manifest: Manifest, done: Sequence[Done], journal: Journal, path: Path) -> None:
-    """The jobs' files are the store; its manifest, written last, says which."""
-    statistics = _measured(manifest, done, journal)
-    full = replace(
-        manifest, shards=shards(journal, done), digest=digest(_crcs(done)), statistics=statistics
-    )
-    for name in set(os.listdir(journal.files)) - {shard.name for shard in full.shards}:
-        (journal.files / name).unlink()  # of a job that was done again, and has no records now
-    write_text(journal.files / MANIFEST, to_json(full) + "\n")
-    move(journal.files, path)
-
-
-def _measured(
-    manifest: Manifest, done: Sequence[Done], journal: Journal
-) -> dict[str, ChannelStatistics]:
-    """The statistics over all jobs' files, of the same records as in one file."""
+def put_folder(
+    manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
+) -> None:
+    """Move the folder of the jobs' files to ``path``. Its manifest is written last."""
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-    wanted, start = sample_indices(manifest.num_records), 0
-    for job in done:
+    wanted = sample_indices(manifest.num_records)
+    start = 0
+    for job in results:
         mine = wanted[(wanted >= start) & (wanted < start + job.num_records)] - start
         start += job.num_records
         if len(mine):
             with closing(open_store(str(journal.file(job.number)))) as store:
                 for indices in mine.split(READ_RECORDS):
                     add_read(sampler, store, indices)
-    return sampler.result()
+    full = replace(
+        manifest,
+        shards=_shards(journal, results),
+        digest=digest(_crcs(results)),
+        statistics=sampler.result(),
+    )
+    for name in set(os.listdir(journal.files)) - {shard.name for shard in full.shards}:
+        (journal.files / name).unlink()  # its job was done again, and has no records now
+    write_text(journal.files / MANIFEST, to_json(full) + "\n")
+    move(journal.files, path)
 
 
-def shards(journal: Journal, done: Sequence[Done]) -> list[Shard]:
-    """The files of a store that is a folder."""
-    full = [job for job in done if job.num_records]
-    names = [journal.file(job.number).name for job in full]
+def is_put(journal: Journal, results: Sequence[JobResult], path: Path) -> bool:
+    """Whether ``path`` is what ``put_folder`` makes, which was killed after the move."""
+    try:
+        manifest = from_json(str(path), (path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, DataError, ValueError):
+        return False
+    return not journal.files.exists() and list(manifest.shards) == _shards(journal, results)
+
+
+def _shards(journal: Journal, results: Sequence[JobResult]) -> list[Shard]:
     return [
-        Shard(name, job.num_records, job.size_bytes, job.sha256, digest(_crcs([job])))
-        for name, job in zip(names, full, strict=True)
+        Shard(
+            journal.file(job.number).name,
+            job.num_records,
+            job.size_bytes,
+            job.sha256,
+            digest(_crcs([job])),
+        )
+        for job in results
+        if job.num_records
     ]
 
 
-def _crcs(done: Sequence[Done]) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex("".join(job.crcs for job in done)), ">u4")
-
-
-def is_put(journal: Journal, done: Sequence[Done], path: Path) -> bool:
-    """Whether the folder at ``path`` is the one ``put_folder`` would make: it was killed after that."""
-    try:
-        found = from_json(str(path), (path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, DataError, ValueError):
-        return False
-    return not journal.files.exists() and list(found.shards) == shards(journal, done)
+def _crcs(results: Sequence[JobResult]) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex("".join(job.crcs for job in results)), ">u4")
 
 
 def check_place(path: Path) -> None:
-    """DataError D115 where what stands at ``path`` would be lost: only a store of ours, whole or damaged, may be replaced."""
+    """Check that packing replaces nothing but a store of ours, intact or damaged.
+
+    Raises:
+        DataError: D115 if something else is at ``path``.
+
+    """
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
-    if not path.exists() or (
-        _is_our_folder(path) if path.is_dir() else path.is_file() and _is_our_file(path)
-    ):
+    if not path.exists():
         return
-    raise DataError(
-        115,
-        str(path),
-        "is there already, and no store of ours",
-        "choose another output.path, or remove it",
-    )
+    is_ours = _is_our_folder(path) if path.is_dir() else path.is_file() and _is_our_file(path)
+    if not is_ours:
+        fix = "choose another output.path, or remove it"
+        raise DataError(115, str(path), "is there already, and is not a store of ours", fix)
 
 
 def _is_our_folder(path: Path) -> bool:
     try:
-        found = from_json(str(path), (path / MANIFEST).read_bytes())
+        manifest = from_json(str(path), (path / MANIFEST).read_bytes())
     except (OSError, DataError):
         return False
-    return set(os.listdir(path)) <= {MANIFEST, *(shard.name for shard in found.shards)}
+    return set(os.listdir(path)) <= {MANIFEST, *(shard.name for shard in manifest.shards)}
 
 
 def _is_our_file(path: Path) -> bool:
@@ -214,17 +213,15 @@ def _is_our_file(path: Path) -> bool:
         head = file.read(20)
     if not head.startswith(SIGNATURE) and head[16:] != META_MAGIC.to_bytes(4, "little"):
         return False
-    store = open_file(str(path))
-    try:
-        return bool(store.manifest)
-    except DataError as error:
-        return error.args[0] != FOREIGN  # a damaged one is to be packed again
-    finally:
-        store.close()
+    with closing(open_file(str(path))) as store:
+        try:
+            return bool(store.manifest)
+        except DataError as error:
+            return error.args[0] != FOREIGN  # a damaged store may be replaced
 
 
-def list_bad(path: Path, bad: Sequence[Bad]) -> Path:
-    """``PATH.bad.jsonl``, a line per item that was left out; none where nothing was."""
+def list_bad(path: Path, bad: Sequence[BadItem]) -> Path:
+    """Write ``PATH.bad.jsonl``, a line per bad item, or remove it if no item is bad."""
     listing = path.with_name(f"{path.name}.bad.jsonl")
     if bad:
         write_text(listing, "".join(json.dumps(item._asdict()) + "\n" for item in sorted(bad)))
@@ -234,9 +231,6 @@ def list_bad(path: Path, bad: Sequence[Bad]) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    return sum(
-        file.stat().st_size
-        for file in ([path] if path.is_file() else path.rglob("*"))
-        if file.is_file()
-    )
+    """Return the bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -56,4 +56,4 @@ def test_what_is_missing_is_said():
         check_space(Path("x.h5"), 1 << 60)
     error = with_shortage(DiskFull(101, "x.h5", "cannot write: no", "free"), Path("x.h5"), 1 << 60)
     assert "more bytes are needed" in str(error)
-    assert "the same command goes on" in str(error)
+    assert "the same command resumes" in str(error)

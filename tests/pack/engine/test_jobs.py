@@ -17,9 +17,9 @@ from framework.pack.engine.jobs import (
     PackPlan,
     PackWork,
     class_counts,
+    disk_error,
     do_job,
     make_plan,
-    said_of_disk,
     stamps,
 )
 from framework.pack.engine.journal import Journal
@@ -140,11 +140,11 @@ def test_items_may_hold_no_records_or_many():
 
 
 def test_what_a_disk_says_is_told_apart():
-    assert isinstance(said_of_disk(OSError(28, "x"), "p"), DiskFull)
-    assert not isinstance(said_of_disk(PermissionError(13, "x"), "p"), DiskFull)
+    assert isinstance(disk_error(OSError(28, "x"), "p"), DiskFull)
+    assert not isinstance(disk_error(PermissionError(13, "x"), "p"), DiskFull)
     error = ValueError("ours")
-    assert said_of_disk(error, "p") is error
-    full = pickle.loads(pickle.dumps(said_of_disk(OSError(122, "x"), "p")))
+    assert disk_error(error, "p") is error
+    full = pickle.loads(pickle.dumps(disk_error(OSError(122, "x"), "p")))
     assert isinstance(full, ResourceError)
     assert isinstance(full, DiskFull)
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.pack.engine.journal import Bad, Done, Journal
+from framework.pack.engine.journal import BadItem, JobResult, Journal
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def journal():
 
 
 def make_done(number=3, size=5, records=2):
-    return Done(
+    return JobResult(
         number,
         records,
         10,
@@ -21,7 +21,7 @@ def make_done(number=3, size=5, records=2):
         "cd",
         [1, 1],
         "0" * 16,
-        [Bad(1, "b\udcffd\n", "D106", "broken")],
+        [BadItem(1, "b\udcffd\n", "D106", "broken")],
     )
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from framework.errors import DataError, ResourceError, UserCodeError
-from framework.pack.engine.process_pool import Crew
+from framework.pack.engine.process_pool import ProcessPool
 
 
 def work(task, say):
@@ -29,15 +29,15 @@ def work(task, say):
     return os.getpid(), value
 
 
-def results(crew, tasks):
-    return [(event.kind, event.task, event.value) for event in crew.run(tasks)]
+def results(pool, tasks):
+    return [(event.kind, event.task, event.value) for event in pool.run(tasks)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_every_task_is_done_and_heard(num_workers):
     heard = []
-    with Crew(work, num_workers, lambda _, said: heard.append(said)) as crew:
-        done = results(crew, [("square", n) for n in range(9)])
+    with ProcessPool(work, num_workers, lambda _, said: heard.append(said)) as pool:
+        done = results(pool, [("square", n) for n in range(9)])
     assert sorted(value for _, _, (_, value) in done) == sorted(heard) == list(range(9))
     pids = {pid for _, _, (pid, _) in done}
     assert (pids == {os.getpid()}) == (num_workers == 0)
@@ -45,8 +45,8 @@ def test_every_task_is_done_and_heard(num_workers):
 
 
 def test_a_killed_process_is_told_with_its_task_and_the_rest_goes_on():
-    with Crew(work, 2, lambda *_: None) as crew:
-        found = results(crew, [("die", 0), *(("square", n) for n in range(5))])
+    with ProcessPool(work, 2, lambda *_: None) as pool:
+        found = results(pool, [("die", 0), *(("square", n) for n in range(5))])
     assert [(kind, value) for kind, task, value in found if task[0] == "die"] == [
         ("lost", -signal.SIGKILL)
     ]
@@ -54,35 +54,35 @@ def test_a_killed_process_is_told_with_its_task_and_the_rest_goes_on():
 
 
 def test_tasks_may_be_added_while_others_run():
-    with Crew(work, 1, lambda *_: None) as crew:
-        for event in crew.run([("square", 3)]):
+    with ProcessPool(work, 1, lambda *_: None) as pool:
+        for event in pool.run([("square", 3)]):
             if event.value[1]:
-                crew.tasks.append(("square", event.value[1] - 1))
-        assert not crew.tasks
+                pool.tasks.append(("square", event.value[1] - 1))
+        assert not pool.tasks
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_our_errors_come_as_they_are(num_workers):
     with (
         pytest.raises(DataError, match=r"D106.*item 5"),
-        Crew(work, num_workers, lambda *_: None) as crew,
+        ProcessPool(work, num_workers, lambda *_: None) as pool,
     ):
-        results(crew, [("bad", "item 5")])
+        results(pool, [("bad", "item 5")])
 
 
 def test_an_error_that_cannot_be_pickled_comes_as_text():
-    words = r"U100.*test_crew\.py:\d+: in work: Local: words"
-    with pytest.raises(UserCodeError, match=words), Crew(work, 1, lambda *_: None) as crew:
-        results(crew, [("odd", "words")])
+    words = r"U100.*test_process_pool\.py:\d+: in work: Local: words"
+    with pytest.raises(UserCodeError, match=words), ProcessPool(work, 1, lambda *_: None) as pool:
+        results(pool, [("odd", "words")])
 
 
 def test_a_worker_without_memory_is_a_resource_error():
-    with pytest.raises(ResourceError, match="R152"), Crew(work, 1, lambda *_: None) as crew:
-        results(crew, [("memory", 0)])
+    with pytest.raises(ResourceError, match="R152"), ProcessPool(work, 1, lambda *_: None) as pool:
+        results(pool, [("memory", 0)])
 
 
 def test_leaving_ends_what_is_under_way():
     start = time.monotonic()
-    with Crew(work, 2, lambda *_: None) as crew:
-        next(crew.run([("square", 1), ("sleep", 3600)]))
+    with ProcessPool(work, 2, lambda *_: None) as pool:
+        next(pool.run([("square", 1), ("sleep", 3600)]))
     assert time.monotonic() - start < 600

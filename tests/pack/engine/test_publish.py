@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Manifest
 from framework.errors import DataError
-from framework.pack.engine.journal import Bad, Done
+from framework.pack.engine.journal import BadItem, JobResult
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.publish import list_bad, size_of, spans, whole
 from framework.store.open_store import open_store
@@ -23,13 +23,13 @@ def test_spans_hold_every_record_once(num_records, num_bytes):
 
 
 def test_the_whole_is_the_sum_of_the_jobs():
-    jobs = [Done(n, 3, 0, 0, "", "", [1, 2], "", []) for n in range(4)]
+    jobs = [JobResult(n, 3, 0, 0, "", "", [1, 2], "", []) for n in range(4)]
     manifest = whole(Manifest(99, FIELDS, ["a", "b"]), jobs)
     assert (manifest.num_records, manifest.class_counts) == (12, [4, 8])
 
 
 def test_bad_items_are_listed_in_order_whatever_their_names():
-    bad = [Bad(7, "b\udcff\n", "D106", "broken"), Bad(2, "ü", "D106", "empty")]
+    bad = [BadItem(7, "b\udcff\n", "D106", "broken"), BadItem(2, "ü", "D106", "empty")]
     listing = list_bad(Path("x.h5"), bad)
     assert [
         json.loads(line)["item"] for line in listing.read_text(encoding="ascii").splitlines()
