@@ -1,8 +1,9 @@
-"""Brightness, contrast, saturation and hue at random, as torchvision defines each; always in this order.
+"""Change brightness, contrast, saturation and hue at random, each as torchvision defines it.
 
-The same numbers on every device: every step is a kernel that rounds once, the mean that contrast needs is summed in integers (whose
-order does not matter), and nothing is divided by a constant (CUDA would multiply by its reciprocal). On the CPU ``native/color_jitter.c``
-does the steps together, and rounds alike.
+Every device gives the same numbers: each step is a kernel that rounds once, and the mean that
+contrast needs is a sum of integers, whose order does not matter. Nothing is divided by a constant,
+since CUDA would multiply by its reciprocal. On the CPU ``native/color_jitter.c`` fuses the steps
+and rounds alike.
 """
 
 from collections.abc import Sequence
@@ -18,53 +19,110 @@ from framework.contracts.batch import Batch
 from framework.errors import ConfigError
 from framework.system.native import find, num_threads
 
-BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as native/color_jitter.c has them
+BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.c
 
 
-def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
-    """``factor`` (float32 [B]) of the image and the rest of the other, within [0, 1]."""
-    factor = factor.view(-1, 1, 1, 1)
-    return (image * factor).add_((1 - factor) * other).clamp_(0, 1)
+@final
+class ColorJitter:
+    """Random colors, always changed in the same order. torchvision shuffles the order per image.
 
+    Images, uint8 or floats in [0, 1], become float32 in [0, 1], outside training too. Normalize
+    after it. A width of 0 leaves a change out.
 
-def _gray(image: Tensor) -> Tensor:
-    """[B, 1, H, W]. Source: ITU-R BT.601's weights, as torchvision rounds them."""
-    if image.shape[1] == 1:
-        return image
-    red, green, blue = image.split(1, 1)
-    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)
+    Attributes:
+        field: The image's name in the batch, or several that are changed alike.
+        brightness: x: factors from 1 - x, but not below 0, to 1 + x.
+        contrast: Like ``brightness``.
+        saturation: Like ``brightness``.
+        hue: x: from -x to x turns of the color circle, at most 0.5.
 
-
-def _mean(gray: Tensor) -> Tensor:
-    """[B, 1, 1, 1]: of each image, to 1/65536 per pixel, summed exactly."""
-    total = (gray.clamp(0, 1) * 65536).round_().long().sum((1, 2, 3), keepdim=True)
-    return (total.double() * (1 / (65536 * max(1, gray.shape[1:].numel())))).float()
-
-
-def _turned(image: Tensor, sixths: Tensor) -> Tensor:
-    """The hue moved by ``sixths`` (float32 [B]) of the color circle. Source: Smith, "Color gamut transform pairs", there and back in one
-    formula: a channel is full for two sixths, falls for one, is empty for two and rises for one, each a third behind the other.
     """
-    red, green, blue = image.split(1, 1)
-    value = image.amax(1, keepdim=True)
-    chroma = value - image.amin(1, keepdim=True)
-    is_red, is_green = value == red, value == green
-    apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
-    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(
-        torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
+
+    num_draws = 4
+    exact = True
+
+    def __init__(
+        self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float
+    ) -> None:
+        widths = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+        for name, value in widths.items():
+            if not 0 <= value < inf:
+                raise ValueError(f"{name} = {value} is not a number from 0 on")
+        if not 0 <= hue <= 0.5:
+            raise ValueError(f"hue = {hue} is not from 0 to 0.5")
+        self.fields = fields_of(field)
+        self.brightness = brightness
+        self.contrast = contrast
+        self.saturation = saturation
+        self.hue = hue
+
+    @property
+    def unit_fields(self) -> tuple[str, ...]:
+        return self.fields
+
+    def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
+        return leaving_alone(self, self.fields, labels, "changes the colors of")
+
+    def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
+        result = dict(batch)
+        for name in self.fields:
+            image = unit(batch[name])
+            result[name] = image if draws is None else self._changed(image, draws)
+        return result
+
+    def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
+        if image.shape[1] != 3 and (self.saturation or self.hue):
+            what = f"would change colors, which images of {image.shape[1]} channel(s) have not"
+            raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
+        widths = (self.brightness, self.contrast, self.saturation)
+        factors = [_factor(draws[:, i], width) for i, width in enumerate(widths)]
+        factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
+        steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
+        result = _compiled(image, steps, factors)
+        return _by_torch(unit(image), steps, factors) if result is None else result
+
+
+def _factor(draws: Tensor, width: float) -> Tensor:
+    """Return uniform factors from max(0, 1 - width) to 1 + width."""
+    low = max(0.0, 1 - width)
+    return draws * (1 + width - low) + low
+
+
+def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
+    """Do the steps in two passes over colored images on the CPU.
+
+    None if the compiled function is missing or is not made for this input.
+    """
+    function = find("paceline_color_jitter")
+    if (
+        function is None
+        or image.device.type != "cpu"
+        or image.dtype not in (torch.uint8, torch.float32)
+        or image.dim() != 4
+        or image.shape[1] != 3
+    ):
+        return None
+    image = image.contiguous()
+    table = torch.stack(list(factors), 1)
+    fits = table.shape == (len(image), 4) and table.dtype == torch.float32
+    if not fits or table.device != image.device:
+        return None  # torch says what is wrong
+    out = torch.empty(image.shape)
+    function(
+        image.data_ptr(),
+        image.dtype == torch.uint8,
+        len(image),
+        image.shape[2] * image.shape[3],
+        steps,
+        table.data_ptr(),
+        out.data_ptr(),
+        num_threads() if out.numel() >= SHARED else 1,
     )
-    hue += sixths.view(-1, 1, 1, 1)
-    return torch.cat([_channel(value, chroma, hue + ahead) for ahead in (5, 3, 1)], 1)
-
-
-def _channel(value: Tensor, chroma: Tensor, place: Tensor) -> Tensor:
-    """``place``: sixths of the circle from where the channel is full."""
-    place = place - (place * (1 / 6)).floor_().mul_(6)
-    return value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma)
+    return out
 
 
 def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
-    """``steps``: which of the four; ``factors``: float32 [B] of each."""
+    """Do those of the four ``steps`` whose bit is set. ``factors``: float32 [B] of each."""
     brightness, contrast, saturation, sixths = factors
     if steps & BRIGHTNESS:
         image = _blend(image, 0.0, brightness)
@@ -75,90 +133,45 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
     return _turned(image, sixths) if steps & HUE else image
 
 
-def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | None:
-    """The same in two passes over colored images on the CPU; None where the compiled function is not there or not made for it."""
-    if (
-        image.device.type != "cpu"
-        or image.dtype not in (torch.uint8, torch.float32)
-        or image.dim() != 4
-        or image.shape[1] != 3
-    ):
-        return None
-    function = find("paceline_color_jitter")
-    if function is None:
-        return None
-    image, table = image.contiguous(), torch.stack(list(factors), 1)
-    if (
-        table.shape != (len(image), 4)
-        or table.dtype != torch.float32
-        or table.device != image.device
-    ):
-        return None  # torch says what is wrong
-    out = torch.empty(image.shape)
-    threads = num_threads() if out.numel() >= SHARED else 1
-    of_bytes, pixels = image.dtype == torch.uint8, image.shape[2] * image.shape[3]
-    function(
-        image.data_ptr(),
-        of_bytes,
-        len(image),
-        pixels,
-        steps,
-        table.data_ptr(),
-        out.data_ptr(),
-        threads,
-    )
-    return out
+def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+    """Return ``factor`` (float32 [B]) of ``image`` plus the rest of ``other``, within [0, 1]."""
+    factor = factor.view(-1, 1, 1, 1)
+    return (image * factor).add_((1 - factor) * other).clamp_(0, 1)
 
 
-@final
-class ColorJitter:
-    """``brightness``, ``contrast``, ``saturation``: factors from 1 - x to 1 + x, not below 0; ``hue``: from -x to x turns of the color
-    circle, x up to 0.5; 0 leaves one out. uint8, or floats in [0, 1], become float32 in [0, 1], also outside training: normalize
-    after it. torchvision shuffles the order of the four for each image; here it is fixed.
+def _gray(image: Tensor) -> Tensor:
+    """Return [B, 1, H, W]. Source: ITU-R BT.601's weights, as torchvision rounds them."""
+    if image.shape[1] == 1:
+        return image
+    red, green, blue = image.split(1, 1)
+    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)
+
+
+def _mean(gray: Tensor) -> Tensor:
+    """Return the mean of each image, [B, 1, 1, 1]: pixels to 1/65536, summed exactly."""
+    total = (gray.clamp(0, 1) * 65536).round_().long().sum((1, 2, 3), keepdim=True)
+    return (total.double() * (1 / (65536 * max(1, gray.shape[1:].numel())))).float()
+
+
+def _turned(image: Tensor, sixths: Tensor) -> Tensor:
+    """Move the hue by ``sixths`` (float32 [B]) of the color circle.
+
+    Source: Smith, "Color gamut transform pairs", there and back in one formula. A channel is full
+    for two sixths, falls for one, is empty for two and rises for one, a third after the last one.
     """
-
-    num_draws = 4
-    exact = True
-    of_pixels = True  # from 0 to 1
-
-    def __init__(
-        self, field: Fields, brightness: float, contrast: float, saturation: float, hue: float
-    ) -> None:
-        for name, value in (
-            ("brightness", brightness),
-            ("contrast", contrast),
-            ("saturation", saturation),
-        ):
-            if not 0 <= value < inf:
-                raise ValueError(f"{name} = {value} is not a number from 0 on")
-        if not 0 <= hue <= 0.5:
-            raise ValueError(f"hue = {hue} is not from 0 to 0.5")
-        self.fields, self.brightness, self.contrast = fields_of(field), brightness, contrast
-        self.saturation, self.hue = saturation, hue
-
-    def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
-        return leaving_alone(self, self.fields, labels, "changes the colors of")
-
-    def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        found = dict(batch)
-        for name in self.fields:
-            image = unit(batch[name])
-            found[name] = image if draws is None else self._changed(image, draws)
-        return found
-
-    def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
-        if image.shape[1] != 3 and (self.saturation or self.hue):
-            what = f"would change colors, which images of {image.shape[1]} channel(s) have not"
-            raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
-        widths = (self.brightness, self.contrast, self.saturation)
-        factors = [_factor(draws[:, i], width) for i, width in enumerate(widths)]
-        factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
-        steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
-        found = _compiled(image, steps, factors)
-        return _by_torch(unit(image), steps, factors) if found is None else found
+    red, green, blue = image.split(1, 1)
+    value = image.amax(1, keepdim=True)
+    chroma = value - image.amin(1, keepdim=True)
+    is_red = value == red
+    is_green = value == green
+    apart = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
+    start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
+    hue = apart.div_(torch.where(chroma == 0, 1.0, chroma)).add_(start)
+    hue += sixths.view(-1, 1, 1, 1)
+    return torch.cat([_channel(value, chroma, hue + ahead) for ahead in (5, 3, 1)], 1)
 
 
-def _factor(draws: Tensor, width: float) -> Tensor:
-    """Uniform from max(0, 1 - width) to 1 + width."""
-    low = max(0.0, 1 - width)
-    return draws * (1 + width - low) + low
+def _channel(value: Tensor, chroma: Tensor, place: Tensor) -> Tensor:
+    """Return a channel; ``place``: sixths of the circle from its first full one."""
+    place = place - (place * (1 / 6)).floor_().mul_(6)
+    return value - torch.minimum(place, 4 - place).clamp_(0, 1).mul_(chroma)

@@ -6,27 +6,15 @@ from typing import final
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, KnowsLabels
-
-
-def _check_pixels(parts: Mapping[str, Augment]) -> None:
-    """ValueError where one that takes pixels from 0 to 1 comes after one that makes other numbers of them: it would cut them off."""
-    normalized: dict[str, str] = {}  # fields, and by which part
-    for name, part in parts.items():
-        for field in getattr(part, "fields", ()):
-            if getattr(part, "of_pixels", False) and field in normalized:
-                other = normalized[field]
-                raise ValueError(
-                    f"parts.{name} takes pixels from 0 to 1, and parts.{other} before it normalizes them: put it before {other}"
-                )
-            if getattr(part, "mean", None) is not None:
-                normalized[field] = name
+from framework.contracts.data import Augment, KnowsLabels, NeedsUnitRange, Normalizes, is_exact
 
 
 @final
 class Compose:
-    """``parts``: augments by name, done in this order. Adding one at the end leaves the random numbers of those before it as they
-    are only where the sum of draws stays the same: a record's numbers are one row, cut among the parts.
+    """Augments that run in the order of ``parts``.
+
+    A record's random numbers are one row, cut among the parts. A new last part therefore changes
+    the numbers of the others unless it draws none.
     """
 
     def __init__(self, parts: Mapping[str, Augment]) -> None:
@@ -34,26 +22,39 @@ class Compose:
             raise ValueError("parts = {} changes nothing: name some, or choose augment=none")
         for name, part in parts.items():
             if not callable(part):
-                raise TypeError(
-                    f"parts.{name} = {part} is no augment: add +augment@augment.parts.{name}=CHOICE"
-                )
+                fix = f"add +augment@augment.parts.{name}=CHOICE"
+                raise TypeError(f"parts.{name} = {part} is no augment: {fix}")
         _check_pixels(parts)
         self.parts = dict(parts)
-        self.num_draws = sum(part.num_draws for part in self.parts.values())
-        self.exact = all(getattr(part, "exact", False) for part in self.parts.values())
+        self.num_draws = sum(part.num_draws for part in parts.values())
+        self.exact = all(map(is_exact, parts.values()))
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
-        return Compose(
-            {
-                name: part.with_labels(labels) if isinstance(part, KnowsLabels) else part
-                for name, part in self.parts.items()
-            }
-        )
+        parts = dict(self.parts)
+        for name, part in parts.items():
+            if isinstance(part, KnowsLabels):
+                parts[name] = part.with_labels(labels)
+        return Compose(parts)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         start = 0
         for part in self.parts.values():
-            mine = None if draws is None else draws[:, start : start + part.num_draws]
-            batch = part(batch, mine)
-            start += part.num_draws
+            stop = start + part.num_draws
+            batch = part(batch, None if draws is None else draws[:, start:stop])
+            start = stop
         return dict(batch)
+
+
+def _check_pixels(parts: Mapping[str, Augment]) -> None:
+    """Raise ValueError if a part needs pixels in [0, 1] after another normalized them.
+
+    It would cut off all numbers outside.
+    """
+    normalized: dict[str, str] = {}  # fields, and by which part
+    for name, part in parts.items():
+        if isinstance(part, NeedsUnitRange):
+            for other in (normalized[field] for field in part.unit_fields if field in normalized):
+                what = f"parts.{name} takes pixels from 0 to 1, and parts.{other} before it"
+                raise ValueError(f"{what} normalizes them: put it before {other}")
+        if isinstance(part, Normalizes):
+            normalized |= dict.fromkeys(part.normalized_fields, name)

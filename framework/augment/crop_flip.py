@@ -1,4 +1,4 @@
-"""Random shift by padding and cropping, random mirror, then normalize: few passes over the whole batch, one draw per record."""
+"""Shift by padding and cropping, mirror, and normalize, in few passes over the whole batch."""
 
 from collections.abc import Sequence
 from typing import final
@@ -20,67 +20,20 @@ from framework.augment.normalize import (
 from framework.contracts.batch import Batch
 
 
-def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """[B, C, H, W] with ``padding`` zeros on each side, cut at ``offsets`` (int64 [B, 2], 0 to 2 * padding: rows down, columns right)
-    to the old size, and mirrored where ``mirror`` (bool [B]) says. Any dtype; the result lies in one piece.
-
-    A record is mirrored on its way into the padded batch, four pixels at a time; then a cut is one strided window of the padded
-    batch's memory, given by where it starts, and the windows of all records are copied by one ``index_select``.
-    """
-    if is_compiling():
-        return _gathered(image, offsets, mirror, padding)
-    image = image.contiguous()
-    batch_size, channels, height, width = image.shape
-    source = words(image)
-    side = (
-        -(-padding // 4) * 4
-    )  # so that words stay whole; the cut begins later by what is too much
-    rows, columns = height + 2 * padding, width + 2 * side
-    padded = image.new_zeros(batch_size, channels, rows, columns)
-    unit = width // source.shape[-1]  # pixels in a word
-    inside = padded.view(source.dtype)[
-        :, :, padding : padding + height, side // unit : (side + width) // unit
-    ]
-    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
-    right = torch.where(
-        mirror, 2 * padding - offsets[:, 1], offsets[:, 1]
-    )  # cut and mirror, the other way round
-    record = channels * rows * columns
-    starts = torch.arange(side - padding, batch_size * record, record, device=image.device)
-    starts = starts.add_(offsets[:, 0], alpha=columns).add_(right)
-    last = ((channels - 1) * rows + height - 1) * columns + width - 1  # a window's last pixel
-    windows = padded.as_strided(
-        (batch_size * record - last, channels, height, width), (1, rows * columns, columns, 1)
-    )
-    return windows.index_select(0, starts)
-
-
-def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """The same, each pixel by its place: slow as operators of torch's, which pass over an index per pixel; compiled it is one kernel, with what
-    comes before and after.
-    """
-    height, width = image.shape[2:]
-    rows = torch.arange(height, device=image.device) + (offsets[:, :1] - padding)
-    places = torch.arange(width, device=image.device)
-    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places) + (
-        offsets[:, 1:] - padding
-    )
-    rows, columns = rows.view(-1, 1, height, 1), columns.view(-1, 1, 1, width)
-    there = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    record, channel = (
-        torch.arange(n, device=image.device).view(shape)
-        for n, shape in zip(image.shape, ((-1, 1, 1, 1), (-1, 1, 1)), strict=False)
-    )
-    found = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-    return torch.where(there, found, 0)
-
-
 @final
 class CropFlip:
-    """``field``: the image's name in the batch, or several that are changed alike; ``padding``: black pixels on each side before the
-    crop to the old size; ``flip``: probability of a mirror; ``mean`` and ``std``: as in Normalize, or None: pixels keep their kind.
+    """Random shifts and mirror images in training; normalization always.
 
-    Outside training it only normalizes. Label maps move with the image, and are IGNORE where it is black. Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
+    Label maps move with the image, and are ``IGNORE`` where it is black.
+    Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
+
+    Attributes:
+        field: The image's name in the batch, or several that are changed alike.
+        padding: Black pixels on each side before the crop to the old size.
+        flip: Probability of a mirror image.
+        mean: As in Normalize; None: pixels keep their dtype.
+        std: As in Normalize, or None with ``mean``.
+
     """
 
     num_draws = 3
@@ -97,43 +50,106 @@ class CropFlip:
         check_statistics(mean, std)
         if padding < 0:
             raise ValueError(f"padding = {padding} is less than nothing")
-        self.fields, self.padding, self.flip, self.mean, self.std = (
-            fields_of(field),
-            padding,
-            chance("flip", flip),
-            mean,
-            std,
-        )
+        self.fields = fields_of(field)
+        self.padding = padding
+        self.flip = chance("flip", flip)
+        self.mean = mean
+        self.std = std
         self.labels: tuple[str, ...] = ()
+
+    @property
+    def normalized_fields(self) -> tuple[str, ...]:
+        return () if self.mean is None else self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
         return moving(self, self.fields, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        found = {**batch, **{name: self._finished(batch[name], draws) for name in self.fields}}
+        result = dict(batch)
+        for name in self.fields:
+            result[name] = self._finished(batch[name], draws)
         if draws is not None:
-            found |= {name: self._moved(batch[name], draws) for name in self.labels}
-        return found
-
-    def _moved(self, labels: Tensor, draws: Tensor) -> Tensor:
-        offsets, mirror = self._places(draws)
-        values = inverted(labels)
-        found = crop_flip(values, offsets, mirror, self.padding, None, None)
-        return inverted(shifted(values, offsets, mirror, self.padding) if found is None else found)
-
-    def _places(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        return (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
+            for name in self.labels:
+                result[name] = inverted(self._moved(inverted(batch[name]), draws))
+        return result
 
     def _finished(self, image: Tensor, draws: Tensor | None) -> Tensor:
         if draws is not None:
             offsets, mirror = self._places(draws)
-            statistics = scale_and_shift(image, self.mean, self.std)
-            found = crop_flip(image, offsets, mirror, self.padding, *statistics)
-            if found is not None:
-                return found
+            scale, shift = scale_and_shift(image, self.mean, self.std)
+            result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
+            if result is not None:
+                return result
             image = shifted(image, offsets, mirror, self.padding)
-        return (
-            image
-            if self.mean is None or self.std is None
-            else normalized(image, self.mean, self.std)
-        )
+        if self.mean is None or self.std is None:
+            return image
+        return normalized(image, self.mean, self.std)
+
+    def _moved(self, labels: Tensor, draws: Tensor) -> Tensor:
+        offsets, mirror = self._places(draws)
+        result = crop_flip(labels, offsets, mirror, self.padding, None, None)
+        return shifted(labels, offsets, mirror, self.padding) if result is None else result
+
+    def _places(self, draws: Tensor) -> tuple[Tensor, Tensor]:
+        return (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
+
+
+def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+    """Pad, cut and mirror images; the result is contiguous.
+
+    Each record is mirrored on its way into the padded batch, four pixels at a time. A cut is then
+    a strided window of the padded memory, and one ``index_select`` copies the windows of all
+    records.
+
+    Args:
+        image: [B, C, H, W] of any dtype.
+        offsets: int64 [B, 2], 0 to 2 * padding: rows down, columns right.
+        mirror: bool [B], which records to mirror.
+        padding: Zeros on each side.
+
+    """
+    if is_compiling():
+        return _gathered(image, offsets, mirror, padding)
+    image = image.contiguous()
+    batch_size, channels, height, width = image.shape
+    source = words(image)
+    unit = width // source.shape[-1]  # pixels in a word
+    side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
+    rows = height + 2 * padding
+    columns = width + 2 * side
+    padded = image.new_zeros(batch_size, channels, rows, columns)
+    inner_rows = slice(padding, padding + height)
+    inner_columns = slice(side // unit, (side + width) // unit)
+    inside = padded.view(source.dtype)[:, :, inner_rows, inner_columns]
+    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
+    # the cut comes after the mirror here, so that its column counts from the other side
+    right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
+    record = channels * rows * columns
+    starts = torch.arange(side - padding, batch_size * record, record, device=image.device)
+    starts = starts.add_(offsets[:, 0], alpha=columns).add_(right)
+    last_pixel = ((channels - 1) * rows + height - 1) * columns + width - 1  # of a window
+    windows = padded.as_strided(
+        (batch_size * record - last_pixel, channels, height, width), (1, rows * columns, columns, 1)
+    )
+    return windows.index_select(0, starts)
+
+
+def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+    """Do the same pixel by pixel.
+
+    That is slow with torch's operators, which read an index per pixel. Compiled, it is one kernel
+    together with what comes before and after.
+    """
+    count, channels, height, width = image.shape
+    device = image.device
+    places = torch.arange(width, device=device)
+    rows = torch.arange(height, device=device) + (offsets[:, :1] - padding)
+    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places)
+    columns = columns + (offsets[:, 1:] - padding)
+    rows = rows.view(-1, 1, height, 1)
+    columns = columns.view(-1, 1, 1, width)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    record = torch.arange(count, device=device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).view(-1, 1, 1)
+    pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    return torch.where(inside, pixels, 0)

@@ -1,7 +1,7 @@
-"""Random numbers of other distributions from uniform ones: a table of the quantile function, linear between its points.
+"""Other distributions from uniform numbers, by a table of the quantile function.
 
-The table is made on the host in float64; looking up is exact steps and one product and one sum, each its own kernel, so a draw gives
-the same number on every device, which no sampler, logarithm or power does.
+The table is made on the host in float64 and read with linear interpolation. Reading rounds once
+per kernel, so a draw gives the same number on every device. No sampler, logarithm or power does.
 """
 
 import math
@@ -10,45 +10,44 @@ from typing import final
 import torch
 from torch import Tensor
 
-POINTS = (
-    4096  # a power of two, so that a draw of 24 bits is split into place and rest without rounding
-)
+POINTS = 4096  # a power of two splits a draw of 24 bits into index and rest without rounding
 
 
 @final
 class QuantileCurve:
-    """``values``: float64 [POINTS + 1], the function at 0, 1/POINTS, ..., 1."""
+    """A quantile function. ``values``: float64 [POINTS + 1], at 0, 1/POINTS, ..., 1."""
 
     def __init__(self, values: Tensor) -> None:
         values = values.to(torch.float32)
         self._tables = {torch.device("cpu"): (values[:-1], values.diff())}
 
     def __call__(self, draws: Tensor) -> Tensor:
-        """Uniform float32 in [0, 1) -> the function's values, float32, on the same device."""
-        values, steps = self._table(draws.device)
+        """Map uniform float32 in [0, 1) to float32 values on the same device."""
+        if draws.device not in self._tables:
+            values, steps = self._tables[torch.device("cpu")]
+            self._tables[draws.device] = values.to(draws.device), steps.to(draws.device)
+        values, steps = self._tables[draws.device]
         place = draws * POINTS
         index = place.long()
         return (place - index).mul_(steps[index]).add_(values[index])
 
-    def _table(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self._tables:
-            values, steps = self._tables[torch.device("cpu")]
-            self._tables[device] = values.to(device), steps.to(device)
-        return self._tables[device]
-
 
 def log_uniform(low: float, high: float) -> QuantileCurve:
-    """Numbers from ``low`` to ``high`` whose logarithm is uniform."""
-    return QuantileCurve(
-        torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64).exp()
-    )
+    """Return the distribution between ``low`` and ``high`` whose logarithm is uniform."""
+    logarithms = torch.linspace(math.log(low), math.log(high), POINTS + 1, dtype=torch.float64)
+    return QuantileCurve(logarithms.exp())
 
 
 def beta(alpha: float) -> QuantileCurve:
-    """Numbers of Beta(alpha, alpha). ValueError unless alpha > 0.
+    """Return Beta(alpha, alpha).
 
-    The distribution function up to 1/2 is summed by trapezoids over s = x ** min(alpha, 1), in which the density has no pole, and is
-    scaled to be 1/2 at 1/2, so that no gamma function is needed; the other half is its mirror image.
+    The distribution function up to 1/2 is a sum of trapezoids over s = x ** min(alpha, 1), in
+    which the density has no pole. Scaling it to 1/2 at 1/2 avoids the gamma function. The other
+    half is the mirror image.
+
+    Raises:
+        ValueError: alpha is not above 0.
+
     """
     if alpha <= 0:
         raise ValueError(f"alpha = {alpha} is not above 0")

@@ -1,9 +1,10 @@
-"""A training batch's random numbers and augmentation on a GPU in few kernels: compiled by torch, to the same numbers.
+"""Compile a training batch's random numbers and augmentation into few GPU kernels.
 
-Compiled, some forty operators become a handful of kernels, each of which reads a pixel once. Compilers like to round less often than the
-operators do (a product and a sum as one, a quotient by an approximation); torch's has options against that. Only augments that say they
-are ``exact`` (``contracts.Augment``) are compiled, since exponentials and powers differ whatever the options. And the first batch
-of each shape is done both ways: any difference means that the operators are used.
+Some forty operators become a handful of kernels that read each pixel once. By default, compilers
+round less often than the operators do: they fuse a product with a sum and approximate quotients.
+Torch has options against that. Exponentials and powers differ whatever the options, so only
+augments that are ``contracts.data.Exact`` are compiled. As a guard, the first batch of each shape
+is computed both ways, and any difference turns compiling off.
 """
 
 import inspect
@@ -17,74 +18,68 @@ from framework.contracts.batch import Batch, tensors
 from framework.errors import words_of
 
 Finish = Callable[[Batch, Tensor], Batch]  # (batch, the epoch's key) -> the batch, augmented
-AS_OPERATORS_DO = {
+EXACT = {  # the first also keeps products apart from sums
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
-}  # the first also keeps products apart from sums
+}
 
 
 @final
 class Fused:
-    """``finish``, compiled. Where that fails, or gives another number, ``tell`` is told why, once, and the operators are used from then on.
+    """``finish``, compiled.
 
-    Each shape of batch is compiled at its first, up to eight of them: seconds, kept by torch on disk.
+    If that fails or gives another number, ``tell`` gets the reason once, and the operators are
+    used instead. Each shape of batch, up to eight, is compiled when it first appears. That takes
+    seconds, and torch keeps the result on disk.
     """
 
     def __init__(self, finish: Finish, tell: Callable[[str], None]) -> None:
         from torch._inductor import list_options  # noqa: PLC0415  # takes seconds to load
 
         known = list_options()  # of this version of torch
-        options: dict[str, Any] = {
-            name: value for name, value in AS_OPERATORS_DO.items() if name in known
-        }
-        words: dict[str, Any] = (
-            {"isolate_recompiles": True}
-            if "isolate_recompiles" in inspect.signature(torch.compile).parameters
-            else {}
-        )
-        self._plain, self._tell = finish, tell
+        options: dict[str, Any] = {name: value for name, value in EXACT.items() if name in known}
+        keywords: dict[str, Any] = {}
+        if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+            keywords["isolate_recompiles"] = True
+        self._plain = finish
+        self._tell = tell
         self._fused: Finish | None = torch.compile(
-            finish, fullgraph=True, dynamic=False, options=options, **words
+            finish, fullgraph=True, dynamic=False, options=options, **keywords
         )
         self._seen: set[tuple[Any, ...]] = set()
 
     def __call__(self, batch: Batch, key: Tensor) -> Batch:
         if self._fused is None:
             return self._plain(batch, key)
-        if len(tensors(batch)) < len(
-            batch
-        ):  # the compiler would compile anew for every other string
+        if len(tensors(batch)) < len(batch):  # it would compile again for every other string
             self._end("is not possible with values that are no tensors")
             return self._plain(batch, key)
-        kind = tuple(
-            (name, tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in batch.items()
-        )
+        kind = tuple((name, t.dtype, t.shape, t.stride()) for name, t in batch.items())
         if kind not in self._seen:
             self._seen.add(kind)
             return self._first(self._fused, batch, key)
         try:
             return self._fused(batch, key)
-        except Exception as error:  # noqa: BLE001  # whatever a compiler may raise: it compiles again where something outside has changed
+        except Exception as error:  # noqa: BLE001  # a compiler may raise anything
             self._end(_failure(error))
             return self._plain(batch, key)
 
     def _first(self, fused: Finish, batch: Batch, key: Tensor) -> Batch:
-        """The operators come first: what they make once is there then, when the compiler looks."""
-        found = self._plain(batch, key)
+        """Run both. The operators go first and cache what the compiler then finds."""
+        plain = self._plain(batch, key)
         try:
             other = fused(batch, key)
         except Exception as error:  # noqa: BLE001
             self._end(_failure(error))
-            return found
-        if different := [name for name in found if not _same(found[name], other[name])]:
+            return plain
+        if different := [name for name in plain if not _same(plain[name], other[name])]:
             self._end(f"gives other numbers in {', '.join(different)}")
-        return found
+        return plain
 
     def _end(self, reason: str) -> None:
         self._fused = None
-        self._tell(
-            f"note: compile=true: compiling the augmentation {reason}; it runs kernel by kernel"
-        )
+        what = f"compiling the augmentation {reason}; it runs kernel by kernel"
+        self._tell(f"note: compile=true: {what}")
 
 
 def _failure(error: Exception) -> str:
@@ -92,10 +87,8 @@ def _failure(error: Exception) -> str:
     return f"is not possible ({type(error).__name__}: {what})"
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    """To the bit, as far as numbers go."""
-    return (
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and torch.allclose(one, other, rtol=0, atol=0, equal_nan=one.is_floating_point())
-    )
+def _same(plain: Tensor, fused: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers. NaN equals NaN."""
+    if plain.dtype != fused.dtype or plain.shape != fused.shape:
+        return False
+    return torch.allclose(plain, fused, rtol=0, atol=0, equal_nan=plain.is_floating_point())

@@ -1,13 +1,14 @@
 """A list of Kornia's augmentations, on the device, seeded from our draws.
 
-Kornia draws from torch's one random stream, so each record is done by itself, with that stream seeded from the record's draws and put
-back after. It costs some 1 ms for each record and step (two cores of a Xeon, 32x32; 256 records of four steps: 1.2 s), and the host
-waits for the draws. ``together`` does a batch at once, 80 times faster, from the first record's draws: then what happens to a record
-depends on its batch, and another number of ranks learns something else. Our own augments have neither cost.
+Kornia draws from torch's one random stream. So each record is done by itself, with that stream
+seeded from the record's draws and restored afterwards, and the host waits for the draws. It takes
+about 1 ms for each record and step (two cores of a Xeon, 32x32; 256 records of four steps: 1.2 s).
+With ``together``, a whole batch uses its first record's draws, which is 80 times faster. A record's
+change then depends on its batch, and another number of ranks learns something else. Our own
+augments have neither cost.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, final
 
@@ -22,72 +23,19 @@ from framework.errors import ConfigError, ResourceError
 Step = Mapping[str, Any]  # name and params
 
 
-def _import() -> Any:
-    try:
-        import kornia.augmentation  # noqa: PLC0415  # optional: an extra
-    except ImportError as error:
-        fix = "pip install 'paceline[kornia]'"
-        raise ResourceError(
-            131, "augment = kornia", f"Kornia is not installed ({error})", fix
-        ) from error
-    return kornia.augmentation
-
-
-def _make(library: Any, step: Step, where: str) -> Any:
-    """One augmentation. ConfigError C130 for a name that is none of theirs, C131 for parameters it refuses."""
-    name = str(step.get("name"))
-    kind: Any = getattr(library, name, None)
-    if unknown := sorted(step.keys() - {"name", "params"}):
-        raise ConfigError(
-            131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name and params"
-        )
-    if not _is_theirs(library, kind):
-        close = get_close_matches(
-            name,
-            [word for word in dir(library) if _is_theirs(library, getattr(library, word))],
-            n=1,
-        )
-        hint = (
-            f"did you mean {close[0]}?"
-            if close
-            else "name a class of kornia.augmentation for images"
-        )
-        raise ConfigError(130, f"{where}.name = {name}", "Kornia has no such augmentation", hint)
-    try:
-        return kind(**(step.get("params") or {}))
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params"
-        ) from error
-
-
-def _is_theirs(library: Any, kind: Any) -> bool:
-    return (
-        isinstance(kind, type)
-        and issubclass(kind, library.AugmentationBase2D)
-        and "Base" not in kind.__name__
-    )
-
-
-@contextmanager
-def _borrowed(device: torch.device) -> Generator[torch.Generator]:
-    """The one random stream on the host, to be seeded; put back at the end, with the device's, which some augmentations use."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield torch.default_generator
-
-
-def _seeds(draws: Tensor) -> list[int]:
-    """48 bits of two draws of 24."""
-    high, low = (draws * 2.0**24).long().unbind(1)
-    return ((high << 24) | low).tolist()
-
-
 @final
 class Kornia:
-    """``field``: the image's name in the batch, or several that are changed alike; ``pipeline``: steps in turn, each ``{name: RandomRotation,
-    params: {degrees: 10.0}}``; ``together``: as above. uint8, or floats in [0, 1], become float32 in [0, 1], also outside training, where
-    nothing else is done. Devices agree to rounding only: its kernels are its own. Label maps are moved alike, to the nearest pixel, and
-    are IGNORE where the image is black; colors are not changed there.
+    """Kornia's augmentations in training.
+
+    Images, uint8 or floats in [0, 1], become float32 in [0, 1], outside training too. Devices agree
+    to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest pixel,
+    and are ``IGNORE`` where the image is black. Changes of color leave them alone.
+
+    Attributes:
+        field: The image's name in the batch, or several that are changed alike.
+        pipeline: Steps in turn, each ``{name: RandomRotation, params: {degrees: 10.0}}``.
+        together: Whether a batch is done at once.
+
     """
 
     num_draws = 2
@@ -96,15 +44,15 @@ class Kornia:
         if not pipeline:
             raise ValueError("pipeline = [] changes nothing")
         library = _import()
-        self.fields, self.together = fields_of(field), together
+        self.fields = fields_of(field)
+        self.together = together
         self.labels: tuple[str, ...] = ()
         self.steps = [
             _make(library, step, f"augment.pipeline.{number}")
             for number, step in enumerate(pipeline)
         ]
-        self.sequence = library.AugmentationSequential(
-            *self.steps, data_keys=["input"] * len(self.fields)
-        )
+        keys = ["input"] * len(self.fields)
+        self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
 
     def with_labels(self, labels: Sequence[str]) -> "Kornia":
         known = moving(self, self.fields, labels)
@@ -113,27 +61,71 @@ class Kornia:
         return known
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
+        result = dict(batch)
         images = [unit(batch[name]) for name in self.fields]
         if draws is not None:
             maps = [inverted(batch[name]).float() for name in self.labels]
             images = self._changed([*images, *maps], draws)
-        found = dict(zip((*self.fields, *self.labels), images, strict=draws is not None))
-        return {
-            **batch,
-            **{
-                name: inverted(t.to(torch.uint8)) if name in self.labels else t
-                for name, t in found.items()
-            },
-        }
+            for name, moved in zip(self.labels, images[len(self.fields) :], strict=True):
+                result[name] = inverted(moved.to(torch.uint8))
+        result |= dict(zip(self.fields, images, strict=False))
+        return result
 
     def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
         size = len(draws) if self.together else 1
+        devices = [draws.device] if draws.is_cuda else []
         parts: list[list[Tensor]] = []
-        with torch.no_grad(), _borrowed(draws.device) as stream:
+        with torch.no_grad(), torch.random.fork_rng(devices):
             for start, seed in zip(range(0, len(draws), size), _seeds(draws[::size]), strict=True):
-                stream.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
                 if draws.is_cuda:
-                    torch.cuda.manual_seed(seed)
-                found = self.sequence(*(image[start : start + size] for image in images))
-                parts.append([found] if isinstance(found, Tensor) else list(found))
+                    torch.cuda.manual_seed(seed)  # some augmentations draw on the device
+                part = self.sequence(*(image[start : start + size] for image in images))
+                parts.append([part] if isinstance(part, Tensor) else list(part))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
+def _seeds(draws: Tensor) -> list[int]:
+    """Return seeds of 48 bits, each from two draws of 24."""
+    high, low = (draws * 2.0**24).long().unbind(1)
+    return ((high << 24) | low).tolist()
+
+
+def _import() -> Any:
+    try:
+        import kornia.augmentation  # noqa: PLC0415  # optional: an extra
+    except ImportError as error:
+        what = f"Kornia is not installed ({error})"
+        fix = "pip install 'paceline[kornia]'"
+        raise ResourceError(131, "augment = kornia", what, fix) from error
+    return kornia.augmentation
+
+
+def _make(library: Any, step: Step, where: str) -> Any:
+    """Return one augmentation.
+
+    Raises:
+        ConfigError: C130: Kornia has no augmentation of this name. C131: it refuses the parameters.
+
+    """
+    if unknown := sorted(step.keys() - {"name", "params"}):
+        what = "not a key of a step"
+        raise ConfigError(131, f"{where}.{unknown[0]}", what, "a step has name and params")
+    name = str(step.get("name"))
+    kinds = {word: kind for word, kind in vars(library).items() if _is_theirs(library, kind)}
+    if name not in kinds:
+        close = get_close_matches(name, kinds, n=1)
+        hint = "name a class of kornia.augmentation for images"
+        if close:
+            hint = f"did you mean {close[0]}?"
+        raise ConfigError(130, f"{where}.name = {name}", "Kornia has no such augmentation", hint)
+    try:
+        return kinds[name](**(step.get("params") or {}))
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        what = " ".join(str(error).split())[:300]
+        raise ConfigError(131, f"{where} = {name}", what, "correct its params") from error
+
+
+def _is_theirs(library: Any, kind: Any) -> bool:
+    is_augmentation = isinstance(kind, type) and issubclass(kind, library.AugmentationBase2D)
+    return is_augmentation and "Base" not in kind.__name__

@@ -1,4 +1,4 @@
-"""What augments do to label maps: what moves pixels moves them too, what changes colors leaves them alone."""
+"""How augments treat label maps: what moves pixels moves them too, what changes colors does not."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -11,7 +11,7 @@ from framework.errors import ConfigError
 
 
 def moving(augment: Any, fields: Sequence[str], labels: Sequence[str]) -> Any:
-    """Return a copy of ``augment`` that also moves ``labels``, in its attributes ``fields`` (pictures) and ``labels``."""
+    """Return a copy of ``augment`` whose ``labels`` are moved, and no longer among ``fields``."""
     known = copy(augment)
     known.fields = tuple(name for name in fields if name not in labels)
     known.labels = tuple(labels)
@@ -19,27 +19,29 @@ def moving(augment: Any, fields: Sequence[str], labels: Sequence[str]) -> Any:
 
 
 def leaving_alone(augment: Any, fields: Sequence[str], labels: Sequence[str], does: str) -> Any:
-    """Return ``augment``, which changes colors of ``fields``. ConfigError C193 where a label map is one of them.
+    """Return ``augment``, which changes the colors of ``fields``.
 
     Args:
         augment: The augment.
-        fields: What it changes.
+        fields: The fields it changes.
         labels: The fields that are label maps.
         does: What it does, such as "normalizes".
+
+    Raises:
+        ConfigError: C193: one of the fields is a label map.
 
     """
     wrong = [name for name in fields if name in labels]
     if wrong:
         where = f"augment.field = {', '.join(fields)}"
-        raise ConfigError(
-            193,
-            where,
-            f"{does} {', '.join(wrong)}, a label map",
-            "leave it out: only pictures have colors",
-        )
+        what = f"{does} {', '.join(wrong)}, a label map"
+        raise ConfigError(193, where, what, "leave it out: only pictures have colors")
     return augment
 
 
 def inverted(labels: Tensor) -> Tensor:
-    """Return ``IGNORE`` minus each number (uint8); twice gives the numbers back. What fills in zeros between fills in ``IGNORE``."""
+    """Return ``IGNORE`` minus each number (uint8); a second call restores the numbers.
+
+    Between the two, an operation that fills in zeros fills in ``IGNORE``.
+    """
     return IGNORE - labels

@@ -1,4 +1,4 @@
-"""Nothing: for data that is ready as it is stored."""
+"""No augmentation, for data that is ready as it is stored."""
 
 from collections.abc import Sequence
 from typing import final
@@ -10,7 +10,7 @@ from framework.contracts.batch import Batch
 
 @final
 class NoAugment:
-    """The batch, unchanged."""
+    """An augment that changes nothing."""
 
     num_draws = 0
     exact = True

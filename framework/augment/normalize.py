@@ -1,4 +1,4 @@
-"""uint8 pixels to normalized float32, on the device: a quarter of the bytes cross the bus."""
+"""Normalize uint8 pixels on the device, so that a quarter of the bytes cross the bus."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,61 +18,66 @@ Fields = str | Sequence[str]  # one field of the batch, or several that are chan
 
 
 def fields_of(field: Fields) -> tuple[str, ...]:
-    """The names of a configuration's ``field``."""
+    """Return the names that a configuration's ``field`` holds."""
     return (field,) if isinstance(field, str) else tuple(field)
 
 
 def unit(image: Tensor) -> Tensor:
-    """Pixels as float32 in [0, 1]: uint8 divided by 255; floats are taken to be that already."""
-    return (
-        image.to(torch.float32)
-        if image.is_floating_point()
-        else image.to(torch.float32).mul_(1 / 255)
-    )
+    """Return pixels as float32 in [0, 1]: uint8 over 255, floats as they are."""
+    pixels = image.to(torch.float32)
+    return pixels if image.is_floating_point() else pixels.mul_(1 / 255)
 
 
-@assume_constant_result  # where an augmentation is compiled, too
+def scale_and_shift(
+    image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
+    if mean is None or std is None:
+        return None, None
+    white = 1 if image.is_floating_point() else 255
+    return _made_once(tuple(mean), tuple(std), white, image.device)
+
+
+@assume_constant_result  # in a compiled augmentation, too
 def _made_once(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     return _scale_and_shift(mean, std, white, device)
 
 
-@cache
+@cache  # a tensor made from a list would be a synchronizing copy at every batch
 def _scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Made once per device: a tensor made from a list at every batch would be a synchronizing copy at every batch."""
-    scale = torch.tensor([1 / (white * s) for s in std], device=device).view(-1, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(
-        -1, 1, 1
-    )
-    return scale, shift
-
-
-def scale_and_shift(
-    image: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """What ``image``'s values are multiplied by, and what is then added: float32 [1 or C, 1, 1]."""
-    if mean is None or std is None:
-        return None, None
-    return _made_once(
-        tuple(mean), tuple(std), 1 if image.is_floating_point() else 255, image.device
+    scale = [1 / (white * s) for s in std]
+    shift = [-m / s for m, s in zip(mean, std, strict=True)]
+    return (
+        torch.tensor(scale, device=device).view(-1, 1, 1),
+        torch.tensor(shift, device=device).view(-1, 1, 1),
     )
 
 
 def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """[B, C, H, W] uint8, or floats in [0, 1] -> float32 ``(pixel - mean) / std`` per channel, of pixels in [0, 1].
+    """Return ``(pixel - mean) / std`` per channel as float32, for pixels in [0, 1].
 
-    A product, rounded, then a sum, rounded, each a kernel of its own: so the result is the same on every device. One kernel for both
-    (``addcmul``, batch norm) may round once, and whether it does depends on the compiler. In place: a second pass over what the
-    first has just left in the cache costs a tenth of the whole. On the CPU bytes go through ``native/crop_flip.c``, which rounds alike.
+    The product and the sum are kernels of their own that each round, so every device gives the
+    same result. One kernel for both (``addcmul``, batch norm) may round once, depending on the
+    compiler. The second pass works in place on cached memory and costs a tenth of the whole. On
+    the CPU, ``native/crop_flip.c`` does uint8 and rounds alike.
+
+    Args:
+        image: [B, C, H, W], uint8 or floats in [0, 1].
+        mean: Per channel, or one for all.
+        std: Per channel, or one for all.
+
     """
     scale, shift = scale_and_shift(image, mean, std)
     assert scale is not None
     assert shift is not None
-    found = crop_flip(image, None, None, 0, scale, shift)
-    return image.to(torch.float32, copy=True).mul_(scale).add_(shift) if found is None else found
+    result = crop_flip(image, None, None, 0, scale, shift)
+    if result is None:
+        return image.to(torch.float32, copy=True).mul_(scale).add_(shift)
+    return result
 
 
 def crop_flip(
@@ -83,10 +88,19 @@ def crop_flip(
     scale: Tensor | None,
     shift: Tensor | None,
 ) -> Tensor | None:
-    """One pass for uint8 [B, C, H, W] on the CPU: cut at ``offsets`` (int64 [B, 2]) out of ``padding`` black pixels, mirrored where
-    ``mirror`` (bool [B]) says, then times ``scale`` plus ``shift`` (float32, one or a number per channel) as float32; uint8 without.
+    """Cut, mirror and normalize a batch on the CPU in one pass of compiled code.
 
-    None where the compiled function is not there or not made for it.
+    Args:
+        image: uint8 [B, C, H, W].
+        offsets: int64 [B, 2], the corner of the cut out of the padded image.
+        mirror: bool [B], which records to mirror.
+        padding: Black pixels on each side.
+        scale: float32 factor, one or a number per channel; None: the result stays uint8.
+        shift: float32 that is added afterwards, like ``scale``.
+
+    Returns:
+        The batch; None if the compiled function is missing or is not made for this input.
+
     """
     if image.device.type != "cpu" or image.dtype != torch.uint8 or image.dim() != 4:
         return None
@@ -95,55 +109,57 @@ def crop_flip(
     compiled = find("paceline_crop_flip")
     if compiled is None:
         return None
-    image, count = image.contiguous(), image.shape[1]
-    if scale is not None and scale.numel() not in (1, count):
+    image = image.contiguous()
+    channels = image.shape[1]
+    if scale is not None and scale.numel() not in (1, channels):
         return None
     out = torch.empty(image.shape, dtype=torch.uint8 if scale is None else torch.float32)
-    held = [
-        None if t is None else t.contiguous()
-        for t in (offsets, mirror, _each(scale, count), _each(shift, count))
-    ]
+    per_channel = [None if t is None else t.flatten().expand(channels) for t in (scale, shift)]
+    given = (offsets, mirror, *per_channel)
+    held = [None if t is None else t.contiguous() for t in given]
     pointers = [None if t is None else t.data_ptr() for t in held]
     threads = num_threads() if out.numel() >= SHARED else 1
     compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads)
     return out
 
 
-def _each(values: Tensor | None, count: int) -> Tensor | None:
-    """A number per channel."""
-    return None if values is None else values.flatten().expand(count)
-
-
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-    """ValueError where there is not a mean for each deviation, or a deviation is not above 0."""
-    numbers = all(map(isfinite, (*(mean or ()), *(std or ()))))
-    if (
-        (mean is None) != (std is None)
-        or len(mean or ()) != len(std or ())
-        or min(std or [1]) <= 0
-        or not numbers
-    ):
-        raise ValueError(
-            f"mean = {mean} and std = {std} do not fit: as many numbers of each, and std above 0"
-        )
+    """Raise ValueError unless there is a mean for each deviation, and deviations are above 0."""
+    means = mean or ()
+    deviations = std or ()
+    fits = (mean is None) == (std is None) and len(means) == len(deviations)
+    if not fits or any(s <= 0 for s in deviations) or not all(map(isfinite, (*means, *deviations))):
+        what = f"mean = {mean} and std = {std} do not fit"
+        raise ValueError(f"{what}: as many numbers of each, and std above 0")
 
 
 @final
 class Normalize:
-    """``field``: the image's name in the batch, or several; ``mean`` and ``std``: per channel, or one for all, of pixels in [0, 1]."""
+    """Subtract the mean and divide by the deviation, in training and evaluation.
+
+    Attributes:
+        field: The image's name in the batch, or several.
+        mean: Per channel, or one for all, for pixels in [0, 1].
+        std: Like ``mean``.
+
+    """
 
     num_draws = 0
     exact = True
 
     def __init__(self, field: Fields, mean: Sequence[float], std: Sequence[float]) -> None:
         check_statistics(mean, std)
-        self.fields, self.mean, self.std = fields_of(field), mean, std
+        self.fields = fields_of(field)
+        self.mean = mean
+        self.std = std
+
+    @property
+    def normalized_fields(self) -> tuple[str, ...]:
+        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "Normalize":
         return leaving_alone(self, self.fields, labels, "normalizes")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        return {
-            **batch,
-            **{name: normalized(batch[name], self.mean, self.std) for name in self.fields},
-        }
+        images = {name: normalized(batch[name], self.mean, self.std) for name in self.fields}
+        return {**batch, **images}

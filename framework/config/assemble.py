@@ -22,7 +22,14 @@ from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, learned, validation_data
 from framework.config.targets import Config, targets
 from framework.contracts.batch import Batch, use
-from framework.contracts.data import Augment, KnowsLabels, Source, SourceContext, Transform
+from framework.contracts.data import (
+    Augment,
+    KnowsLabels,
+    Source,
+    SourceContext,
+    Transform,
+    is_exact,
+)
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
 from framework.data.classes import with_agreed_classes
@@ -319,7 +326,7 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     """Return whether the augmentation is compiled. On the CPU the slow augmentations are in C already."""
-    return config["compile"] and device.type != "cpu" and getattr(augment, "exact", False)
+    return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
 def _augmenter(

@@ -82,11 +82,10 @@ class Transform(Protocol):
 
 
 class Augment(Protocol):
-    """What happens to a batch on the device: cast, normalize, and random changes in training.
+    """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    An augment with ``exact = True`` is compiled on a GPU by ``compile=true``. It must depend on its
-    arguments alone, and use only torch operators that round identically everywhere: sums, products,
-    quotients, square roots, comparisons and indexing, but no exponentials or powers.
+    Augments may also have the capabilities ``KnowsLabels``, ``Exact``, ``NeedsUnitRange`` and
+    ``Normalizes``.
     """
 
     @property
@@ -105,6 +104,43 @@ class Augment(Protocol):
 
         """
         ...
+
+
+@runtime_checkable
+class Exact(Protocol):
+    """A capability of an Augment: compiled by ``compile=true`` on a GPU, it gives the same numbers.
+
+    It depends on its arguments alone and uses torch's operators that round at once: sums, products,
+    quotients, square roots, comparisons and places, but no exponentials or powers.
+    """
+
+    @property
+    def exact(self) -> bool: ...
+
+
+@runtime_checkable
+class NeedsUnitRange(Protocol):
+    """A capability of an Augment: it needs pixels that are not normalized, from 0 to 1 or uint8."""
+
+    @property
+    def unit_fields(self) -> tuple[str, ...]:
+        """The fields whose pixels must not be normalized before."""
+        ...
+
+
+@runtime_checkable
+class Normalizes(Protocol):
+    """A capability of an Augment: after it, pixels are no longer from 0 to 1."""
+
+    @property
+    def normalized_fields(self) -> tuple[str, ...]:
+        """The fields whose pixels are normalized after it."""
+        ...
+
+
+def is_exact(augment: Augment) -> bool:
+    """Return whether an augment says that it is exact."""
+    return isinstance(augment, Exact) and augment.exact
 
 
 class MicroBatch(NamedTuple):

@@ -16,7 +16,7 @@ from framework.errors import DataError
 from framework.order import Order
 
 LABEL = "label"  # the field whose numbers stand for the classes
-NO_RECORD = -1  # the number of a class that training lacks, and of which there is no record
+NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
 MOST_LISTED = 20  # names in a message
 
 
@@ -30,7 +30,8 @@ def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
         DataError: D190 if validation has records of a class that training lacks.
 
     """
-    names, known = list(val.classes), {name: number for number, name in enumerate(train.classes)}
+    names = list(val.classes)
+    known = {name: number for number, name in enumerate(train.classes)}
     if names == list(train.classes) or not names or not known or not _has_labels(val):
         return None
     if is_numbered(names) and is_numbered(train.classes):
@@ -51,7 +52,7 @@ def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
 
 
 def is_numbered(classes: Sequence[str]) -> bool:
-    """Whether the names of the classes are their numbers, as those of plain integer labels are."""
+    """Return whether the names of the classes are their numbers, as with plain integer labels."""
     return all(name == str(number) for number, name in enumerate(classes))
 
 
@@ -88,14 +89,16 @@ class MappedSource:
     """A Source whose labels are renumbered.
 
     Args:
-        source: gives the batches; everything but their labels stays.
-        numbers: the new number of each of its classes. Labels that are no class's stay.
-        classes: names of the new numbers.
+        source: The source of the batches. Everything but their labels stays.
+        numbers: The new number of each of its classes. Other labels stay.
+        classes: The names of the new numbers.
 
     """
 
     def __init__(self, source: Source, numbers: Sequence[int], classes: Sequence[str]) -> None:
-        self.source, self.numbers, self.classes = source, list(numbers), list(classes)
+        self.source = source
+        self.numbers = list(numbers)
+        self.classes = list(classes)
 
     @property
     def order(self) -> Order:
@@ -149,7 +152,7 @@ class MappedSource:
         return {**batch, LABEL: self._renumbered(batch[LABEL])}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
-        """Return other labels, int64 if the new numbers do not fit the old type."""
+        """Return the new labels, as int64 if the new numbers do not fit the old type."""
         fits = max(self.numbers) <= torch.iinfo(labels.dtype).max
         table = torch.tensor(self.numbers, device=labels.device)
         old = labels.long()

@@ -1,8 +1,9 @@
-"""DALI as a Source: its pipeline is fed, by ``external_source``, the records of either store in our order.
+"""DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through; image fields are decoded, cut and scaled by DALI's operators, on the GPU (``mixed``) where there is one.
-Label maps are cut by our own reader: DALI has no decoder that keeps a palette's indices.
-The pipeline is run directly: no iterator class, whose policies drop or repeat the partial last batch.
+Raw fields pass through. DALI's operators decode, cut and scale image fields, on the GPU (``mixed``)
+if there is one. Label maps are cut by our own reader, since DALI has no decoder that keeps the
+indices of a palette. The pipeline runs without DALI's iterator classes, whose policies drop or
+repeat the partial last batch.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
-from framework.contracts.records import Field, Manifest
-from framework.data.reader import BatchReader, Request, check_crcs, is_cut
+from framework.contracts.records import Manifest
+from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import accepted_header, decode
@@ -27,19 +28,21 @@ from framework.system.native import crowded
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
-    """The records of the store at ``path``, through a DALI pipeline."""
+    """Return a source of the store at ``path`` with a DALI pipeline."""
     return DALISource(path, prefetch_depth, context)
 
 
 @final
 class DALISource:
-    """A Source whose decoding is DALI's. ``prefetch_depth``: batches DALI prepares ahead."""
+    """A Source that decodes with DALI. ``prefetch_depth``: batches DALI prepares ahead."""
 
     graph_refusal = "DALI frees memory in threads of its own, which capturing forbids"
 
     def __init__(self, path: str, prefetch_depth: int, context: SourceContext) -> None:
         self._dali = _import_dali()
-        self.store, self.context, self.prefetch_depth = open_store(path), context, prefetch_depth
+        self.store = open_store(path)
+        self.context = context
+        self.prefetch_depth = prefetch_depth
         _refuse(context)
         self.order: Order = make_order(self.store, context)
         self._first_epoch: int | None = None
@@ -58,23 +61,21 @@ class DALISource:
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.store.check()
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        if self._first_epoch is None:
+            self._first_epoch = epoch
         when = self.context.verify
         verify = when == "always" or (when == "first_epoch" and epoch == self._first_epoch)
         decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
+        shares = list(self.order.shares(epoch, start))
         with crowded() if decodes else nullcontext():
-            yield from self._run(
-                list(self.order.shares(epoch, start)), epoch, self.context.training, verify
-            )
+            yield from self._run(shares, epoch, self.context.training, verify)
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
-        return next(
-            iter(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False))
-        ).batch
+        return next(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False)).batch
 
     def stages(self) -> dict[str, float]:
-        """{}: DALI's own threads read ahead, decode and scale in one graph, and say nothing of how long each takes."""
+        """Return {}: DALI's threads read, decode and scale in one graph that tells no times."""
         return {}
 
     def close(self) -> None:
@@ -90,23 +91,22 @@ class DALISource:
         for number, share in enumerate(shares):
             try:
                 outputs = self._pipeline.run()
-                batch = {
-                    name: _tensor(output) for name, output in zip(self._names, outputs, strict=True)
-                }
+                tensors = [_tensor(output) for output in outputs]
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
-                raise self._explain(
-                    error, shares[number : number + 1 + self.prefetch_depth]
-                ) from error
+                under_way = shares[number : number + 1 + self.prefetch_depth]
+                raise self._explain(error, under_way) from error
+            batch = dict(zip(self._names, tensors, strict=True))
             yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
         self._exhaust()
 
     def _prepare(self, largest: int) -> None:
-        """The pipeline of the last epoch, if it ended cleanly; after an early end it still holds stale batches."""
+        """Reuse the pipeline if its last epoch ended cleanly; else it still holds stale batches."""
         if self._pipeline is not None and not self._stale and self._largest >= largest:
             self._pipeline.reset()
         else:
-            self._pipeline, self._largest = self._build(largest), largest
+            self._pipeline = self._build(largest)
+            self._largest = largest
         self._stale = True
 
     def _exhaust(self) -> None:
@@ -117,13 +117,15 @@ class DALISource:
 
     def _build(self, batch_size: int) -> Any:
         fn, _, pipeline_class = self._dali
-        gpu = self.context.device.type == "cuda"
+        context = self.context
+        gpu = context.device.type == "cuda"
+        num_threads = context.num_workers
+        if num_threads is None:
+            num_threads = context.num_cores
         pipeline = pipeline_class(
             batch_size=batch_size,
-            num_threads=self.context.num_cores
-            if self.context.num_workers is None
-            else max(1, self.context.num_workers),
-            device_id=(self.context.device.index or 0) if gpu else None,
+            num_threads=max(1, num_threads),
+            device_id=(context.device.index or 0) if gpu else None,
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = self.store.manifest.fields
@@ -135,9 +137,14 @@ class DALISource:
             outputs: list[Any] = []
             for node, (name, field) in zip(inputs, fields.items(), strict=False):
                 is_ready = field.encoding == "raw" or name in self._maps
-                image = node if is_ready else self._decoded(node, field.shape[0], gpu)
-                image = image.gpu() if gpu and is_ready else image
-                outputs.append(self._windowed(image, windows[name]) if name in windows else image)
+                image = node
+                if not is_ready:
+                    image = self._decoded(node, field.shape[0], gpu)
+                elif gpu:
+                    image = node.gpu()
+                if name in windows:
+                    image = self._windowed(image, windows[name])
+                outputs.append(image)
             pipeline.set_outputs(*outputs)
         pipeline.build()
         return pipeline
@@ -150,7 +157,7 @@ class DALISource:
         )
 
     def _windowed(self, image: Any, window: list[Any]) -> Any:
-        """[H, W, C] -> the transform's window of it, [C, h, w]."""
+        """Return the transform's window of [H, W, C], as [C, h, w]."""
         fn, _, _ = self._dali
         start, shape, mirror, upside_down = window
         image = fn.slice(
@@ -167,57 +174,47 @@ class DALISource:
         return next(self._feed)
 
     def _inputs(self, request: Request) -> tuple[Any, ...]:
-        """One batch for ``external_source``: each field, then (start, shape, mirror, upside down) for each field that is cut."""
+        """Return one batch for ``external_source``.
+
+        It holds each field, then (start, shape, mirror, upside down) for each field that is cut.
+        """
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)
-        fields = self.store.manifest.fields
-        values = [
-            self._map(name, records[name], request)
-            if name in self._maps
-            else self._array(name, records[name])
-            for name in self._names
-        ]
-        windows = [
-            part
-            for name in self._cut
-            for part in self._windows(fields[name], records[name], request)
-        ]
-        return (*values, *windows)
+        numbers = None
+        if request.training:
+            num_draws = self.context.transform.num_draws
+            numbers = draws(request.indices, self.context.seed, request.epoch, num_draws, ON_HOST)
+        values: list[Any] = []
+        for name in self._names:
+            if name in self._maps:
+                maps = self._reader.label_map(name, records[name], request.indices, numbers)
+                values.append(maps.numpy())
+            else:
+                values.append(self._array(name, records[name]))
+        for name in self._cut:
+            values += self._windows(name, records[name], request.indices, numbers)
+        return tuple(values)
 
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):
             return [np.frombuffer(value, np.uint8) for value in values]
-        planar = name in self._cut and not self.store.manifest.fields[name].interleaved
-        return values.permute(0, 2, 3, 1).contiguous().numpy() if planar else values.numpy()
+        if name in self._cut and not self.manifest.fields[name].interleaved:
+            values = values.permute(0, 2, 3, 1).contiguous()
+        return values.numpy()
 
-    def _map(self, name: str, values: Any, request: Request) -> Any:
-        return self._reader.label_map(name, values, request.indices, self._numbers(request)).numpy()
-
-    def _numbers(self, request: Request) -> Tensor | None:
-        if not request.training:
-            return None
-        return draws(
-            request.indices,
-            self.context.seed,
-            request.epoch,
-            self.context.transform.num_draws,
-            ON_HOST,
-        )
-
-    def _windows(self, field: Field, images: Any, request: Request) -> tuple[Any, ...]:
-        transform, indices, numbers = (
-            self.context.transform,
-            request.indices,
-            self._numbers(request),
-        )
-        sizes = self._sizes(images, indices, field.interleaved)
-        windows = transform.windows(torch.tensor(sizes), numbers)
-        start, shape, flip = windows[:, :2].float(), windows[:, 2:4].float(), windows[:, 4].int()
+    def _windows(
+        self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
+    ) -> tuple[Any, ...]:
+        sizes = self._sizes(images, indices, self.manifest.fields[name].interleaved)
+        windows = self.context.transform.windows(torch.tensor(sizes), numbers)
+        start = windows[:, :2].float()
+        shape = windows[:, 2:4].float()
+        flip = windows[:, 4].int()
         return start.numpy(), shape.numpy(), (flip & 1).numpy(), (flip >> 1).numpy()
 
     def _sizes(self, images: Any, indices: Tensor, interleaved: bool) -> list[tuple[int, int]]:
-        """(height, width) of each image."""
+        """Return (height, width) of each image."""
         if isinstance(images, Tensor):
             height, width = images.shape[1:3] if interleaved else images.shape[2:]
             return [(height, width)] * len(images)
@@ -226,67 +223,49 @@ class DALISource:
             try:
                 sizes.append(accepted_header(data).size)
             except BadImage as error:
-                raise DataError(
-                    106,
-                    self.store.name(index),
-                    f"not a readable image ({error})",
-                    "mend or remove it",
-                ) from error
+                raise unreadable(self.store, index, error) from error
         return sizes
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
-        """A DataError that names the record, which DALI does not: the first of the batches ``under_way`` that our own decoder refuses too."""
+        """Return a DataError that names the record, which DALI does not.
+
+        It is the first record ``under_way`` that our own decoder refuses too.
+        """
         if isinstance(error, DataError):
             return error
-        words, first = (
-            " ".join(str(error).split())[:300],
-            self.store.name(int(under_way[0].indices[0])),
-        )
+        words = " ".join(str(error).split())[:300]
+        first = self.store.name(int(under_way[0].indices[0]))
         if "dense" in words.lower() or "uniform" in words.lower():
             what = "the images of its batch have different sizes"
             return DataError(107, first, what, "set transform=resize, or pack with one size")
         for share in under_way:
-            found = self._bad_image(share.indices)
-            if found is not None:
-                return found
+            bad = self._bad_image(share.indices)
+            if bad is not None:
+                return bad
         what = f"DALI could not make this record's batch ({words})"
         return DataError(106, first, what, "see which with data=hdf5 or lmdb")
 
     def _bad_image(self, indices: Tensor) -> DataError | None:
         records = self.store.read(indices)
-        images = {
-            name: field.shape[0]
-            for name, field in self.manifest.fields.items()
-            if field.encoding == "image" and field.kind != "labels"
-        }
-        for name, channels in images.items():
+        for name, field in self.manifest.fields.items():
+            if field.encoding != "image" or field.kind == "labels":
+                continue
             for index, data in zip(indices.tolist(), records[name], strict=True):
                 try:
-                    decode(data, channels or 3)
+                    decode(data, field.shape[0] or 3)
                 except BadImage as error:
-                    return DataError(
-                        106,
-                        self.store.name(index),
-                        f"not a readable image ({error})",
-                        "mend or remove it",
-                    )
+                    return unreadable(self.store, index, error)
         return None
 
 
 def _refuse(context: SourceContext) -> None:
-    """What DALI would ignore."""
+    """Raise ConfigError for settings that DALI would ignore."""
     if context.transform.function is not None:
-        what = "DALI's operators cannot call it"
-        raise ConfigError(
-            174, "data = dali, a transform with a function", what, "choose data=hdf5 or lmdb"
-        )
+        where = "data = dali, a transform with a function"
+        raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")
     if context.worker_kind == "process":
-        raise ConfigError(
-            174,
-            "data = dali, workers.kind = process",
-            "DALI works in threads",
-            "leave workers.kind out",
-        )
+        where = "data = dali, workers.kind = process"
+        raise ConfigError(174, where, "DALI works in threads", "leave workers.kind out")
 
 
 def _import_dali() -> tuple[Any, Any, Any]:
@@ -294,15 +273,12 @@ def _import_dali() -> tuple[Any, Any, Any]:
         from nvidia.dali import fn, types  # noqa: PLC0415  # optional: an extra
         from nvidia.dali.pipeline import Pipeline  # noqa: PLC0415
     except ImportError as error:
-        raise ResourceError(
-            103,
-            "data = dali",
-            f"DALI is not installed ({error})",
-            "pip install 'paceline[dali]', or choose data=hdf5",
-        ) from error
+        what = f"DALI is not installed ({error})"
+        fix = "pip install 'paceline[dali]', or choose data=hdf5"
+        raise ResourceError(103, "data = dali", what, fix) from error
     return fn, types, Pipeline
 
 
 def _tensor(output: Any) -> Tensor:
-    """A DALI output as a tensor of ours: DALI reuses its memory at the next run, so it is copied."""
+    """Return a copy of a DALI output, whose memory DALI reuses at the next run."""
     return torch.from_dlpack(output.as_tensor()).clone()

@@ -1,4 +1,4 @@
-"""``data=folder``: read image files where they lie, one subfolder per class."""
+"""``data=folder``: read image files in place, one subfolder per class."""
 
 from framework.contracts.data import SourceContext
 from framework.data.source import StoreSource
@@ -12,7 +12,7 @@ def folder_source(
 
     Args:
         path: The folder. Each of its subfolders is a class.
-        follow_links: The folder under which symbolic links are followed. Without it, links are skipped.
+        follow_links: The folder under which symbolic links are followed. None: skip links.
         context: What the run gives every source.
 
     """

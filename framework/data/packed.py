@@ -1,4 +1,4 @@
-"""A Source over a packed store, wherever it is kept while training: on disk, in memory, or on the device."""
+"""A Source over a packed store that is kept on disk, in memory or on the device."""
 
 import os
 from collections.abc import Callable
@@ -18,14 +18,15 @@ STAGES = ("none", "cold", "ram", "device")
 def packed_source(
     path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext
 ) -> StoreSource:
-    """The store at ``path``, a file or a directory of them. ConfigError C171, C172."""
+    """Return a source of the store at ``path``, a file or a directory of files.
+
+    Raises:
+        ConfigError: C171: the device cannot hold the data as configured. C172: unknown ``stage``.
+
+    """
     if stage not in STAGES:
-        raise ConfigError(
-            172,
-            f"data.stage = {stage}",
-            "not a place to keep data",
-            f"choose one of {', '.join(STAGES)}",
-        )
+        fix = f"choose one of {', '.join(STAGES)}"
+        raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
     if stage == "ram":
         staged = Staged(path)
         try:
@@ -37,7 +38,9 @@ def packed_source(
     if stage == "cold":
         drop_cached(list(files_of(path)))
     store = _opened(path, open_file)
-    return StoreSource(_resident(store, context) if stage == "device" else store, context)
+    if stage == "device":
+        store = _resident(store, context)
+    return StoreSource(store, context)
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
@@ -46,20 +49,12 @@ def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
 
 def _resident(store: RecordStore, context: SourceContext) -> RecordStore:
     if context.num_workers:
+        where = f"workers.num = {context.num_workers}, data.stage = device"
         what = "needs no workers: a batch is one gather on the device"
-        raise ConfigError(
-            171,
-            f"workers.num = {context.num_workers}, data.stage = device",
-            what,
-            "leave workers.num out",
-        )
+        raise ConfigError(171, where, what, "leave workers.num out")
     transform = context.transform
     if transform.size is not None or transform.num_draws or transform.function is not None:
         what = "a transform works on the host, the data is on the device"
-        raise ConfigError(
-            171,
-            "data.stage = device",
-            what,
-            "set transform=none and choose an augment, or data.stage=ram",
-        )
+        fix = "set transform=none and choose an augment, or data.stage=ram"
+        raise ConfigError(171, "data.stage = device", what, fix)
     return ResidentStore(store, context.device)

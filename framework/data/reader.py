@@ -1,7 +1,12 @@
-"""One batch: read, decode, transform. Picklable, so any kind of worker can do it; in slices, so that several can share a batch."""
+"""Read one batch: gather, decode, transform.
+
+A reader is picklable, so any kind of worker can run it. It works in slices, so that several threads
+can share a batch.
+"""
 
 import math
 import sys
+from collections.abc import Iterator
 from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -27,7 +32,15 @@ UNUSED = 2  # references to an array in a list: the list's, and the argument tha
 
 
 class Request(NamedTuple):
-    """One batch to be read. ``training`` False: the transform draws nothing. ``verify``: compare records with their CRC32."""
+    """One batch to read.
+
+    Attributes:
+        epoch: The epoch, for random numbers.
+        indices: The records: int64 [B].
+        training: Whether the transform draws random numbers.
+        verify: Whether to compare records with their CRC32.
+
+    """
 
     epoch: int
     indices: Tensor
@@ -36,24 +49,31 @@ class Request(NamedTuple):
 
 
 def is_cut(field: Field, transform: Transform) -> bool:
-    """Whether a field is more than gathered: image files and interleaved pixels always, pixels in planes where the transform changes any."""
+    """Return whether a field needs more than gathering.
+
+    Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
+    """
     if field.encoding != "raw" or field.interleaved:
         return True
-    changes = (
-        transform.size is not None or transform.num_draws > 0 or transform.function is not None
-    )
-    return field.channels is not None and changes
+    resizes = transform.size is not None or transform.num_draws > 0
+    return field.channels is not None and (resizes or transform.function is not None)
 
 
 @final
 class ReadWork:
-    """A batch that is being read. Slices of it may be filled by different threads; ``images`` is where they write, where it is known.
+    """A batch that is being read. Threads may fill slices of it at the same time.
 
-    ``slices_s``: the seconds per stage of each slice that is filled, and of finishing.
+    Attributes:
+        request: The batch to read.
+        images: The memory of image fields, if their size is known.
+        parts: The other fields of the slices that are filled, by their start.
+        slices_s: Seconds per stage of each filled slice, and of finishing.
+
     """
 
     def __init__(self, request: Request, images: dict[str, Tensor]) -> None:
-        self.request, self.images = request, images
+        self.request = request
+        self.images = images
         self.parts: dict[int, Batch] = {}
         self.slices_s: list[dict[str, float]] = []
 
@@ -65,11 +85,34 @@ class Timed(NamedTuple):
     slices_s: list[dict[str, float]]
 
 
+class _Slice(NamedTuple):
+    """What the fields of a slice share.
+
+    Attributes:
+        indices: The records: int64 [B].
+        numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
+        watch: The stopwatch of the thread.
+
+    """
+
+    indices: Tensor
+    numbers: Tensor | None
+    watch: Stopwatch
+
+    def record(self, number: int) -> "_Slice":
+        """Return the slice of one record."""
+        place = slice(number, number + 1)
+        numbers = None if self.numbers is None else self.numbers[place]
+        return _Slice(self.indices[place], numbers, self.watch)
+
+
 @final
 class _Memory:
-    """Memory of batches that nobody holds any more, used again: fresh memory costs a page fault per 4 kB, more than decoding a thumbnail.
+    """Memory of batches that nobody holds any more, to be used again.
 
-    A tensor made of a numpy array holds it as long as the tensor or any view of it lives, so that the array's reference count tells.
+    Fresh memory costs a page fault per 4 kB, more than decoding a thumbnail. A tensor made of a
+    numpy array holds the array while the tensor or a view of it lives, so the array's reference
+    count shows whether it is free.
     """
 
     def __init__(self) -> None:
@@ -79,193 +122,116 @@ class _Memory:
         return {"_arrays": []}
 
     def take(self, *shape: int) -> Tensor:
-        """uint8 of this shape, its content undefined."""
+        """Return uint8 of this shape, with undefined content."""
         size = math.prod(shape)
-        for number in range(len(self._arrays)):
-            if (
-                self._arrays[number].size >= size
-                and sys.getrefcount(self._arrays[number]) == UNUSED
-            ):
-                return torch.from_numpy(self._arrays[number][:size]).view(shape)
-        self._arrays = [
-            array for array in self._arrays if array.size >= size
-        ]  # outgrown ones go as their batches do
+        arrays = self._arrays
+        for number in range(len(arrays)):
+            if arrays[number].size >= size and sys.getrefcount(arrays[number]) == UNUSED:
+                return torch.from_numpy(arrays[number][:size]).view(shape)
+        # outgrown arrays go when their batches do
+        self._arrays = [array for array in arrays if array.size >= size]
         self._arrays.append(np.empty(size, np.uint8))
         return torch.from_numpy(self._arrays[-1]).view(shape)
 
 
 @final
 class BatchReader:
-    """Reads batches from a store. ``index`` is added to every batch; image fields become uint8 [B, C, H, W]."""
+    """Reads batches from a store.
+
+    Every batch gets ``index``. Image fields become uint8 [B, C, H, W].
+    """
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
-        self.store, self.transform, self.seed = store, context.transform, context.seed
+        self.store = store
+        self.transform = context.transform
+        self.seed = context.seed
         self._memory = _Memory()
 
     @cached_property
     def function(self) -> RecordFunction | None:
         """The transform's function, which knows which fields are label maps."""
-        function, labels = self.transform.function, self.store.manifest.label_maps
-        return (
-            function.with_labels(labels)
-            if labels and isinstance(function, KnowsLabels)
-            else function
-        )
+        function = self.transform.function
+        labels = self.store.manifest.label_maps
+        if labels and isinstance(function, KnowsLabels):
+            return function.with_labels(labels)
+        return function
 
     @cached_property
     def cut(self) -> dict[str, Field]:
-        """The fields a transform has a say in."""
-        return {
-            name: field
-            for name, field in self.store.manifest.fields.items()
-            if is_cut(field, self.transform)
-        }
+        """The fields that are cut."""
+        fields = self.store.manifest.fields
+        return {name: field for name, field in fields.items() if is_cut(field, self.transform)}
 
     @cached_property
     def views(self) -> list[str]:
-        """Raw fields of which only a window is wanted: no need to copy them first."""
+        """Raw fields of which only a window is used, so that they need no copy first."""
         return [name for name, field in self.cut.items() if field.encoding == "raw"]
 
     @property
     def decodes(self) -> bool:
-        """Whether reading costs more than copying: worth a pool of threads."""
+        """Whether reading costs more than copying, and so is worth a pool of threads."""
         return bool(self.cut)
 
     def __call__(self, request: Request) -> Batch:
-        if (
-            not self.cut and not request.verify
-        ):  # the shortest way: small records take less time than the rest of this class
+        # the shortest way: small records take less time than the rest of this class
+        if not self.cut and not request.verify:
             return {"index": request.indices, **self.store.read(request.indices)}
-        return self._done(request)[0]
+        return self._read(request)[0]
 
     def timed(self, request: Request) -> Timed:
-        """The batch, all of it read in this thread, and where the time went."""
+        """Read the batch in this thread; return it with the seconds per stage."""
         if self.cut:
-            return self._done(request)
+            return self._read(request)
         start = perf_counter()
         return Timed(self(request), [{"read": perf_counter() - start}])
 
-    def _done(self, request: Request) -> Timed:
+    def _read(self, request: Request) -> Timed:
         work = self.begin(request)
         self.fill(work, 0, len(request.indices))
         return Timed(self.finish(work), work.slices_s)
 
     def begin(self, request: Request) -> ReadWork:
-        """The memory of a batch: that of images whose size is known."""
-        size, images = self.transform.size, dict[str, Tensor]()
+        """Return a batch with memory for the images whose size is known."""
+        images: dict[str, Tensor] = {}
+        size = self.transform.size
         if size is not None and self.function is None:
             for name, field in self.cut.items():
                 images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
         return ReadWork(request, images)
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
-        """Records ``start``..``stop`` of the batch. Slices may be filled at the same time."""
+        """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
         watch = Stopwatch()
-        indices = work.request.indices[start:stop]
+        request = work.request
+        indices = request.indices[start:stop]
         records = self.store.read(indices, self.views)
-        if work.request.verify:
+        if request.verify:
             check_crcs(self.store, indices, records)
         watch.mark("read")
-        whole = start == 0 and stop == len(work.request.indices)
-        outs = {
-            name: (image if whole else image[start:stop]) for name, image in work.images.items()
-        }
-        images = self._images(indices, records, work.request, outs, watch)
-        fields = self.store.manifest.fields
+        outs = work.images
+        if start > 0 or stop < len(request.indices):
+            outs = {name: image[start:stop] for name, image in outs.items()}
+        images = self._images(indices, records, request, outs, watch)
         work.parts[start] = {
-            name: images[name] if name in images else records[name] for name in fields
+            name: images[name] if name in images else records[name]
+            for name in self.store.manifest.fields
         }
         work.slices_s.append(watch.stages_s)
 
     def finish(self, work: ReadWork) -> Batch:
-        """The batch, once all its slices are filled."""
+        """Return the batch, once all its slices are filled."""
         watch = Stopwatch()
         indices = work.request.indices
         parts = [work.parts[start] for start in sorted(work.parts)]
         batch: Batch = {"index": indices}
         for name in self.store.manifest.fields:
-            batch[name] = (
-                work.images[name]
-                if name in work.images
-                else self._joined([part[name] for part in parts], indices)
-            )
+            if name in work.images:
+                batch[name] = work.images[name]
+            else:
+                batch[name] = self._joined([part[name] for part in parts], indices)
         watch.mark("collate")
         work.slices_s.append(watch.stages_s)
         return batch
-
-    def _joined(self, parts: list[Tensor], indices: Tensor) -> Tensor:
-        if len(parts) == 1:
-            return parts[0]
-        first = 0
-        for part in parts:
-            if part.shape[1:] != parts[0].shape[1:]:
-                raise self._uneven(
-                    int(indices[first]), tuple(part.shape[1:]), tuple(parts[0].shape[1:])
-                )
-            first += len(part)
-        return torch.cat(parts)
-
-    def _images(
-        self,
-        indices: Tensor,
-        records: Records,
-        request: Request,
-        outs: dict[str, Tensor],
-        watch: Stopwatch,
-    ) -> Batch:
-        """The fields that are ``cut``: uint8 [B, C, h, w], or what the transform's function makes of them."""
-        if not self.cut:
-            return {}
-        numbers = (
-            draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
-            if request.training
-            else None
-        )
-        watch.mark("transform")
-        if self.function is None:
-            return {
-                name: self._cut(field, records[name], indices, numbers, outs.get(name), watch)
-                for name, field in self.cut.items()
-            }
-        pixels = {
-            name: self._pixels(field, records[name], indices, numbers, watch)
-            for name, field in self.cut.items()
-        }
-        return self._changed(pixels, indices, request, watch)
-
-    def _cut(
-        self,
-        field: Field,
-        values: Any,
-        indices: Tensor,
-        numbers: Tensor | None,
-        out: Tensor | None,
-        watch: Stopwatch,
-    ) -> Tensor:
-        """Each image's window, written to ``out``; without it, to memory made for the first one's size."""
-        planes: Any = None if out is None else out.numpy()
-        transform, channels = self.transform, field.channels or 3
-        interleaved = field.encoding == "image" or field.interleaved
-        for number, (pixels, window) in enumerate(
-            self._windows(field, values, indices, numbers, watch)
-        ):
-            shape = (channels, *(transform.size or window[2:4]))
-            if planes is None:
-                planes = np.empty((len(indices), *shape), np.uint8)
-            if planes.shape[1:] != shape:
-                raise self._uneven(int(indices[number]), shape, planes.shape[1:])
-            labels = field.kind == "labels"
-            scale_into(
-                pixels,
-                interleaved,
-                transform.size,
-                transform.antialias,
-                window[4],
-                planes[number],
-                labels,
-            )
-        watch.mark("transform")
-        return torch.from_numpy(planes) if out is None else out
 
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the records' label maps: uint8 [B, 1, h, w].
@@ -277,145 +243,202 @@ class BatchReader:
             numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
 
         """
-        return self._cut(
-            self.store.manifest.fields[name], values, indices, numbers, None, Stopwatch()
-        )
+        field = self.store.manifest.fields[name]
+        return self._cut(field, values, _Slice(indices, numbers, Stopwatch()), None)
 
-    def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
-        what = f"the image is {shape}, another of its batch {other}"
-        return DataError(
-            107, self.store.name(index), what, "set transform=resize, or pack with one size"
-        )
+    def _joined(self, parts: list[Tensor], indices: Tensor) -> Tensor:
+        if len(parts) == 1:
+            return parts[0]
+        shape = parts[0].shape[1:]
+        start = 0
+        for part in parts:
+            if part.shape[1:] != shape:
+                raise self._uneven(int(indices[start]), part.shape[1:], shape)
+            start += len(part)
+        return torch.cat(parts)
 
-    def _windows(
-        self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, watch: Stopwatch
-    ) -> Any:
-        """One after the other (pixels, window), unscaled: of encoded images [h, w, C], in memory that holds until the next; of pixels
-        stored raw as they lie there.
-        """
-        raw, size, channels = field.encoding == "raw", self.transform.size, field.channels or 3
-        headers = [] if raw else self._headers(values, indices, watch)
-        stored = field.shape[:2] if field.interleaved else field.shape[1:]
-        sizes = [stored] * len(values) if raw else [header.size for header in headers]
-        windows: Any = self.transform.windows(torch.tensor(sizes), numbers).tolist()
+    def _images(
+        self,
+        indices: Tensor,
+        records: Records,
+        request: Request,
+        outs: dict[str, Tensor],
+        watch: Stopwatch,
+    ) -> Batch:
+        """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
+        if not self.cut:
+            return {}
+        numbers = None
+        if request.training:
+            numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
         watch.mark("transform")
+        part = _Slice(indices, numbers, watch)
+        if self.function is not None:
+            pixels = {
+                name: self._pixels(field, records[name], part) for name, field in self.cut.items()
+            }
+            return self._changed(self.function, pixels, request, part)
+        return {
+            name: self._cut(field, records[name], part, outs.get(name))
+            for name, field in self.cut.items()
+        }
+
+    def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
+        """Write each image's window to ``out``, or to new memory of the first window's size."""
+        planes: Any = None if out is None else out.numpy()
+        transform = self.transform
+        channels = field.channels or 3
+        interleaved = field.encoding == "image" or field.interleaved
+        labels = field.kind == "labels"
+        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+            shape = (channels, *(transform.size or window[2:4]))
+            if planes is None:
+                planes = np.empty((len(part.indices), *shape), np.uint8)
+            if planes.shape[1:] != shape:
+                raise self._uneven(int(part.indices[number]), shape, planes.shape[1:])
+            scale_into(
+                pixels,
+                interleaved,
+                transform.size,
+                transform.antialias,
+                window[4],
+                planes[number],
+                labels,
+            )
+        part.watch.mark("transform")
+        return torch.from_numpy(planes) if out is None else out
+
+    def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
+        """Yield (unscaled pixels, window) of each image.
+
+        Encoded images are [h, w, C], valid until the next one. Raw pixels keep their layout.
+        """
+        is_raw = field.encoding == "raw"
+        headers: list[ImageHeader] = []
+        if is_raw:
+            stored = field.shape[:2] if field.interleaved else field.shape[1:]
+            sizes = [stored] * len(values)
+        else:
+            headers = self._headers(values, part)
+            sizes = [header.size for header in headers]
+        windows: Any = self.transform.windows(torch.tensor(sizes), part.numbers).tolist()
+        part.watch.mark("transform")
         for number, window in enumerate(windows):
-            if raw:
-                top, left, height, width, _ = window
-                place = (slice(top, top + height), slice(left, left + width))
-                yield (
-                    np.asarray(values[number])[
-                        place if field.interleaved else (slice(None), *place)
-                    ],
-                    window,
-                )
+            top, left, height, width, _ = window
+            place = (slice(top, top + height), slice(left, left + width))
+            if is_raw:
+                if not field.interleaved:
+                    place = (slice(None), *place)
+                yield np.asarray(values[number])[place], window
                 continue
             try:
                 if field.kind == "labels":
-                    top, left, height, width, _ = window
-                    pixels = decode_labels(values[number])[top : top + height, left : left + width]
+                    pixels = decode_labels(values[number])[place]
                 else:
-                    pixels = window_pixels(values[number], headers[number], channels, window, size)
+                    pixels = window_pixels(
+                        values[number],
+                        headers[number],
+                        field.channels or 3,
+                        window,
+                        self.transform.size,
+                    )
             except BadImage as error:
-                raise self._bad(int(indices[number]), error) from error
-            watch.mark("decode")
+                raise unreadable(self.store, int(part.indices[number]), error) from error
+            part.watch.mark("decode")
             yield pixels, window
-            watch.mark("transform")  # what was done with them meanwhile
+            part.watch.mark("transform")  # what the caller did with them
 
-    def _headers(self, values: Any, indices: Tensor, watch: Stopwatch) -> list[ImageHeader]:
+    def _headers(self, values: Any, part: _Slice) -> list[ImageHeader]:
         headers: list[ImageHeader] = []
-        for index, data in zip(indices.tolist(), values, strict=True):
+        for index, data in zip(part.indices.tolist(), values, strict=True):
             try:
                 headers.append(accepted_header(data))
             except BadImage as error:
-                raise self._bad(index, error) from error
-        watch.mark("decode")
+                raise unreadable(self.store, index, error) from error
+        part.watch.mark("decode")
         return headers
 
-    def _bad(self, index: int, error: BadImage) -> DataError:
-        return DataError(
-            106, self.store.name(index), f"not a readable image ({error})", "mend or remove it"
-        )
-
-    def _pixels(
-        self, field: Field, values: Any, indices: Tensor, numbers: Tensor | None, watch: Stopwatch
-    ) -> Any:
-        """One after the other: windows for the transform's function, scaled and flipped, [h, w, C], its own."""
-        for number, _ in enumerate(indices):
-            one = slice(number, number + 1)
-            image = self._cut(
-                field,
-                values[one],
-                indices[one],
-                None if numbers is None else numbers[one],
-                None,
-                watch,
-            )
+    def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
+        """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
+        for number in range(len(part.indices)):
+            image = self._cut(field, values[number : number + 1], part.record(number), None)
             yield np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
 
     def _changed(
-        self, pixels: dict[str, Any], indices: Tensor, request: Request, watch: Stopwatch
+        self,
+        function: RecordFunction,
+        pixels: dict[str, Iterator[np.ndarray]],
+        request: Request,
+        part: _Slice,
     ) -> Batch:
-        """What the transform's function makes of each record's images, stacked."""
-        seeds = (
-            record_seeds(indices, self.seed, request.epoch).tolist()
-            if request.training
-            else [None] * len(indices)
-        )
+        """Return the function's results, stacked."""
+        seeds: list[int | None] = [None] * len(part.indices)
+        if request.training:
+            seeds = record_seeds(part.indices, self.seed, request.epoch).tolist()
         results: dict[str, list[Tensor]] = {name: [] for name in pixels}
-        for number, (index, seed) in enumerate(zip(indices.tolist(), seeds, strict=True)):
+        for index, seed in zip(part.indices.tolist(), seeds, strict=True):
             images = {name: next(images) for name, images in pixels.items()}
-            for name, tensor in self._change(images, index, seed).items():
-                if tensor.shape != (results[name] or [tensor])[0].shape:
-                    raise self._uneven(
-                        int(indices[number]), tuple(tensor.shape), tuple(results[name][0].shape)
-                    )
+            for name, tensor in self._change(function, images, index, seed).items():
+                if results[name] and tensor.shape != results[name][0].shape:
+                    raise self._uneven(index, tensor.shape, results[name][0].shape)
                 results[name].append(tensor)
-            watch.mark("transform")
+            part.watch.mark("transform")
         stacked = {name: torch.stack(tensors) for name, tensors in results.items()}
-        watch.mark("collate")
+        part.watch.mark("collate")
         return stacked
 
-    def _change(self, images: dict[str, np.ndarray], index: int, seed: int | None) -> Batch:
-        """The function's result for one record; whatever it raises becomes one line that names the record."""
-        assert self.function is not None
+    def _change(
+        self,
+        function: RecordFunction,
+        images: dict[str, np.ndarray],
+        index: int,
+        seed: int | None,
+    ) -> Batch:
+        """Return the function's result for a record. An error of its names the record."""
         try:
-            found = self.function(dict(images), seed)
-            if found.keys() != images.keys():
-                raise ValueError(f"gave {sorted(found)}, was given {sorted(images)}")
-            return {name: _chw(np.asarray(image)) for name, image in found.items()}
+            changed = function(dict(images), seed)
+            if changed.keys() != images.keys():
+                raise ValueError(f"gave {sorted(changed)}, was given {sorted(images)}")
+            return {name: _channels_first(np.asarray(image)) for name, image in changed.items()}
         except PacelineError:
             raise
         except (Exception, SystemExit) as error:
-            record, fix = (
-                self.store.name(index),
-                "mend the function, or see it with debug=trace workers.num=0",
-            )
+            record = self.store.name(index)
+            fix = "mend the function, or see it with debug=trace workers.num=0"
             fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
             if fault is not None:
                 raise fault from error
-            raise DataError(
-                120, record, f"the transform failed on it ({plain(error)})", fix
-            ) from error
+            what = f"the transform failed on it ({plain(error)})"
+            raise DataError(120, record, what, fix) from error
+
+    def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+        what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
+        fix = "set transform=resize, or pack with one size"
+        return DataError(107, self.store.name(index), what, fix)
+
+
+def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
+    """Return the error for a record whose image cannot be decoded."""
+    what = f"not a readable image ({error})"
+    return DataError(106, store.name(index), what, "mend or remove it")
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
-    """DataError D119 where records just read are not what was packed."""
+    """Raise DataError D119 if records just read are not what was packed."""
     bad = store.damaged(indices, records)
     if bad:
         more = f", and {len(bad) - 1} more of its batch" if len(bad) > 1 else ""
+        what = f"its bytes are not what was packed (CRC32 differs{more})"
         fix = "'paceline verify' lists all; pack it again"
-        raise DataError(
-            119, store.name(bad[0]), f"its bytes are not what was packed (CRC32 differs{more})", fix
-        )
-
-
-def _chw(image: np.ndarray) -> Tensor:
-    return torch.from_numpy(
-        np.ascontiguousarray(image.transpose(2, 0, 1) if image.ndim == 3 else image)
-    )
+        raise DataError(119, store.name(bad[0]), what, fix)
 
 
 def plain(error: BaseException) -> str:
-    """An exception's kind and words in at most 300 characters, also where its own ``__str__`` fails."""
+    """Return an exception's kind and words, even if its own ``__str__`` fails."""
     return f"{type(error).__name__}: {words_of(error)}"
+
+
+def _channels_first(image: np.ndarray) -> Tensor:
+    if image.ndim == 3:
+        image = image.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(image))

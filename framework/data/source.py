@@ -1,6 +1,7 @@
-"""A Source over any RecordStore: order -> indices -> store.read -> decode, transform -> host batch."""
+"""A Source over any RecordStore: order, indices, records, decoded images, host batches."""
 
 from collections.abc import Callable
+from contextlib import closing
 from itertools import tee
 from typing import final
 
@@ -16,7 +17,10 @@ from framework.system.malloc import keep_freed_memory
 
 @final
 class StoreSource:
-    """Batches from a store, read by ``context.num_workers`` workers. ``on_close`` is called at the end."""
+    """Batches from a store, read by ``context.num_workers`` workers.
+
+    ``on_close`` is called once, at the end.
+    """
 
     graph_refusal = None
 
@@ -24,11 +28,13 @@ class StoreSource:
         self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
     ) -> None:
         keep_freed_memory()
-        self.store, self.training, self.verify = store, context.training, context.verify
+        self.store = store
+        self.training = context.training
+        self.verify = context.verify
         self.order: Order = make_order(store, context)
         self.read = BatchReader(store, context)
         num_workers = context.num_workers
-        if num_workers is None:  # handing over what is only gathered costs more than gathering it
+        if num_workers is None:  # without decoding, handing over costs more than gathering
             num_workers = context.num_cores if self.read.decodes else 0
         self.workers = Workers(
             self.read,
@@ -50,20 +56,15 @@ class StoreSource:
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         self.store.check()
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-        verify = self.verify == "always" or (
-            self.verify == "first_epoch" and epoch == self._first_epoch
-        )
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        is_first = epoch == self._first_epoch
+        verify = self.verify == "always" or (self.verify == "first_epoch" and is_first)
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, self.training, verify) for share in ahead)
-        batches = self.workers.map(requests)
-        try:
+        with closing(self.workers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 yield MicroBatch(batch, share.weight, share.last)
-        finally:
-            close = getattr(batches, "close", None)  # a plain map has nothing to close
-            if close is not None:
-                close()
 
     @property
     def num_ahead(self) -> int:
@@ -88,7 +89,7 @@ class StoreSource:
 
 
 def make_order(store: RecordStore, context: SourceContext) -> Order:
-    """The order over a store's records. DataError D109 where it has none."""
+    """Return the order over a store's records. DataError D109 if it has none."""
     order = context.order(store.manifest.num_records)
     if order.num_records == 0:
         raise DataError(109, store.manifest.source or "the store", "has no records", "pack some")

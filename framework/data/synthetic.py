@@ -1,5 +1,6 @@
-"""One batch for ever: what training costs when data costs nothing. The headroom of every other choice."""
+"""One batch for ever: the speed of training if data costs nothing."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
@@ -15,9 +16,17 @@ from framework.order import Order, draws, spread
 
 @final
 class SyntheticSource:
-    """The same random images and labels again and again. ``path`` is the name of the split and is not opened.
+    """The same random images and labels at every step.
 
-    image_shape: (C, H, W). Memory holds one batch, whatever ``num_records`` says.
+    Memory holds one batch, whatever ``num_records`` says.
+
+    Args:
+        path: The name of the split, which is not opened.
+        image_shape: (C, H, W).
+        num_classes: How many classes labels have.
+        num_records: Records per epoch.
+        context: What the run gives every source.
+
     """
 
     graph_refusal = None
@@ -32,29 +41,23 @@ class SyntheticSource:
         context: SourceContext,
     ) -> None:
         if context.num_workers:
+            where = f"workers.num = {context.num_workers}, data = synthetic"
             what = "there is nothing to read, so nobody would use them"
-            raise ConfigError(
-                174,
-                f"workers.num = {context.num_workers}, data = synthetic",
-                what,
-                "leave workers.num out",
-            )
+            raise ConfigError(174, where, what, "leave workers.num out")
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
-        self.manifest = Manifest(
-            num_records, fields, [str(n) for n in range(num_classes)], source=f"synthetic {path}"
-        )
+        classes = [str(number) for number in range(num_classes)]
+        self.manifest = Manifest(num_records, fields, classes, source=f"synthetic {path}")
         self._seed = context.seed
         self._size = min(self.order.batch_size, num_records)
-        largest = self._batch(torch.arange(self._size), context.seed)
-        self._largest = (
-            pin(largest) if context.device.type == "cuda" else largest
-        )  # once: data costs nothing here
+        self._largest = self._batch(torch.arange(self._size), context.seed)
+        if context.device.type == "cuda":
+            self._largest = pin(self._largest)  # once, since data costs nothing here
 
     def _batch(self, indices: torch.Tensor, seed: int) -> Batch:
-        shape = self.manifest.fields["image"].shape
-        numbers = draws(indices, seed, 0, torch.Size([s or 1 for s in shape]).numel() + 1)
-        image = (numbers[:, 1:] * 256).to(torch.uint8).reshape(-1, *[s or 1 for s in shape])
+        shape = [size or 1 for size in self.manifest.fields["image"].shape]
+        numbers = draws(indices, seed, 0, math.prod(shape) + 1)
+        image = (numbers[:, 1:] * 256).to(torch.uint8).reshape(-1, *shape)
         label = (numbers[:, 0] * len(self.manifest.classes)).to(torch.int64)
         return {"index": indices, "image": image, "label": label}
 
@@ -64,7 +67,7 @@ class SyntheticSource:
             yield MicroBatch(self._first(len(share.indices)), share.weight, share.last)
 
     def _first(self, count: int) -> Batch:
-        if count == self._size:  # all but an epoch's last: without the 7 us of slicing
+        if count == self._size:  # saves the 7 us of slicing; only an epoch's last is short
             return self._largest.copy()
         return {name: tensor[:count] for name, tensor in self._largest.items()}
 
@@ -75,7 +78,6 @@ class SyntheticSource:
         return self._batch(indices, self._seed)
 
     def stages(self) -> dict[str, float]:
-        """{}: there is nothing to read."""
         return {}
 
     def close(self) -> None:

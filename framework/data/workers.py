@@ -1,4 +1,7 @@
-"""Who runs the reader: this thread, a pool of threads, or worker processes. The order of the results is the order of the requests."""
+"""Run the reader in this thread, a pool of threads, or worker processes.
+
+Results come in the order of the requests.
+"""
 
 import os
 import signal
@@ -26,26 +29,26 @@ from framework.system.stopping import deaf_children, set_all
 from framework.system.user_code import user_error
 
 AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
-LEAST_SLICE = (
-    8  # records: handing over a slice costs about as much as decoding 1/20 of a photograph
-)
-
-
-@contextmanager
-def _unwarned() -> Generator[None]:
-    """Without torch's word about more processes than cores: the user asked for them, and 'paceline diagnose' says what they cost."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+# records: handing over a slice costs about as much as decoding 1/20 of a photograph
+LEAST_SLICE = 8
 
 
 @final
 class Workers:
-    """``map`` runs ``read`` over requests with ``num`` workers of a ``kind``: ``thread`` or ``process``; 0: in the caller's thread.
+    """Workers that run a reader.
 
-    Threads share a batch slice by slice: decoding releases the GIL. Processes read whole batches, for transforms that hold it; they are
-    started at the first ``map`` and live until ``close``; a ``map`` beside one that is not closed has processes of its own. ``timeout_s``: longest wait for a batch; ResourceError R106. ``stages``: the
-    seconds of what was handed over, which processes send along with each batch.
+    Threads share a batch slice by slice, since decoding releases Python's lock. Processes read
+    whole batches, for transforms that hold the lock. They start at the first ``map`` and live until
+    ``close``. A ``map`` beside one that is not closed starts processes of its own.
+
+    Attributes:
+        read: The reader.
+        num: The number of workers; 0: the caller's thread reads.
+        kind: ``thread`` or ``process``.
+        timeout_s: The longest wait for a batch; after it, ResourceError R106.
+        start_method: How processes start; None: the system's way.
+        stages: The seconds per stage of the batches handed over.
+
     """
 
     def __init__(
@@ -57,29 +60,26 @@ class Workers:
         start_method: str | None = None,
     ) -> None:
         if kind not in ("thread", "process"):
-            raise ConfigError(
-                107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process"
-            )
-        self.read, self.num, self.kind, self.timeout_s, self.start_method = (
-            read,
-            num,
-            kind,
-            timeout_s,
-            start_method,
-        )
+            where = f"workers.kind = {kind}"
+            raise ConfigError(107, where, "not a kind of worker", "choose thread or process")
+        self.read = read
+        self.num = num
+        self.kind = kind
+        self.timeout_s = timeout_s
+        self.start_method = start_method
         self.stages = Stages()
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
         self._busy = threading.Lock()  # torch's processes serve one iterator at a time
         self._late = False
 
-    def map(self, requests: Iterable[Request]) -> Iterator[Batch]:
-        """One batch per request, in order. Closing the iterator early is clean."""
+    def map(self, requests: Iterable[Request]) -> Generator[Batch]:
+        """Yield one batch per request, in order. The iterator may be closed early."""
         if self.num == 0:
             return self._in_line(requests) if self.read.decodes else self._gathered(requests)
         return self._threads(requests) if self.kind == "thread" else self._by_processes(requests)
 
-    def _in_line(self, requests: Iterable[Request]) -> Iterator[Batch]:
+    def _in_line(self, requests: Iterable[Request]) -> Generator[Batch]:
         ahead = threading.current_thread() is not threading.main_thread()
         with crowded() if ahead else nullcontext():
             for request in requests:
@@ -87,16 +87,20 @@ class Workers:
                 self.stages.add_slices(slices_s)
                 yield batch
 
-    def _gathered(self, requests: Iterable[Request]) -> Iterator[Batch]:
-        """Nothing but reading, in so few words that they are not seen beside the 40 us it takes."""
-        read, sums_s = self.read, self.stages.sums_s
+    def _gathered(self, requests: Iterable[Request]) -> Generator[Batch]:
+        """Read records that need no decoding.
+
+        The loop is minimal because one read takes only about 40 us.
+        """
+        read = self.read
+        sums_s = self.stages.sums_s
         for request in requests:
             start = perf_counter()
             batch = read(request)
             sums_s["read"] += perf_counter() - start
             yield batch
 
-    def _threads(self, requests: Iterable[Request]) -> Iterator[Batch]:
+    def _threads(self, requests: Iterable[Request]) -> Generator[Batch]:
         pool = _Pool(self.num)
         under_way: deque[tuple[ReadWork, list[Future[None]]]] = deque()
         try:
@@ -111,12 +115,14 @@ class Workers:
             pool.close(wait=not self._late)
 
     def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
-        work, count = self.read.begin(request), len(request.indices)
-        # a slice per thread: smaller ones would end at the same time, but of raw records two threads then read no more than one
+        work = self.read.begin(request)
+        count = len(request.indices)
+        # A slice per thread: smaller ones would end at the same time. Raw records are one slice,
+        # since two threads read no more of them than one.
         step = max(LEAST_SLICE, -(-count // self.num)) if self.read.decodes else max(1, count)
         return work, [
-            pool.submit(self.read.fill, work, at, min(at + step, count))
-            for at in range(0, max(1, count), step)
+            pool.submit(self.read.fill, work, start, min(start + step, count))
+            for start in range(0, max(1, count), step)
         ]
 
     def _finished(self, work: ReadWork, futures: list[Future[None]]) -> Batch:
@@ -135,15 +141,11 @@ class Workers:
 
     def _too_late(self, request: Request | None = None) -> ResourceError:
         which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
+        where = f"workers.timeout_s = {self.timeout_s:g}"
         fix = "look at the disk or the transform, or raise workers.timeout_s"
-        return ResourceError(
-            106,
-            f"workers.timeout_s = {self.timeout_s:g}",
-            f"no batch came within that time{which}",
-            fix,
-        )
+        return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
-    def _by_processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
+    def _by_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
         if self._busy.acquire(blocking=False):
             try:
                 yield from self._processes(requests)
@@ -157,9 +159,9 @@ class Workers:
         finally:
             others.close()
 
-    def _processes(self, requests: Iterable[Request]) -> Iterator[Batch]:
+    def _processes(self, requests: Iterable[Request]) -> Generator[Batch]:
         if self._loader is None:
-            with _unwarned():
+            with _without_core_warning():
                 self._loader = self._make_loader()
         self._requests.now = requests
         try:
@@ -169,25 +171,17 @@ class Workers:
                         raise result.error()
                     self.stages.add_slices(result.slices_s)
                     yield result.batch
-        except (
-            RuntimeError,
-            OSError,
-            EOFError,
-        ) as error:  # torch's own words for a killed worker, a full /dev/shm
-            for _ in range(3):  # torch's handler may raise once more, in here
-                with suppress(RuntimeError):
-                    self._give_up()
-                    break
+        except (RuntimeError, OSError, EOFError) as error:
+            # torch's words for a killed worker or a full /dev/shm
+            self._end_processes()
             if self._late:
                 raise self._too_late() from error
-            self.read.store.check()  # a store that was cut while it was mapped kills who reads it
+            # a store that was truncated while it was mapped kills the process that reads it
+            self.read.store.check()
+            where = f"workers.num = {self.num}"
             what = f"a worker process was lost ({plain(error)})"
-            raise ResourceError(
-                102,
-                f"workers.num = {self.num}",
-                what,
-                "look at memory and /dev/shm, or set workers.kind=thread",
-            ) from error
+            fix = "look at memory and /dev/shm, or set workers.kind=thread"
+            raise ResourceError(102, where, what, fix) from error
 
     def _make_loader(self) -> DataLoader[Timed]:
         return DataLoader(
@@ -200,44 +194,74 @@ class Workers:
             collate_fn=_same,
             worker_init_fn=_start_worker,
             multiprocessing_context=self.start_method,
-            timeout=0,  # torch then looks every 5 s whether the workers live; with a time it waits it out first
-            generator=torch.Generator(),  # a private one: the global stream must not depend on the number of workers
+            # torch then checks every 5 s whether workers live; with a timeout it waits that long
+            timeout=0,
+            # the global random stream must not depend on the number of workers
+            generator=torch.Generator(),
         )
 
-    def _kill(self) -> None:
-        """A worker hangs: end all, so that torch finds them gone and stops waiting."""
-        self._late = True
-        iterator: Any = getattr(self._loader, "_iterator", None)
-        for process in [] if iterator is None else iterator._workers:  # noqa: SLF001
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+    @property
+    def _iterator(self) -> Any:
+        """The iterator that the loader keeps with its processes, or None."""
+        loader: Any = self._loader
+        return None if loader is None else loader._iterator  # noqa: SLF001
 
-    def _give_up(self) -> None:
-        """Ends the processes now: while a dead one is known to torch, its SIGCHLD handler raises, anywhere, at every child's end."""
-        previous = signal.getsignal(signal.SIGCHLD)
-        here = threading.current_thread() is threading.main_thread()
-        if here:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
-            self.close()
-        finally:
-            if here:
-                signal.signal(signal.SIGCHLD, previous)
+    def _kill(self) -> None:
+        """End all processes because one hangs, so that torch stops waiting."""
+        self._late = True
+        if self._iterator is not None:
+            for process in self._iterator._workers:  # noqa: SLF001
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+
+    def _end_processes(self) -> None:
+        """End the processes now, without torch's SIGCHLD handler.
+
+        While torch knows a dead process, its handler raises anywhere, whenever a child ends.
+        """
+        for _ in range(3):  # the handler may raise once more in here
+            with suppress(RuntimeError):
+                previous = signal.getsignal(signal.SIGCHLD)
+                is_main = threading.current_thread() is threading.main_thread()
+                if is_main:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                try:
+                    self.close()
+                finally:
+                    if is_main:
+                        signal.signal(signal.SIGCHLD, previous)
+                return
 
     def close(self) -> None:
-        iterator: Any = getattr(self._loader, "_iterator", None)
+        iterator = self._iterator
         if iterator is not None:
-            iterator._shutdown_workers()  # noqa: SLF001  # torch's only way that does not wait for garbage collection
+            # torch's only way that does not wait for garbage collection
+            iterator._shutdown_workers()  # noqa: SLF001
             for process in iterator._workers:  # noqa: SLF001
-                if process.is_alive():  # it hangs, and torch's SIGTERM is ignored
+                if process.is_alive():  # it hangs, and ignores torch's SIGTERM
                     process.kill()
                     process.join()
         self._loader = None
 
 
+@contextmanager
+def _without_core_warning() -> Generator[None]:
+    """Silence torch's warning about more processes than cores.
+
+    The user asked for them, and ``paceline diagnose`` says what they cost.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 @final
 class _Pool:
-    """Threads that take calls from a queue. Daemons, unlike ``concurrent.futures``': one that hangs must not keep the program from ending."""
+    """Threads that take calls from a queue.
+
+    They are daemons, unlike those of ``concurrent.futures``: a thread that hangs must not keep the
+    program from ending.
+    """
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
@@ -259,27 +283,29 @@ class _Pool:
             future, call, arguments = task
             try:
                 future.set_result(call(*arguments))
-            except BaseException as error:  # noqa: BLE001  # handed to who waits for it, whatever it is
+            except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
                 future.set_exception(error)
             del task, future, call, arguments  # or the last batch lives as long as the thread
 
     def close(self, wait: bool) -> None:
-        """What is not begun is dropped."""
+        """Drop the calls that have not begun, and end the threads."""
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()
         for _ in self._threads:
             self._calls.put(None)
-        for thread in self._threads if wait else []:
-            thread.join()
+        if wait:
+            for thread in self._threads:
+                thread.join()
 
 
 @final
 class _Watch:
-    """Calls ``late`` from a thread of its own when a result is waited for longer than ``timeout_s``."""
+    """A thread that calls ``late`` if the wait for a result exceeds ``timeout_s``."""
 
     def __init__(self, timeout_s: float, late: Any, start_method: str | None) -> None:
-        self.timeout_s, self.late = timeout_s, late
+        self.timeout_s = timeout_s
+        self.late = late
         self._start_method = start_method
         self._since = float("inf")
         self._end = threading.Event()
@@ -294,14 +320,14 @@ class _Watch:
         self._thread.join()
 
     def over(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's results; only the waits for them are timed, not what the caller does with them."""
+        """Yield the loader's results, timing only the waits for them."""
         results: Iterator[Any] | None = None
         while True:
             self._since = time.monotonic()
             try:
                 if results is None:
-                    with _unwarned(), deaf_children(self._start_method):
-                        results = iter(loader)  # waits for what an epoch left early still does
+                    with _without_core_warning(), deaf_children(self._start_method):
+                        results = iter(loader)  # waits for the rest of an epoch that was left early
                 result = next(results)
             except StopIteration:
                 return
@@ -317,7 +343,14 @@ class _Watch:
 
 
 class Failure(NamedTuple):
-    """An error as plain words: an exception that does not pickle would hang the loader."""
+    """An error as plain words, since an exception that does not pickle would hang the loader.
+
+    Attributes:
+        words: The arguments of the error.
+        kind: The name of its class.
+        trace: The traceback in the worker.
+
+    """
 
     words: tuple[int, str, str, str]
     kind: str
@@ -331,26 +364,13 @@ class Failure(NamedTuple):
 
 
 class _Requests:
-    """A sampler whose content changes from epoch to epoch, while the DataLoader and its processes stay."""
+    """A sampler whose content changes while the DataLoader and its processes stay."""
 
     now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
-        return (
-            request._replace(indices=request.indices.numpy()) for request in self.now
-        )  # a tensor would start a thread
-
-
-def _share(batch: Batch) -> None:
-    """Move a batch into shared memory here, where an error can be told: in the thread that sends it, it would be lost, and the batch with it."""
-    try:
-        for tensor in tensors(batch).values():
-            tensor.share_memory_()
-    except (RuntimeError, OSError) as error:
-        fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
-        raise ResourceError(
-            102, "workers", f"a batch cannot be shared ({plain(error)})", fix
-        ) from error
+        for request in self.now:
+            yield request._replace(indices=request.indices.numpy())  # a tensor starts a thread
 
 
 class _Reads(Dataset[Any]):
@@ -362,24 +382,35 @@ class _Reads(Dataset[Any]):
     def __getitem__(self, request: Request) -> Timed | Failure:
         request = request._replace(indices=torch.from_numpy(request.indices))
         try:
-            found = self.read.timed(request)
-            _share(found.batch)
-            return found
+            result = self.read.timed(request)
+            _share(result.batch)
+            return result
         except PacelineError as error:
-            return Failure(
-                error.args, type(error).__name__, "".join(traceback.format_exception(error))
-            )
+            return _failure(error, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # anything a user's code may raise
-            where, fix = (
-                f"records {request.indices[:4].tolist()}...",
-                "try workers.num=0 to see it in place",
-            )
-            told = user_error(error, about=where, fix=fix) or DataError(
-                108, where, plain(error), fix
-            )
-            return Failure(
-                told.args, type(told).__name__, "".join(traceback.format_exception(error))
-            )
+            where = f"records {request.indices[:4].tolist()}..."
+            fix = "try workers.num=0 to see it in place"
+            named = user_error(error, about=where, fix=fix)
+            return _failure(named or DataError(108, where, plain(error), fix), error)
+
+
+def _share(batch: Batch) -> None:
+    """Move a batch into shared memory.
+
+    An error can be reported here. In the thread that sends the batch, both would be lost.
+    """
+    try:
+        for tensor in tensors(batch).values():
+            tensor.share_memory_()
+    except (RuntimeError, OSError) as error:
+        what = f"a batch cannot be shared ({plain(error)})"
+        fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
+        raise ResourceError(102, "workers", what, fix) from error
+
+
+def _failure(error: PacelineError, origin: BaseException) -> Failure:
+    trace = "".join(traceback.format_exception(origin))
+    return Failure(error.args, type(error).__name__, trace)
 
 
 def _same(batch: Any) -> Any:
@@ -387,7 +418,9 @@ def _same(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    set_all(
-        signal.SIG_IGN
-    )  # a whole group is told to stop: the parent decides, and still needs its batches
-    # torch's worker looks every 5 s whether its parent lives; PR_SET_PDEATHSIG would end it with the prefetch thread that forked it
+    """Ignore signals: a whole group gets them, and the parent, which decides, needs its batches.
+
+    torch's worker checks every 5 s whether its parent lives. PR_SET_PDEATHSIG would end it with the
+    prefetch thread that forked it.
+    """
+    set_all(signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""The loader everybody knows: take a host batch, copy it, step. What the source's workers do not hide, the step waits for."""
+"""Take a host batch, copy it, step. The step waits for what the source's workers do not hide."""
 
 from contextlib import closing
 from typing import final
@@ -10,15 +10,16 @@ from framework.contracts.loader import LoaderContext, LoaderStats
 
 @final
 class PlainLoader:
-    """``pin_memory``: copy from page-locked memory, where the device is CUDA."""
+    """A loader without threads.
+
+    ``pin_memory``: copy from page-locked memory if the device is CUDA.
+    """
 
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context = context
         self.pin = pin_memory and context.device.type == "cuda"
-        self.num_steps, self.identity = (
-            context.source.order.num_steps,
-            context.source.order.identity,
-        )
+        self.num_steps = context.source.order.num_steps
+        self.identity = context.source.order.identity
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:

@@ -1,65 +1,94 @@
 """A background thread and a bounded queue between a producer of batches and the step."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar, final
 
+from framework.contracts.batch import move, pin, use
+from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.loader import LoaderContext
 from framework.system.native import limit_threads
 
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
 
 
+def host_batches(context: LoaderContext, epoch: int, start: int, pinned: bool) -> MicroBatches:
+    """Yield the source's batches, page-locked if ``pinned``. For the thread of an ``Ahead``."""
+    use(context.device, pinned)
+    with closing(context.source.batches(epoch, start)) as batches:
+        for micro in batches:
+            yield micro._replace(batch=pin(micro.batch)) if pinned else micro
+
+
+def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) -> MicroBatches:
+    """Copy host batches to the device and augment them there, in line with the step."""
+    for batch, weight, last in batches:
+        context.clock.mark("wait")
+        device_batch = context.augment(move(batch, context.device), epoch)
+        context.clock.mark("copy")
+        yield MicroBatch(device_batch, weight, last)
+
+
+@final
+class Occupancy:
+    """How many items were ready when the next one was taken, over all queues of a loader's life.
+
+    Only the thread that takes items may use it. ``newest``: the number at the newest time.
+    """
+
+    def __init__(self) -> None:
+        self._num_ready = 0
+        self._num_taken = 0
+        self.newest = 0
+
+    def count(self, num_ready: int) -> None:
+        self.newest = num_ready
+        self._num_ready += num_ready
+        self._num_taken += 1
+
+    def take(self) -> float | None:
+        """Return the mean since the last call, or None if nothing was taken."""
+        mean = self._num_ready / self._num_taken if self._num_taken else None
+        self._num_ready = 0
+        self._num_taken = 0
+        return mean
+
+
 class _End:
-    """Marks the end of the epoch, and what ended it."""
+    """The end of the epoch, with the error that ended it."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 @final
-class Occupancy:
-    """How many items lay ready when the next one was asked for, over all queues of a loader's life, and at the ``newest`` time. For the thread
-    that asks.
-    """
-
-    def __init__(self) -> None:
-        self._num_ready = self._num_asked = 0
-        self.newest = 0
-
-    def count(self, num_ready: int) -> None:
-        self.newest = num_ready
-        self._num_ready += num_ready
-        self._num_asked += 1
-
-    def take(self) -> float | None:
-        """The mean since this was called last; None where nothing was asked for."""
-        mean = self._num_ready / self._num_asked if self._num_asked else None
-        self._num_ready = self._num_asked = 0
-        return mean
-
-
-@final
 class Ahead(Generic[T]):
-    """Iterates ``produce`` in a thread, up to ``depth`` items ahead. Order is kept; an error is raised where the item would have come.
+    """An iterator that a thread runs ahead of its consumer.
 
-    ``close`` (also by ``contextlib.closing``) stops and joins the thread; the producer's own generator is closed in it. ``occupancy`` is told
-    at each item taken how many lay ready. ``num_threads``: that share what the thread does.
+    Order is kept, and an error is raised in place of the item that it prevented. ``close`` stops
+    and joins the thread, in which it also closes a generator.
+
+    Args:
+        produce: The iterator.
+        depth: How many items may be ready.
+        occupancy: Counts at each item how many were ready.
+        num_threads: How many threads share the work of this one.
+
     """
 
     def __init__(
         self, produce: Iterator[T], depth: int, occupancy: Occupancy, num_threads: int = 1
     ) -> None:
-        self._produce, self._depth, self._occupancy, self._num_threads = (
-            produce,
-            depth,
-            occupancy,
-            num_threads,
-        )
-        self._num_made = self._num_taken = (
-            0  # each written by one thread alone: asking the queue would take its lock
-        )
+        self._produce = produce
+        self._depth = depth
+        self._occupancy = occupancy
+        self._num_threads = num_threads
+        # one thread alone writes each; the queue's own size would take its lock
+        self._num_made = 0
+        self._num_taken = 0
         self._queue: Queue[T | _End] = Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
@@ -67,9 +96,8 @@ class Ahead(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         while True:
-            num_ready = min(
-                self._num_made - self._num_taken, self._depth
-            )  # one more may be in the producer's hand
+            # the producer may hold one more that does not fit
+            num_ready = min(self._num_made - self._num_taken, self._depth)
             item = self._queue.get()
             if isinstance(item, _End):
                 if item.error is not None:
@@ -98,9 +126,8 @@ class Ahead(Generic[T]):
         except BaseException as raised:  # noqa: BLE001  # handed to the consumer, whatever it is
             error = raised
         finally:
-            close = getattr(self._produce, "close", None)
-            if close is not None:
-                close()
+            if isinstance(self._produce, Generator):
+                self._produce.close()
             self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:

@@ -1,9 +1,14 @@
-"""Prefetch, and the copy too runs ahead of the step, in a CUDA stream of its own.
+"""Prefetch, and copy ahead of the step too, in a CUDA stream of its own.
 
-The rules that keep it right (docs/design/0003-stream.md): one stream for the loader's life, since the allocator keeps a pool per
-stream; a batch's copy starts after what the consumer had queued when it asked, so memory it gave back is not overwritten too soon;
-the consumer waits for the copy's event; every tensor is recorded on the consumer's stream; the pinned host batch is held until its
-copy's event is done. Source: timm's PrefetchLoader, pull request 2784, which mends the same points.
+These rules keep it right (docs/design/0003-stream.md):
+
+- One stream serves the loader's whole life, since the allocator keeps a pool per stream.
+- A copy starts after what the consumer had queued when it asked for the batch. Otherwise memory
+  that the consumer gave back would be overwritten too soon.
+- The consumer waits for the copy's event, and every tensor is recorded on the consumer's stream.
+- The pinned host batch is held until its copy's event is done.
+
+Source: timm's PrefetchLoader, pull request 2784, which mends the same points.
 """
 
 from collections import deque
@@ -13,13 +18,14 @@ from typing import NamedTuple, final
 
 import torch
 
-from framework.contracts.batch import Batch, move, pin, tensors, use
+from framework.contracts.batch import Batch, move, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
-from framework.loader.queue import Ahead, Occupancy
+from framework.loader.queue import Ahead, Occupancy, copied, host_batches
 from framework.system.native import beside
 
-AHEAD = 2  # steps that the host may be ahead of those whose batches it has started to copy; the device has that much queued work
+# steps that the host may run ahead of a used copy; the device has that much queued work
+AHEAD = 2
 
 
 class _Copy(NamedTuple):
@@ -30,54 +36,51 @@ class _Copy(NamedTuple):
 
 @final
 class StreamLoader:
-    """``depth``: host batches ready ahead; ``copies``: batches on their way to the device; of one alone the copy
-    runs before its step, not beside the one before.
+    """A loader that overlaps copies with steps.
+
+    Attributes:
+        depth: Host batches ready ahead of the copy.
+        copies: Batches on their way to the device. A single copy runs before its own step, not
+            beside the step before.
+
     """
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
-        self.context, self.depth, self.copies = context, depth, copies
-        self.num_steps, self.identity = (
-            context.source.order.num_steps,
-            context.source.order.identity,
-        )
+        self.context = context
+        self.depth = depth
+        self.copies = copies
+        self.num_steps = context.source.order.num_steps
+        self.identity = context.source.order.identity
+        self.notes: tuple[str, ...] = ()
+        self.stream: torch.cuda.Stream | None = None
+        if context.device.type == "cuda":
+            self.stream = torch.cuda.Stream(context.device)
+        else:
+            what = f"{context.device} has no streams; the copy runs in line"
+            self.notes = (f"loader=stream: {what}",)
         self._occupancy = Occupancy()
-        cuda = context.device.type == "cuda"
-        self.stream = torch.cuda.Stream(context.device) if cuda else None
-        self.notes: tuple[str, ...] = (
-            ()
-            if cuda
-            else (f"loader=stream: {context.device} has no streams; the copy runs in line",)
-        )
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
+        host = host_batches(self.context, epoch, start, pinned=self.stream is not None)
         threads = beside(self.context.device)
-        with closing(
-            Ahead(self._host(epoch, start), self.depth, self._occupancy, threads)
-        ) as ahead:
-            yield from (
-                self._in_line(iter(ahead), epoch)
-                if self.stream is None
-                else self._overlapped(iter(ahead), epoch)
-            )
-
-    def _in_line(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
-        context = self.context
-        for batch, weight, last in ahead:
-            context.clock.mark("wait")
-            device_batch = context.augment(move(batch, context.device), epoch)
-            context.clock.mark("copy")
-            yield MicroBatch(device_batch, weight, last)
+        with closing(Ahead(host, self.depth, self._occupancy, threads)) as ahead:
+            if self.stream is None:
+                yield from copied(ahead, self.context, epoch)
+            else:
+                yield from self._overlapped(iter(ahead), epoch)
 
     def _overlapped(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
         under_way: deque[_Copy] = deque()
         used: deque[_Copy] = deque()
-        exhausted, failure = False, None
+        exhausted = False
+        failure: Exception | None = None
         while True:
             while not exhausted and len(under_way) < self.copies:
                 try:
                     micro = next(ahead, None)
-                except Exception as error:  # noqa: BLE001  # told when what came before it has been handed over
-                    micro, failure = None, error
+                except Exception as error:  # noqa: BLE001  # raised after the batches before it
+                    micro = None
+                    failure = error
                 exhausted = micro is None
                 if micro is not None:
                     under_way.append(self._start(micro, epoch))
@@ -89,8 +92,9 @@ class StreamLoader:
             self.context.clock.mark("wait")
             self._arrive(copy)
             used.append(copy)
+            # a host that runs far ahead of the device would fill both memories with batches
             while used and (used[0].done.query() or len(used) > self.copies + AHEAD):
-                used.popleft().done.synchronize()  # a host that runs far ahead of the device would fill both memories with batches
+                used.popleft().done.synchronize()
             self.context.clock.mark("copy")
             yield copy.device
 
@@ -109,15 +113,9 @@ class StreamLoader:
         for tensor in tensors(copy.device.batch).values():
             tensor.record_stream(current)
 
-    def _host(self, epoch: int, start: int) -> MicroBatches:
-        use(self.context.device, self.stream is not None)
-        with closing(self.context.source.batches(epoch, start)) as batches:
-            for micro in batches:
-                yield micro if self.stream is None else micro._replace(batch=pin(micro.batch))
-
     @property
     def num_ready(self) -> int:
-        """Batches that lay ready when the newest one was taken."""
+        """How many batches were ready when the newest one was taken."""
         return self._occupancy.newest
 
     def stats(self) -> LoaderStats:

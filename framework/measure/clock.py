@@ -1,6 +1,6 @@
-"""Clocks that never synchronize: host time where the device is the host, CUDA events where it is not.
+"""Clocks that never synchronize: host time on the CPU, CUDA events on a GPU.
 
-A mark is a name and a time, noted; what the marks mean is worked out when somebody asks.
+A mark notes a name and a time. What the marks mean is computed when somebody asks.
 """
 
 from collections import deque
@@ -14,13 +14,13 @@ from framework.contracts.span import IDLE, Span, merged
 
 STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""
-MOST_MARKS = 4096  # noted before they are worked out: some 600 steps
-MOST_EVENTS = 512  # on their way through the device before those that it has passed are read
+MOST_MARKS = 4096  # noted before they are counted: some 600 steps
+MOST_EVENTS = 512  # under way before those that the device has passed are read
 
 
 @final
 class _Steps:
-    """Seconds by name, step by step. What a name took in one step counts once, however often it was marked."""
+    """Seconds by name, step by step. Several marks of a name in one step are added up."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
@@ -35,8 +35,12 @@ class _Steps:
             self._seconds.setdefault(name, []).append(seconds)
 
     def add_marks(self, marks: Iterable[tuple[str, float]], last: float) -> float:
-        """The same for marks of the host's time, the one before them at ``last``; returns the newest's. Written out: it is paid at every step."""
-        seconds, seen = self._seconds, self._seen
+        """Add marks of host time, of which the previous one was at ``last``; return the newest.
+
+        The loop repeats ``add``, since it is paid at every step.
+        """
+        seconds = self._seconds
+        seen = self._seen
         for name, now in marks:
             if name in seen:
                 seconds[name][-1] += now - last
@@ -55,25 +59,24 @@ class _Steps:
         self._seen.clear()
 
     def fold(self) -> None:
-        """Keep of the steps that are over no more than their spans."""
+        """Replace the seconds of finished steps by their spans."""
         present = {name: [self._seconds[name].pop()] for name in self._seen}
-        self._spans = merged(
-            self._spans,
-            {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds},
-        )
+        spans = {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds}
+        self._spans = merged(self._spans, spans)
         self._seconds = present
 
     def take(self) -> dict[str, Span]:
-        """Every second since the last call; what there is of the step under way counts as a step."""
+        """Return every second since the last call; an unfinished step counts as a step."""
         self.end()
         self.fold()
-        spans, self._spans = self._spans, {}
+        spans = self._spans
+        self._spans = {}
         return spans
 
 
 @final
 class HostClock:
-    """Seconds of host time. 0.11 us a mark, and as much again when it is worked out."""
+    """Seconds of host time. A mark takes 0.11 us, and as much again when it is counted."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, float]] = []
@@ -84,20 +87,20 @@ class HostClock:
         marks = self._marks
         marks.append((name, perf_counter()))
         if len(marks) > MOST_MARKS:
-            self._work_out()
+            self._count_marks()
             self._steps.fold()
 
     def skip(self) -> None:
         self.mark(SKIPPED)
 
     def spans(self) -> dict[str, Span]:
-        self._work_out()
+        self._count_marks()
         return self._steps.take()
 
     def lap(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans().items()}
 
-    def _work_out(self) -> None:
+    def _count_marks(self) -> None:
         self._last = self._steps.add_marks(self._marks, self._last)
         self._marks.clear()
 
@@ -110,21 +113,21 @@ class _Mark(NamedTuple):
 
 @final
 class CudaClock:
-    """Seconds of device time between events in the stream that was current when the step began, read when the device has passed them,
-    steps later.
+    """Seconds of device time between events, read steps later, when the device has passed them.
 
-    Two times are told apart: ``wait`` is the host's, beside which the device may still work; ``idle`` the device's own, from its last
-    work to the moment the host had the next batch. All names but ``wait`` add up to the device's time, so nothing is counted twice.
-    The newest steps may be handed in one lap later.
+    Events are recorded in the stream that was current when the step began. ``wait`` is the host's
+    time, during which the device may still work. ``idle`` is the device's, from its last work to
+    the moment the host had the next batch. All names but ``wait`` add up to the device's time, so
+    nothing is counted twice. The newest steps may be reported one lap later.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.current_stream(device)
         self._free: list[torch.cuda.Event] = []
-        self._marks: deque[_Mark] = deque()  # whose events have not been read, oldest first
+        self._marks: deque[_Mark] = deque()  # with unread events, oldest first
         self._steps = _Steps()
-        self._last: _Mark | None = None  # the newest of those that have been
+        self._last: _Mark | None = None  # the newest that was read
         self.skip()
 
     def mark(self, name: str) -> None:
@@ -134,7 +137,7 @@ class CudaClock:
         if name == STEP_ENDS:
             self._stream = torch.cuda.current_stream(self._device)
             if len(self._marks) > MOST_EVENTS:
-                self._work_out()
+                self._count_marks()
                 self._steps.fold()
 
     def skip(self) -> None:
@@ -142,17 +145,18 @@ class CudaClock:
         self.mark(SKIPPED)
 
     def spans(self) -> dict[str, Span]:
-        self._work_out()
+        self._count_marks()
         return self._steps.take()
 
     def lap(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans().items()}
 
-    def _work_out(self) -> None:
-        """Read the events that the device has passed, and put them back into the ring."""
+    def _count_marks(self) -> None:
+        """Read the events that the device has passed, to be used again."""
         marks = self._marks
         while marks and marks[0].event.query():
-            mark, last = marks.popleft(), self._last
+            mark = marks.popleft()
+            last = self._last
             if last is not None:
                 self._count(mark, last)
                 self._free.append(last.event)
@@ -171,7 +175,7 @@ class CudaClock:
 
 @final
 class NoClock:
-    """A clock that is off: it knows nothing, and costs the call."""
+    """A clock that is off."""
 
     def mark(self, name: str) -> None:
         pass
@@ -187,7 +191,7 @@ class NoClock:
 
 
 def make_clock(device: torch.device, on: bool = True) -> HostClock | CudaClock | NoClock:
-    """The clock that fits the device; ``on`` False: none."""
+    """Return the clock for a device, or one that is off."""
     if not on:
         return NoClock()
     return CudaClock(device) if device.type == "cuda" else HostClock()

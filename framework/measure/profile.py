@@ -1,4 +1,7 @@
-"""``debug=profile``: a trace of a few steps, operator by operator, with our spans drawn beside them. Perfetto and TensorBoard open it."""
+"""``debug=profile``: trace the operators of a few steps, with our spans beside them.
+
+Perfetto and TensorBoard open the trace.
+"""
 
 import json
 import os
@@ -16,37 +19,37 @@ from framework.measure.clock import STEP_ENDS
 from framework.system.durable import publish
 
 ENDING = ".pt.trace.json"  # the ending that TensorBoard's profiler plugin looks for
-WAIT, WARM_UP, TRACED = (
-    4,
-    2,
-    6,
-)  # steps: not looked at, so that caches are warm; with the tracer on, but thrown away; traced
+WAIT = 4  # steps that warm up caches, untraced
+WARM_UP = 2  # steps that are traced but thrown away
+TRACED = 6  # steps that are kept
 LEAST_STEPS = WAIT + WARM_UP + TRACED
 ANCHOR = "paceline clock"  # an event whose time is known in both clocks
-QUIET = "6"  # of KINETO_LOG_LEVEL: not even that it starts and stops
-TRACK = 1  # the number of the thread that our spans are drawn as
+QUIET = "6"  # KINETO_LOG_LEVEL that hides even start and stop
+TRACK = 1  # the number of the thread that shows our spans
 
 Drawn = tuple[str, float, float]  # name, start and end in host seconds
 
 
 @final
 class ProfiledClock:
-    """``clock``, and beside it a tracer that runs for steps 7 to 12. What the tracer costs between steps is not counted.
+    """A clock with a tracer beside it in steps 7 to 12.
 
-    The file ``path`` is there once the steps are over; ``close`` writes what there is of them, where the run ended before.
+    What the tracer costs between steps is not counted. The file ``path`` is written after the last
+    traced step, or by ``close`` if the run ends earlier.
     """
 
     def __init__(self, clock: Clock, path: Path) -> None:
         self.path = path
         self._clock = clock
-        self._num_steps, self._last = 0, perf_counter()
+        self._num_steps = 0
+        self._last = perf_counter()
         self._anchor_s: float | None = None
         self._drawn: list[Drawn] = []
-        if not torch.cuda.is_available():  # where there is, CUPTI may have something to say
+        if not torch.cuda.is_available():  # with CUDA, CUPTI may have something to say
             os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
-        plan = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
+        steps = schedule(wait=WAIT, warmup=WARM_UP, active=TRACED, repeat=1)
         self._tracer: profile | None = profile(
-            schedule=plan, on_trace_ready=self._save, record_shapes=True
+            schedule=steps, on_trace_ready=self._save, record_shapes=True
         )
         self._tracer.start()
 
@@ -70,7 +73,8 @@ class ProfiledClock:
         return self._clock.lap()
 
     def close(self) -> None:
-        tracer, self._tracer = self._tracer, None
+        tracer = self._tracer
+        self._tracer = None
         if tracer is not None:
             tracer.stop()
 
@@ -95,24 +99,17 @@ class ProfiledClock:
         self._anchor_s = None
 
     def _events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Our spans as events of the trace, whose times are microseconds."""
+        """Return our spans as events of the trace, whose times are microseconds."""
         anchor_us = next((event["ts"] for event in events if event.get("name") == ANCHOR), None)
         if anchor_us is None or self._anchor_s is None:
             return []
-        where = {"pid": os.getpid(), "tid": TRACK}
-        title = {
-            "ph": "M",
-            "name": "thread_name",
-            **where,
-            "args": {"name": "paceline spans, in host time"},
-        }
-        first = {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": -1}}
-        return [
-            title,
-            first,
-            *(
-                {"ph": "X", "cat": "user_annotation", "name": name, **where}
-                | {"ts": anchor_us + 1e6 * (start - self._anchor_s), "dur": 1e6 * (end - start)}
-                for name, start, end in self._drawn
-            ),
+        track = {"pid": os.getpid(), "tid": TRACK}
+        title = {"name": "paceline spans, in host time"}
+        drawn: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", **track, "args": title},
+            {"ph": "M", "name": "thread_sort_index", **track, "args": {"sort_index": -1}},
         ]
+        for name, start, end in self._drawn:
+            times = {"ts": anchor_us + 1e6 * (start - self._anchor_s), "dur": 1e6 * (end - start)}
+            drawn.append({"ph": "X", "cat": "user_annotation", "name": name, **track, **times})
+        return drawn

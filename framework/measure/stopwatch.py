@@ -1,4 +1,7 @@
-"""How long the stages of reading take: read, decode, transform, collate; in thread-seconds. ``contracts.Source.stages`` says what each means."""
+"""Thread-seconds of the stages of reading: read, decode, transform, collate.
+
+``contracts.data.Source.stages`` defines them.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -8,8 +11,9 @@ from typing import final
 
 @final
 class Stopwatch:
-    """One thread's work on one slice of a batch. The time between two marks belongs to the second one's stage, so nothing is left over.
-    0.2 us a mark.
+    """One thread's work on one slice of a batch. A mark takes 0.2 us.
+
+    The time between two marks belongs to the stage of the second.
     """
 
     def __init__(self) -> None:
@@ -24,25 +28,25 @@ class Stopwatch:
 
 @final
 class Stages:
-    """The sums over batches: ``sums_s``, to be added to. One thread at a time adds, whoever takes the batches; another may ask.
+    """The seconds of all batches by stage, ``sums_s``.
 
-    Sums only grow, so that nothing is lost between the two without a lock, which would cost as much as all the rest.
+    One thread at a time adds to them, while another may take. Sums only grow, so that nothing is
+    lost without a lock, which would cost as much as all the rest.
     """
 
     def __init__(self) -> None:
         self.sums_s: defaultdict[str, float] = defaultdict(float)
-        self._told_s: dict[str, float] = {}
+        self._taken_s: dict[str, float] = {}
 
     def add_slices(self, slices_s: Iterable[Mapping[str, float]]) -> None:
-        """A batch's seconds, slice by slice."""
+        """Add a batch's seconds, slice by slice."""
         for stages_s in slices_s:
             for stage, seconds in stages_s.items():
                 self.sums_s[stage] += seconds
 
     def take(self) -> dict[str, float]:
-        """Seconds per stage since this was called last; a stage that took none is left out."""
-        before_s, self._told_s = self._told_s, dict(self.sums_s)
-        since_s = {
-            stage: seconds - before_s.get(stage, 0.0) for stage, seconds in self._told_s.items()
-        }
+        """Return seconds per stage since the last call, without stages that took none."""
+        before_s = self._taken_s
+        self._taken_s = dict(self.sums_s)
+        since_s = {stage: s - before_s.get(stage, 0.0) for stage, s in self._taken_s.items()}
         return {stage: seconds for stage, seconds in since_s.items() if seconds > 0.0}

@@ -129,6 +129,6 @@ class _GPU:
     def _ask(self) -> None:
         try:
             self._share = torch.cuda.utilization(self._device) / 100
-        except Exception:  # noqa: BLE001  # NVML has an error for every missing package, driver or right
+        except Exception:  # noqa: BLE001  # NVML raises many kinds
             self._share = None
             self._has_nvml = False

@@ -1,4 +1,7 @@
-"""ResNet-18, for 224x224 photographs or, with a small stem, for 32x32 images. Source: He et al., "Deep residual learning"."""
+"""ResNet-18 for 224x224 photographs or, with a small stem, for 32x32 images.
+
+Source: He et al., "Deep residual learning".
+"""
 
 from typing import final
 
@@ -29,37 +32,39 @@ class _BasicBlock(nn.Module):
 
 def _stem(kind: str, in_channels: int) -> nn.Sequential:
     if kind == "large":
-        conv, pool = (
-            nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False),
-            nn.MaxPool2d(3, 2, padding=1),
-        )
+        conv = nn.Conv2d(in_channels, 64, 7, 2, padding=3, bias=False)
+        pool = nn.MaxPool2d(3, 2, padding=1)
     elif kind == "small":
-        conv, pool = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False), nn.Identity()
+        conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        pool = nn.Identity()
     else:
-        raise ConfigError(
-            112, f"model.stem = {kind}", "not a stem", "choose large (224x224) or small (32x32)"
-        )
+        fix = "choose large (224x224) or small (32x32)"
+        raise ConfigError(112, f"model.stem = {kind}", "not a stem", fix)
     return nn.Sequential(conv, nn.BatchNorm2d(64), nn.ReLU(inplace=True), pool)
 
 
 @final
 class ResNet18(nn.Module):
-    """float [B, in_channels, H, W] -> logits [B, num_classes]. ``stem``: large (7x7 and pool, for 224x224) or small (3x3, for 32x32)."""
+    """float [B, in_channels, H, W] -> logits [B, num_classes].
+
+    ``stem``: large (7x7 and pool, for 224x224) or small (3x3, for 32x32).
+    """
 
     def __init__(self, in_channels: int, num_classes: int, stem: str) -> None:
         super().__init__()
-        widths = (
-            (64, 64, 1),
-            (64, 64, 1),
-            (64, 128, 2),
-            (128, 128, 1),
-            (128, 256, 2),
-            (256, 256, 1),
-            (256, 512, 2),
-            (512, 512, 1),
-        )
-        blocks = (_BasicBlock(*width) for width in widths)
-        self.features = nn.Sequential(_stem(stem, in_channels), *blocks, nn.AdaptiveAvgPool2d(1))
+        layers = [
+            _stem(stem, in_channels),
+            _BasicBlock(64, 64, 1),
+            _BasicBlock(64, 64, 1),
+            _BasicBlock(64, 128, 2),
+            _BasicBlock(128, 128, 1),
+            _BasicBlock(128, 256, 2),
+            _BasicBlock(256, 256, 1),
+            _BasicBlock(256, 512, 2),
+            _BasicBlock(512, 512, 1),
+            nn.AdaptiveAvgPool2d(1),
+        ]
+        self.features = nn.Sequential(*layers)
         self.head = nn.Linear(512, num_classes)
 
     def forward(self, image: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""A ResNet-9 for 32x32 images. Source: the net of David Page's "How to train your ResNet" (cifar10-fast)."""
+"""A ResNet-9 for 32x32 images.
+
+Source: the net of David Page's "How to train your ResNet" (cifar10-fast).
+"""
 
 from typing import final
 
@@ -11,7 +14,9 @@ def _block(in_channels: int, out_channels: int, pool: bool) -> nn.Sequential:
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     ]
-    return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers)
 
 
 class _Residual(nn.Module):
@@ -27,7 +32,10 @@ class _Residual(nn.Module):
 
 @final
 class ResNet9(nn.Module):
-    """float [B, in_channels, H, W], H and W at least 16 -> logits [B, num_classes]. ``width``: channels of the first layer."""
+    """float [B, in_channels, H, W], H and W at least 16 -> logits [B, num_classes].
+
+    ``width``: channels of the first layer.
+    """
 
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()

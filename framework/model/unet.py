@@ -1,4 +1,4 @@
-"""A small U-Net that restores images: what it computes is added to its input. Source: Ronneberger et al., "U-Net"."""
+"""A small U-Net that restores images by adding to them. Source: Ronneberger et al., "U-Net"."""
 
 from itertools import pairwise
 from typing import final
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def _block(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Two 3x3 convolutions with ReLU; no batch norm, which blurs what restoration wants exact."""
+    """Return two 3x3 convolutions with ReLU, without batch norm, which blurs restored images."""
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, 3, padding=1),
         nn.ReLU(inplace=True),
@@ -19,9 +19,15 @@ def _block(in_channels: int, out_channels: int) -> nn.Sequential:
 
 @final
 class UNet(nn.Module):
-    """float [B, channels, H, W] of any size -> the same shape. ``width``: channels of the first level, doubled at each of ``depth`` more.
+    """float [B, channels, H, W] of any size -> the same shape.
 
-    An untrained one gives its input back, since the last convolution starts at zero.
+    Before training it returns its input, since the last convolution starts at zero.
+
+    Attributes:
+        channels: Channels of the image.
+        width: Channels of the first level, doubled at each further level.
+        depth: How many further levels there are.
+
     """
 
     def __init__(self, channels: int, width: int, depth: int) -> None:
@@ -43,7 +49,9 @@ class UNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[2:]
-        step = 2 ** len(self.down)  # every level halves: pad up to a multiple, and cut the result
+        step = 2 ** len(
+            self.down
+        )  # every level halves the image: pad to a multiple, and cut the result
         x = nn.functional.pad(image, (0, -width % step, 0, -height % step), mode="replicate")
         levels = [self.first(x)]
         for down in self.down:

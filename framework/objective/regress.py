@@ -15,22 +15,31 @@ LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
 @final
 class Regress:
-    """``model(batch[input])`` has the shape of ``batch[target]``, float. Also counts the mean absolute error. Better: lower loss."""
+    """The error between the model's result and a target of its shape. Better: lower loss.
+
+    Also counts the mean absolute error.
+
+    Attributes:
+        input: The field that the model takes.
+        target: The field it should return, float.
+        loss: mse or l1.
+
+    """
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
         if loss not in LOSSES:
-            raise ConfigError(
-                111, f"objective.loss = {loss}", "not a loss", f"choose {' or '.join(LOSSES)}"
-            )
-        self.input, self.target, self.loss = input, target, LOSSES[loss]
+            fix = f"choose {' or '.join(LOSSES)}"
+            raise ConfigError(111, f"objective.loss = {loss}", "not a loss", fix)
+        self.input = input
+        self.target = target
+        self.loss = LOSSES[loss]
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        guess, target = model(batch[self.input]), batch[self.target]
+        guess = model(batch[self.input]).float()
+        target = batch[self.target].float()
         if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
-            raise ValueError(
-                f"the model gives {tuple(guess.shape)}, {self.target} is {tuple(target.shape)}"
-            )
-        guess, target = guess.float(), target.float()
+            what = f"the model gives {tuple(guess.shape)}"
+            raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
         loss = self.loss(guess, target)
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()

@@ -15,13 +15,15 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @final
 class AMP:
-    """``dtype``: bf16, which needs no scaling, or fp16, whose loss is scaled so that small gradients do not vanish."""
+    """Autocast to ``dtype``.
+
+    bf16 needs no scaling. The loss of fp16 is scaled so that small gradients do not vanish.
+    """
 
     def __init__(self, dtype: str, *, device: torch.device) -> None:
         if dtype not in DTYPES:
-            raise ConfigError(
-                110, f"precision.dtype = {dtype}", "not a 16-bit type", "choose bf16 or fp16"
-            )
+            where = f"precision.dtype = {dtype}"
+            raise ConfigError(110, where, "not a 16-bit type", "choose bf16 or fp16")
         self._autocast = torch.amp.autocast(device.type, DTYPES[dtype])
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16")
         self._optimizer: torch.optim.Optimizer | None = None
@@ -36,15 +38,14 @@ class AMP:
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
-        if (
-            skip_bad and not self._scaler.is_enabled() and not are_finite(gradients(optimizer))
-        ):  # a scaler looks by itself
+        # a scaler looks for bad gradients by itself
+        looks = skip_bad and not self._scaler.is_enabled()
+        if looks and not are_finite(gradients(optimizer)):
             return False
         self._watch(optimizer)
         if clip_norm is not None:
-            self._scaler.unscale_(
-                optimizer
-            )  # before clipping: the norm of scaled gradients means nothing
+            # before clipping, since the norm of scaled gradients means nothing
+            self._scaler.unscale_(optimizer)
             clip(optimizer, clip_norm)
         self._stepped = False
         self._scaler.step(optimizer)
@@ -52,15 +53,14 @@ class AMP:
         return self._stepped
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Learn from the optimizer itself whether it stepped: comparing scales would be one more synchronization."""
+        """Let the optimizer itself report its steps: comparing scales would synchronize."""
         if self._optimizer is not optimizer:
             self._optimizer = optimizer
             optimizer.register_step_post_hook(self._mark_stepped)
 
     def _mark_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        found_inf = getattr(
-            optimizer, "found_inf", None
-        )  # there while a fused optimizer, which skips by itself, is called
+        # torch sets it while it calls a fused optimizer, which skips steps by itself
+        found_inf: Tensor | None = vars(optimizer).get("found_inf")
         self._stepped = found_inf is None or not found_inf.item()
 
     def state_dict(self) -> dict[str, Any]:

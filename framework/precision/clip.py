@@ -1,11 +1,11 @@
-"""Gradients, clipped or looked at, for every precision."""
+"""The gradients of an optimizer's parameters."""
 
 import torch
 from torch import Tensor
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Of all its parameters that have one."""
+    """Return the gradients of all parameters that have one."""
     return [
         parameter.grad
         for group in optimizer.param_groups

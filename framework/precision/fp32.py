@@ -14,15 +14,16 @@ _NOTHING = nullcontext()
 
 @final
 class FP32:
-    """``tf32``: let matrix products and convolutions round their inputs to 10 bits of mantissa on CUDA; elsewhere it changes nothing."""
+    """float32 everywhere.
+
+    ``tf32``: round the inputs of products and convolutions on CUDA to 10 bits of mantissa.
+    """
 
     def __init__(self, tf32: bool, *, device: torch.device) -> None:
-        torch.set_float32_matmul_precision(
-            "high" if tf32 else "highest"
-        )  # the switches that old and new code may both read
-        torch.backends.cudnn.allow_tf32 = (
-            tf32  # torch's own default is True, whatever it says of products
-        )
+        # the switch that old and new code may both read
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        # torch's own default is True, whatever the products use
+        torch.backends.cudnn.allow_tf32 = tf32
 
     def autocast(self) -> AbstractContextManager[Any]:
         return _NOTHING

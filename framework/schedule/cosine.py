@@ -9,7 +9,8 @@ class Cosine:
     """``warmup_steps``: optimizer steps up to the full rate; ``final``: the factor at the end."""
 
     def __init__(self, warmup_steps: int, final: float) -> None:
-        self.warmup_steps, self.final = warmup_steps, final
+        self.warmup_steps = warmup_steps
+        self.final = final
 
     def __call__(self, step: int, total_steps: int) -> float:
         if step < self.warmup_steps:

@@ -1,14 +1,18 @@
-"""Straight up to the full rate, straight down to none. Source: Smith and Topin, "Super-convergence"."""
+"""A line up to the full rate, then a line down to 0.
+
+Source: Smith and Topin, "Super-convergence".
+"""
 
 from typing import final
 
 
 @final
 class OneCycle:
-    """``peak``: the share of all steps after which the full rate is reached; ``start``: the factor at the first step."""
+    """``peak``: the share of all steps before the full rate; ``start``: the factor at step 0."""
 
     def __init__(self, peak: float, start: float) -> None:
-        self.peak, self.start = peak, start
+        self.peak = peak
+        self.start = start
 
     def __call__(self, step: int, total_steps: int) -> float:
         top = max(1.0, self.peak * total_steps)

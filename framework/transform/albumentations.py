@@ -1,8 +1,9 @@
-"""A pipeline of Albumentations' transforms on a record's images, one seed per record, so that a pair is changed alike.
+"""A pipeline of Albumentations' transforms on a record's images, with one seed per record.
 
-Albumentations 2.0.8 is the last MIT release, and is maintained no more; its successor has another license. Importing it takes some
-1.5 s, building a pipeline 0.1 to 1 ms for each thread, seeding it 60 us a record (two cores of a Xeon, three transforms).
-It holds Python's lock for much of its work: workers.kind=process.
+Albumentations 2.0.8 is the last MIT release and no longer maintained; its successor has another
+license. Importing it takes 1.5 s, building a pipeline 0.1 to 1 ms per thread, and seeding it 60 us
+per record (two cores of a Xeon, three transforms). It holds Python's lock for much of its work, so
+use ``workers.kind=process``.
 """
 
 import os
@@ -26,73 +27,52 @@ Step = Mapping[str, Any]  # name, params, and for a composition (OneOf, ...) ste
 NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
 
 
-def _import() -> Any:
-    os.environ.setdefault(
-        "NO_ALBUMENTATIONS_UPDATE", "1"
-    )  # importing it asks the internet for a newer version
-    try:
-        import albumentations  # noqa: PLC0415  # optional: an extra
-    except ImportError as error:
-        fix = "pip install 'paceline[albumentations]'"
-        raise ResourceError(
-            130, "transform = albumentations", f"Albumentations is not installed ({error})", fix
-        ) from error
-    return albumentations
+@final
+class Albumentations:
+    """Albumentations' transforms after any geometry.
+
+    Attributes:
+        pipeline: Steps in turn, each ``{name: HorizontalFlip, params: {p: 0.5}}``. OneOf and the
+            like have ``steps`` of their own.
+        geometry: A Transform that runs first, with our faster cutting and scaling.
+        masks: Fields that are label maps, besides those the data declares. They are moved like the
+            images, but never blended or colored.
+        evaluation: Whether it runs outside training too, where it changes every record alike.
+
+    """
+
+    def __init__(
+        self, pipeline: Sequence[Step], geometry: Transform, masks: Sequence[str], evaluation: bool
+    ) -> None:
+        if not pipeline:
+            raise ValueError("pipeline = [] changes nothing")
+        _make_all(_import(), pipeline, "transform.pipeline")  # fails before the first record
+        self.geometry = geometry
+        self.size = geometry.size
+        self.antialias = geometry.antialias
+        self.num_draws = geometry.num_draws
+        self.function: RecordFunction | None = Pipeline(pipeline, masks, evaluation)
+
+    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        return self.geometry.windows(sizes, draws)
 
 
-def _is_theirs(library: Any, kind: Any) -> bool:
-    known = (library.BasicTransform, library.BaseCompose)
-    return (
-        isinstance(kind, type)
-        and issubclass(kind, known)
-        and kind.__module__.startswith("albumentations.")
-    )
+class _Compositions(threading.local):
+    """A thread's pipelines: for each set of fields, their names in it and the pipeline.
 
+    Each thread has its own because seeding one and running it are two calls.
+    """
 
-def _make(library: Any, step: Step, where: str) -> Any:
-    """One transform. ConfigError C130 for a name that is none of theirs, C131 for parameters it refuses or would ignore."""
-    name, params, steps = str(step.get("name")), dict(step.get("params") or {}), step.get("steps")
-    kind: Any = getattr(library, name, None)
-    if unknown := sorted(step.keys() - {"name", "params", "steps"}):
-        raise ConfigError(
-            131, f"{where}.{unknown[0]}", "not a key of a step", "a step has name, params and steps"
-        )
-    if not _is_theirs(library, kind):
-        close = get_close_matches(
-            name,
-            [word for word in dir(library) if _is_theirs(library, getattr(library, word))],
-            n=1,
-        )
-        hint = f"did you mean {close[0]}?" if close else "name a class of albumentations"
-        raise ConfigError(
-            130, f"{where}.name = {name}", "Albumentations has no such transform", hint
-        )
-    if steps is not None:
-        params["transforms"] = [
-            _make(library, inner, f"{where}.steps.{number}") for number, inner in enumerate(steps)
-        ]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error"
-            )  # it would only warn of a parameter that it does not know
-            return kind(**params)
-    except (TypeError, ValueError, UserWarning) as error:
-        raise ConfigError(
-            131, f"{where} = {name}", " ".join(str(error).split())[:300], "correct its params"
-        ) from error
-
-
-def _params(step: Step) -> Iterator[Mapping[str, Any]]:
-    """The parameters of a step and of the steps inside it."""
-    yield step.get("params") or {}
-    for inner in step.get("steps") or ():
-        yield from _params(inner)
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, ...], tuple[dict[str, str], Any]] = {}
 
 
 @final
 class Pipeline:
-    """The pipeline as a ``RecordFunction``. Each thread has its own, because seeding one and running it are two calls."""
+    """The pipeline as a ``RecordFunction``.
+
+    ``inverted``: masks that pass through the library as ``IGNORE`` minus each number.
+    """
 
     def __init__(
         self,
@@ -101,105 +81,132 @@ class Pipeline:
         evaluation: bool,
         inverted: Sequence[str] = (),
     ) -> None:
-        self.steps, self.masks, self.evaluation, self.inverted = steps, masks, evaluation, inverted
-        self._local = threading.local()
+        self.steps = steps
+        self.masks = masks
+        self.evaluation = evaluation
+        self.inverted = inverted
+        self._compositions = _Compositions()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pipeline, (self.steps, self.masks, self.evaluation, self.inverted)
 
     def with_labels(self, labels: Sequence[str]) -> "Pipeline":
-        """A copy that treats ``labels`` as masks, and fills them with ``IGNORE`` unless a step has a ``fill_mask`` of its own.
+        """Return a copy that treats ``labels`` as masks, filled with ``IGNORE``.
 
-        The library fills masks with 0, so they go through it as ``IGNORE`` minus each number. ConfigError C193 for a step that would
-        blend them.
+        The library fills masks with 0, so they pass through it inverted. A step's own ``fill_mask``
+        prevents that.
+
+        Raises:
+            ConfigError: C193: a step would blend label maps.
+
         """
-        params = [params for step in self.steps for params in _params(step)]
-        for given in params:
-            if given.get("mask_interpolation", cv2.INTER_NEAREST) not in NEAREST:
-                where = f"transform.pipeline: mask_interpolation = {given['mask_interpolation']}"
-                raise ConfigError(
-                    193,
-                    where,
-                    f"would blend {', '.join(labels)}, a label map",
-                    "leave it out, or give 0",
-                )
-        inverted = () if any("fill_mask" in given for given in params) else labels
-        return Pipeline(
-            self.steps, tuple(dict.fromkeys((*self.masks, *labels))), self.evaluation, inverted
-        )
+        all_params = [params for step in self.steps for params in _params(step)]
+        for params in all_params:
+            if params.get("mask_interpolation", cv2.INTER_NEAREST) not in NEAREST:
+                where = f"transform.pipeline: mask_interpolation = {params['mask_interpolation']}"
+                what = f"would blend {', '.join(labels)}, a label map"
+                raise ConfigError(193, where, what, "leave it out, or give 0")
+        has_fill = any("fill_mask" in params for params in all_params)
+        masks = tuple(dict.fromkeys((*self.masks, *labels)))
+        return Pipeline(self.steps, masks, self.evaluation, () if has_fill else labels)
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
             return images
         names, compose = self._compose(tuple(images))
-        # not set_random_seed: it starts every step alike, so that a horizontal and a vertical flip always come together
+        # set_random_seed would start every step alike: two kinds of flips would always coincide
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
-        given = {
+        given = self._swapped(images)
+        changed = compose(**{names[field]: image for field, image in given.items()})
+        results = self._swapped({field: changed[name] for field, name in names.items()})
+        for field, image in results.items():
+            if image.ndim == 2:
+                results[field] = image[..., None]
+        return checked(images, results, "pipeline")
+
+    def _swapped(self, images: Images) -> Images:
+        """Return the images, with those that are ``inverted`` subtracted from ``IGNORE``."""
+        return {
             field: IGNORE - image if field in self.inverted else image
             for field, image in images.items()
         }
-        found = compose(**{names[field]: image for field, image in given.items()})
-        results = {field: found[name] for field, name in names.items()}
-        results = {
-            field: IGNORE - image if field in self.inverted else image
-            for field, image in results.items()
-        }
-        return checked(
-            images,
-            {
-                field: image[..., None] if image.ndim == 2 else image
-                for field, image in results.items()
-            },
-            "pipeline",
-        )
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
-        """(their name for each field, the pipeline over these), made once per thread. The first image is their ``image``."""
-        if getattr(self._local, "fields", None) != fields:
+        """Return the library's name of each field, and the pipeline over these fields.
+
+        The first image has the name ``image``.
+        """
+        known = self._compositions.known
+        if fields not in known:
             library = _import()
-            main = next((field for field in fields if field not in self.masks), "")
-            names = {
-                field: "image" if field == main else f"field{number}"
-                for number, field in enumerate(fields)
-            }
+            names = {field: f"field{number}" for number, field in enumerate(fields)}
+            pictures = [field for field in fields if field not in self.masks]
+            if pictures:
+                names[pictures[0]] = "image"
             targets = {
-                names[field]: "mask" if field in self.masks else "image"
-                for field in fields
-                if field != main
+                name: "mask" if field in self.masks else "image"
+                for field, name in names.items()
+                if name != "image"
             }
-            made = [
-                _make(library, step, f"transform.pipeline.{number}")
-                for number, step in enumerate(self.steps)
-            ]
-            self._local.found = names, library.Compose(made, additional_targets=targets)
-            self._local.fields = fields
-        return self._local.found
+            steps = _make_all(library, self.steps, "transform.pipeline")
+            known[fields] = names, library.Compose(steps, additional_targets=targets)
+        return known[fields]
 
 
-@final
-class Albumentations:
-    """``pipeline``: steps in turn, each ``{name: HorizontalFlip, params: {p: 0.5}}``; OneOf and the like have ``steps`` of their own.
-    ``geometry``: a Transform that is done first, with our faster cutting and scaling; ``masks``: fields that are maps of labels, besides those that the data says are: moved
-    like the images, but never blended or colored; ``evaluation``: run it outside training too (there every record is changed alike).
+def _params(step: Step) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameters of a step and of the steps inside it."""
+    yield step.get("params") or {}
+    for inner in step.get("steps") or ():
+        yield from _params(inner)
+
+
+def _import() -> Any:
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing it would ask the internet
+    try:
+        import albumentations  # noqa: PLC0415  # optional: an extra
+    except ImportError as error:
+        what = f"Albumentations is not installed ({error})"
+        fix = "pip install 'paceline[albumentations]'"
+        raise ResourceError(130, "transform = albumentations", what, fix) from error
+    return albumentations
+
+
+def _make_all(library: Any, steps: Sequence[Step], where: str) -> list[Any]:
+    return [_make(library, step, f"{where}.{number}") for number, step in enumerate(steps)]
+
+
+def _make(library: Any, step: Step, where: str) -> Any:
+    """Return one transform.
+
+    Raises:
+        ConfigError: C130: Albumentations has no transform of this name. C131: it refuses or
+            ignores the parameters.
+
     """
-
-    def __init__(
-        self, pipeline: Sequence[Step], geometry: Transform, masks: Sequence[str], evaluation: bool
-    ) -> None:
-        if not pipeline:
-            raise ValueError("pipeline = [] changes nothing")
-        library = _import()
-        for number, step in enumerate(
-            pipeline
-        ):  # so that what is wrong is said before the first record
-            _make(library, step, f"transform.pipeline.{number}")
-        self.geometry = geometry
-        self.size, self.antialias, self.num_draws = (
-            geometry.size,
-            geometry.antialias,
-            geometry.num_draws,
+    if unknown := sorted(step.keys() - {"name", "params", "steps"}):
+        what = "not a key of a step"
+        raise ConfigError(131, f"{where}.{unknown[0]}", what, "a step has name, params and steps")
+    name = str(step.get("name"))
+    kinds = {word: kind for word, kind in vars(library).items() if _is_theirs(library, kind)}
+    if name not in kinds:
+        close = get_close_matches(name, kinds, n=1)
+        fix = f"did you mean {close[0]}?" if close else "name a class of albumentations"
+        raise ConfigError(
+            130, f"{where}.name = {name}", "Albumentations has no such transform", fix
         )
-        self.function: RecordFunction | None = Pipeline(pipeline, masks, evaluation)
+    params = dict(step.get("params") or {})
+    if step.get("steps") is not None:
+        params["transforms"] = _make_all(library, step["steps"], f"{where}.steps")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it only warns of a parameter that it does not know
+            return kinds[name](**params)
+    except (TypeError, ValueError, UserWarning) as error:
+        what = " ".join(str(error).split())[:300]
+        raise ConfigError(131, f"{where} = {name}", what, "correct its params") from error
 
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return self.geometry.windows(sizes, draws)
+
+def _is_theirs(library: Any, kind: Any) -> bool:
+    known = (library.BasicTransform, library.BaseCompose)
+    is_transform = isinstance(kind, type) and issubclass(kind, known)
+    return is_transform and kind.__module__.startswith("albumentations.")

@@ -1,6 +1,7 @@
-"""The middle of the image: its shorter side scaled to ``resize``, then ``size`` cut out. The same in training and evaluation.
+"""The middle of the image, alike in training and evaluation.
 
-Done as one window that is scaled, so that a decoder need not decode the rest.
+The shorter side is scaled to ``resize``, then ``size`` is cut out. Both are done as one scaled
+window, so that a decoder need not decode the rest.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,22 @@ from framework.transform.resize import in_the_middle, pixels
 
 @final
 class CenterCrop:
-    """``size``: (height, width) in pixels; ``resize``: what the shorter side would be scaled to, at least as long as both."""
+    """A window in the middle.
+
+    Attributes:
+        size: (height, width) in pixels.
+        resize: The length the shorter side is scaled to, at least as long as both of ``size``.
+        antialias: As in ``contracts.data.Transform``.
+
+    """
 
     num_draws = 0
     function = None
 
     def __init__(self, size: Sequence[int], resize: int, antialias: bool) -> None:
         self.size: tuple[int, int] | None = pixels(size)
-        self.resize, self.antialias = resize, antialias
+        self.resize = resize
+        self.antialias = antialias
         if resize < max(self.size):
             raise ValueError(f"resize = {resize} leaves images smaller than size = {list(size)}")
 

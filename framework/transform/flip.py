@@ -1,4 +1,4 @@
-"""The whole image, mirrored, turned upside down, or both, at random in training."""
+"""The whole image, mirrored or turned upside down at random in training."""
 
 from typing import final
 
@@ -9,22 +9,24 @@ from framework.transform.none import whole
 
 
 def chance(name: str, value: float) -> float:
-    """``value``, where it is a probability. ValueError where it is none."""
+    """Return ``value`` if it is a probability, else raise ValueError."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
     return value
 
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
-    """int64 [B, 1]: 0 as it is, 1 mirrored (left is right), 2 upside down, 3 both; ``draws`` [B, 2] decide."""
-    return ((draws < torch.tensor([flip, flip_vertical])) * torch.tensor([1, 2])).sum(
-        1, keepdim=True
-    )
+    """Return windows' flip codes: int64 [B, 1], 0 to 3. ``draws`` [B, 2] decide.
+
+    Bit 0 is a mirror image, bit 1 upside down.
+    """
+    chosen = draws < torch.tensor([flip, flip_vertical])
+    return (chosen * torch.tensor([1, 2])).sum(1, keepdim=True)
 
 
 @final
 class FlipTransform:
-    """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down. Windows' flip codes are 0 to 3."""
+    """``flip``: probability of a mirror image; ``flip_vertical``: of turning it upside down."""
 
     size: tuple[int, int] | None = None
     antialias = True
@@ -32,7 +34,8 @@ class FlipTransform:
     function = None
 
     def __init__(self, flip: float, flip_vertical: float) -> None:
-        self.flip, self.flip_vertical = chance("flip", flip), chance("flip_vertical", flip_vertical)
+        self.flip = chance("flip", flip)
+        self.flip_vertical = chance("flip_vertical", flip_vertical)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         windows = whole(sizes)

@@ -7,15 +7,13 @@ from torch import Tensor
 
 
 def whole(sizes: Tensor) -> Tensor:
-    """Windows that are the whole images: int64 [B, 5], not flipped."""
+    """Return windows that are the whole images, not flipped: int64 [B, 5]."""
     zeros = torch.zeros(len(sizes), 1, dtype=torch.int64)
     return torch.cat([zeros, zeros, sizes, zeros], dim=1)
 
 
 @final
 class NoTransform:
-    """The whole image, unscaled."""
-
     size: tuple[int, int] | None = None
     antialias = True
     num_draws = 0

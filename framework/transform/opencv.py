@@ -1,7 +1,7 @@
-"""Random shift and mirror with OpenCV, one record at a time on the host: what many a Dataset's ``__getitem__`` does.
+"""Random shift and mirror with OpenCV, one record at a time on the host.
 
-``augment=crop_flip`` makes the same change to a whole batch at once; this is what it is compared with (recipes sweep_vectorized and
-sweep_augment, docs/bottlenecks.md).
+Many a Dataset's ``__getitem__`` does so. ``augment=crop_flip`` does the same to a whole batch at
+once and is compared with this one (recipes sweep_vectorized and sweep_augment).
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,19 @@ from framework.transform.none import whole
 
 @final
 class ShiftFlip:
-    """A ``RecordFunction``: ``padding`` black pixels on every side, a window of the old size at a random place, mirrored at random.
+    """A ``RecordFunction`` that pads, cuts a window of the old size, and mirrors at random.
 
-    ``labels``: label maps, which are IGNORE where the image is black.
+    Attributes:
+        padding: Black pixels on every side.
+        flip: Probability of a mirror image.
+        labels: Label maps, which are ``IGNORE`` where the image is black.
+
     """
 
     def __init__(self, padding: int, flip: float, labels: Sequence[str] = ()) -> None:
-        self.padding, self.flip, self.labels = padding, flip, labels
+        self.padding = padding
+        self.flip = flip
+        self.labels = labels
 
     def with_labels(self, labels: Sequence[str]) -> "ShiftFlip":
         return ShiftFlip(self.padding, self.flip, labels)
@@ -37,9 +43,8 @@ class ShiftFlip:
         rng = np.random.default_rng(seed)
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
         mirrored = rng.random() < self.flip
-        fills = {name: IGNORE if name in self.labels else 0 for name in images}
         return {
-            name: self._changed(image, top, left, mirrored, fills[name])
+            name: self._changed(image, top, left, mirrored, IGNORE if name in self.labels else 0)
             for name, image in images.items()
         }
 
@@ -55,7 +60,10 @@ class ShiftFlip:
 
 @final
 class OpenCVTransform:
-    """``padding``: pixels on every side; ``flip``: probability. Fields of one record, a pair's, are changed alike; outside training none is."""
+    """``padding``: pixels on every side; ``flip``: probability of a mirror image.
+
+    Fields of one record, such as a pair, are changed alike. Nothing changes outside training.
+    """
 
     size: tuple[int, int] | None = None
     antialias = True

@@ -1,6 +1,6 @@
-"""A window of one size at a random place, unscaled, and flipped at random; in the middle outside training.
+"""An unscaled window at a random place, flipped at random; in the middle outside training.
 
-Padding before the crop is ``augment=crop_flip``'s: a window cannot reach beyond its image.
+A window cannot reach beyond its image. ``augment=crop_flip`` can pad before it crops.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,13 @@ from framework.transform.resize import in_the_middle, pixels
 
 @final
 class RandomCrop:
-    """``size``: (height, width) in pixels; ``flip`` and ``flip_vertical``: probabilities. Images of one size, a pair's, get one window.
+    """A window of one size. Images of one record and size, such as a pair, get the same window.
 
-    DataError D130 for an image smaller than that; where the first records are, before the first step.
+    Attributes:
+        size: (height, width) in pixels.
+        flip: Probability of a mirror image.
+        flip_vertical: Probability of turning it upside down.
+
     """
 
     antialias = True
@@ -27,25 +31,20 @@ class RandomCrop:
 
     def __init__(self, size: Sequence[int], flip: float, flip_vertical: float) -> None:
         self.size: tuple[int, int] | None = pixels(size)
-        self.flip, self.flip_vertical = chance("flip", flip), chance("flip_vertical", flip_vertical)
+        self.flip = chance("flip", flip)
+        self.flip_vertical = chance("flip_vertical", flip_vertical)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        """Return the windows. DataError D130 for an image smaller than ``size``."""
         cut = torch.tensor([self.size]).expand_as(sizes)
-        self._check(sizes, cut)
+        small = (sizes < cut).any(1)
+        if bool(small.any()):
+            height, width = sizes[small][0].tolist()
+            where = f"transform.size = {list(self.size or ())}"
+            what = f"an image of {height} x {width} pixels is smaller than that"
+            raise DataError(130, where, what, "choose transform=resize, or a smaller size")
         if draws is None:
             return in_the_middle(sizes, cut)
         corner = (draws[:, :2].double() * (sizes - cut + 1)).long()
-        return torch.cat(
-            [corner, cut, flip_codes(draws[:, 2:], self.flip, self.flip_vertical)], dim=1
-        )
-
-    def _check(self, sizes: Tensor, cut: Tensor) -> None:
-        if bool((sizes < cut).any()):
-            height, width = sizes[(sizes < cut).any(1)][0].tolist()
-            what = f"an image of {height} x {width} pixels is smaller than that"
-            raise DataError(
-                130,
-                f"transform.size = {list(self.size or ())}",
-                what,
-                "choose transform=resize, or a smaller size",
-            )
+        flips = flip_codes(draws[:, 2:], self.flip, self.flip_vertical)
+        return torch.cat([corner, cut, flips], dim=1)

@@ -1,7 +1,8 @@
-"""A random window of random area and aspect ratio, scaled to one size, and flipped at random; centered outside training.
+"""A random window of random area and aspect ratio, scaled and flipped; centered outside training.
 
-Source: Szegedy et al., "Going deeper with convolutions" (area 8 % to 100 %, ratio 3/4 to 4/3). One draw per record: instead of
-trying up to ten times, a window that does not fit is shrunk until it does, keeping its ratio.
+Source: Szegedy et al., "Going deeper with convolutions" (area 8 % to 100 %, ratio 3/4 to 4/3). They
+try up to ten windows until one fits; here, the only window drawn is shrunk until it fits, keeping
+its ratio.
 """
 
 import math
@@ -17,8 +18,16 @@ from framework.transform.resize import centered, pixels
 
 @final
 class RandomResizedCrop:
-    """``size``: (height, width) in pixels; ``scale``: least and largest share of the area; ``ratio``: of width to height;
-    ``flip`` and ``flip_vertical``: probabilities. Images of one size, a pair's, get one window.
+    """A random window. Images of one record and size, such as a pair, get the same window.
+
+    Attributes:
+        size: (height, width) in pixels that windows are scaled to.
+        scale: Least and largest share of the area.
+        ratio: Least and largest ratio of width to height.
+        flip: Probability of a mirror image.
+        flip_vertical: Probability of turning it upside down.
+        antialias: As in ``contracts.data.Transform``.
+
     """
 
     num_draws = 6
@@ -35,11 +44,13 @@ class RandomResizedCrop:
     ) -> None:
         self.size: tuple[int, int] | None = pixels(size)
         if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]):
-            raise ValueError(
-                f"scale = {list(scale)} or ratio = {list(ratio)} is not [least, largest]"
-            )
-        self.scale, self.log_ratio, self.antialias = scale, [math.log(r) for r in ratio], antialias
-        self.flip, self.flip_vertical = chance("flip", flip), chance("flip_vertical", flip_vertical)
+            what = f"scale = {list(scale)} or ratio = {list(ratio)}"
+            raise ValueError(f"{what} is not [least, largest]")
+        self.scale = scale
+        self.log_ratio = [math.log(r) for r in ratio]
+        self.flip = chance("flip", flip)
+        self.flip_vertical = chance("flip_vertical", flip_vertical)
+        self.antialias = antialias
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         assert self.size is not None
@@ -47,12 +58,11 @@ class RandomResizedCrop:
             return centered(sizes, self.size)
         cut = self._cut(sizes, draws[:, :2].double())
         corner = (draws[:, 2:4].double() * (sizes - cut + 1)).long()
-        return torch.cat(
-            [corner, cut, flip_codes(draws[:, 4:], self.flip, self.flip_vertical)], dim=1
-        )
+        flips = flip_codes(draws[:, 4:], self.flip, self.flip_vertical)
+        return torch.cat([corner, cut, flips], dim=1)
 
     def _cut(self, sizes: Tensor, draws: Tensor) -> Tensor:
-        """Heights and widths, int64 [B, 2]."""
+        """Return heights and widths: int64 [B, 2]."""
         limit = sizes.double()
         area = limit.prod(1) * (self.scale[0] + draws[:, 0] * (self.scale[1] - self.scale[0]))
         ratio = torch.exp(self.log_ratio[0] + draws[:, 1] * (self.log_ratio[1] - self.log_ratio[0]))

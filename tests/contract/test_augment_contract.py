@@ -13,6 +13,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
+from framework.contracts.data import is_exact
 from framework.order import draws
 
 NORMALIZE = Normalize("image", [0.5], [0.5])
@@ -75,7 +76,7 @@ def _equal(item, two):
 
 @every
 def test_only_ours_say_that_they_are_exact(augment):
-    assert getattr(augment, "exact", False) == (type(augment) is not Kornia)
+    assert is_exact(augment) == (type(augment) is not Kornia)
 
 
 @pytest.mark.skipif(not find_spec("kornia"), reason="Kornia is not installed")

@@ -89,7 +89,7 @@ def test_what_crashes_hangs_or_eats_memory_is_told(words):
     assert words in guarded(lambda: DANGERS[words]() and "", wait_s=2 if "hangs" in words else 20)
 
 
-def _cut_short(self, batch, cut=Order._cut):
+def _cut_short(self, batch, cut=Order._rank_shares):
     return cut(self, batch[:-1] if len(batch) > 3 else batch)
 
 
@@ -98,7 +98,7 @@ def _order_of_ranks(self, epoch):
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"), [("_cut", _cut_short), ("_permutation", _order_of_ranks)]
+    ("name", "broken"), [("_rank_shares", _cut_short), ("_permutation", _order_of_ranks)]
 )
 def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
     monkeypatch.setattr(Order, name, broken)
