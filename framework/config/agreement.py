@@ -1,4 +1,7 @@
-"""Whether all ranks are about to do the same: a rank with another copy of the data, or other code, would spoil the weights of all."""
+"""Check that all ranks are about to do the same.
+
+A rank with another copy of the data, or with other code, would spoil the weights of all.
+"""
 
 import json
 from collections.abc import Mapping
@@ -17,28 +20,32 @@ Facts = Mapping[str, float | str | None]
 
 @cache
 def code_digest() -> str:
-    """Of the source of this package: what is installed here, whatever its version says."""
-    digest, root = sha256(), Path(framework.__file__).parent
+    """Return a digest of this package's source, whatever its version says."""
+    digest = sha256()
+    root = Path(framework.__file__).parent
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def check_agreement(parallel: Parallel, facts: Facts) -> None:
-    """Compare ``facts`` of all ranks with rank 0's; to be called by all. DistributedError P105, on every rank, names keys and rank."""
+    """Compare the facts of all ranks with rank 0's. All ranks call it together.
+
+    Raises:
+        DistributedError: P105, on every rank, with the rank and the facts that differ.
+
+    """
     if parallel.world_size == 1:
         return
     mine = torch.frombuffer(bytearray(json.dumps(dict(facts)).encode()), dtype=torch.uint8)
-    leader, *others = (json.loads(bytes(one.tolist())) for one in parallel.gather(mine))
-    for rank, found in enumerate(others, 1):
-        keys = [
-            key for key in dict.fromkeys([*leader, *found]) if leader.get(key) != found.get(key)
+    leader, *others = (json.loads(bytes(data.tolist())) for data in parallel.gather(mine))
+    for rank, other in enumerate(others, 1):
+        differences = [
+            f"{key} ({other.get(key)}, rank 0 has {leader.get(key)})"
+            for key in dict.fromkeys([*leader, *other])
+            if leader.get(key) != other.get(key)
         ]
-        if keys:
-            told = ", ".join(
-                f"{key} ({found.get(key)}, rank 0 has {leader.get(key)})" for key in keys
-            )
+        if differences:
+            what = f"is about to do something else: {', '.join(differences)}"
             fix = "give every rank the same code, packages and copy of the data"
-            raise DistributedError(
-                105, f"rank {rank}", f"is about to do something else: {told}", fix
-            )
+            raise DistributedError(105, f"rank {rank}", what, fix)

@@ -1,7 +1,7 @@
-"""Configuration to one part: the only caller of Hydra's ``instantiate``.
+"""Build one part from its configuration. Nothing else calls Hydra's ``instantiate``.
 
-Configuration values and runtime objects never travel together: the values make a partial, which is then called with the objects,
-so that no live object passes through OmegaConf.
+The configuration's values make a partial, which is then called with the runtime objects, so that
+no live object passes through OmegaConf.
 """
 
 import importlib
@@ -19,24 +19,31 @@ from framework.system.user_code import raise_if_user_error
 
 
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
-    """Make the part that ``block`` describes, handing it ``runtime`` objects. ConfigError C105, C106, C113."""
+    """Build the part that ``block`` describes.
+
+    Args:
+        where: The block's name in the configuration, for messages.
+        block: ``_target_`` and its arguments.
+        allowed: Prefixes of the user's packages.
+        runtime: Arguments that come from the run.
+
+    Raises:
+        ConfigError: C101, C105, C106, C113.
+        UserCodeError: U100 for an exception in the user's own code.
+
+    """
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)
         _check_resolved(place, inner["_target_"], allowed)
     try:
         deferred = instantiate({**block, "_partial_": True}, _convert_="all")
         if both := sorted(deferred.keywords.keys() & runtime.keys()):
-            raise ConfigError(
-                106,
-                f"{where}.{both[0]}",
-                "comes from the run, not from the configuration",
-                "remove it",
-            )
+            what = "comes from the run, not from the configuration"
+            raise ConfigError(106, f"{where}.{both[0]}", what, "remove it")
         arguments = {**deferred.keywords, **runtime}
         _check_arguments(where, deferred.func, deferred.args, arguments)
-        return deferred.func(
-            *deferred.args, **arguments
-        )  # not deferred(): that checks Hydra's policy at each call, 80 us
+        # calling ``deferred`` itself would check Hydra's policy at each call, which takes 80 us
+        return deferred.func(*deferred.args, **arguments)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -49,33 +56,25 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
 
 
 def _refused(where: str, block: Config, error: BaseException) -> ConfigError:
-    return ConfigError(
-        113, f"{where} = {block['_target_']}", last_line(error), "correct its arguments"
-    )
+    place = f"{where} = {block['_target_']}"
+    return ConfigError(113, place, last_line(error), "correct its arguments")
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
-    """What the name stands for must live where the name says: ``framework.cli.os.system`` does not."""
+    """Check that a target is defined under its name, unlike ``framework.cli.os.system``. ConfigError C105."""
+    place = f"{where}._target_ = {target}"
     try:
-        found = _resolve(target)
+        part = _resolve(target)
     except Exception as error:
-        raise_if_user_error(
-            error, allowed, fix=f"mend it: {where}._target_ = {target} cannot be loaded"
-        )
+        raise_if_user_error(error, allowed, fix=f"mend it: {place} cannot be loaded")
         if isinstance(error, ImportError | AttributeError):
             what = f"cannot be found ({words_of(error)})"
-            raise ConfigError(
-                105, f"{where}._target_ = {target}", what, "correct the name"
-            ) from error
+            raise ConfigError(105, place, what, "correct the name") from error
         raise
-    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
-    if not callable(found) or not is_allowed(home, allowed):
-        raise ConfigError(
-            105,
-            f"{where}._target_ = {target}",
-            f"is really {home}, which is not on the list",
-            "name it where it is defined",
-        )
+    home = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
+    if not callable(part) or not is_allowed(home, allowed):
+        what = f"is really {home}, which is not on the list"
+        raise ConfigError(105, place, what, "name it where it is defined")
 
 
 def _resolve(target: str) -> Any:
@@ -83,14 +82,14 @@ def _resolve(target: str) -> Any:
     for cut in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:cut])
         try:
-            found: Any = importlib.import_module(name)
+            part: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
                 continue
             raise
-        for part in parts[cut:]:
-            found = getattr(found, part)
-        return found
+        for attribute in parts[cut:]:
+            part = getattr(part, attribute)
+        return part
     raise ImportError(f"no module named {parts[0]!r}")
 
 
@@ -104,31 +103,31 @@ def _check_arguments(
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:
-        raise ConfigError(
-            106, where, f"{function.__qualname__}: {error}", "correct its keys"
-        ) from error
+        what = f"{function.__qualname__}: {error}"
+        raise ConfigError(106, where, what, "correct its keys") from error
     for name, value in bound.arguments.items():
         if wanted := _misfit(signature.parameters[name].annotation, value):
-            raise ConfigError(
-                101, f"{where}.{name} = {value}", "not a value it can have", f"give {wanted}"
-            )
+            place = f"{where}.{name} = {value}"
+            raise ConfigError(101, place, "not a value it can have", f"give {wanted}")
 
 
 def _misfit(annotation: Any, value: Any) -> str | None:
-    """The types a plainly annotated argument takes, where ``value`` is none of them. Anything but plain types is the part's to check."""
-    kinds: tuple[Any, ...] = (
-        get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    )
-    if not all(kind in (str, int, float, bool, type(None)) for kind in kinds) or kinds == (
-        type(None),
-    ):
+    """Return the types that an argument takes if ``value`` has none of them, else None.
+
+    Only plain types are compared. The part itself checks all others.
+    """
+    kinds: tuple[Any, ...] = (annotation,)
+    if isinstance(annotation, UnionType):
+        kinds = get_args(annotation)
+    if kinds == (type(None),) or not set(kinds) <= {str, int, float, bool, type(None)}:
         return None
     fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
-    if fits and not (isinstance(value, bool) and bool not in kinds):
+    is_stray_bool = isinstance(value, bool) and bool not in kinds
+    if fits and not is_stray_bool:
         return None
     return " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
 
 
 def last_line(error: BaseException) -> str:
-    """What ``error`` says, on one line."""
+    """Return the message of an exception on one line."""
     return words_of(error) or type(error).__name__

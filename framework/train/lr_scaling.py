@@ -1,22 +1,27 @@
-"""What a learning rate that is right for one batch size becomes for another.
+"""How the learning rate follows the batch size.
 
-Sources: ``linear`` (a step of k batches' mean gradient stands for k steps) and a warm-up of as many records: Goyal et al., "Accurate, large
-minibatch SGD", 2017; ``sqrt`` (the noise of a mean falls with the root): Krizhevsky, "One weird trick", 2014; ``cube_root_squared`` lies between.
+Source:
+    ``linear``, with a warm-up over the same number of records: Goyal et al., "Accurate, large
+    minibatch SGD", 2017. ``sqrt``, as the noise of a mean falls with the root of its size:
+    Krizhevsky, "One weird trick", 2014. ``cube_root_squared`` lies between the two.
 """
 
 from typing import Any, NamedTuple
 
-RULES = {
-    "none": 0.0,
-    "linear": 1.0,
-    "sqrt": 0.5,
-    "cube_root_squared": 2 / 3,
-}  # the power of the batches' ratio
+# the power of the ratio of the batch sizes
+RULES = {"none": 0.0, "linear": 1.0, "sqrt": 0.5, "cube_root_squared": 2 / 3}
 KEYS = ("scaling", "reference_batch_size")  # keys of ``optim`` that are not the optimizer's own
 
 
 class Scaling(NamedTuple):
-    """``reference``: the batch size that the configured rate and warm-up are meant for; ``batch_size``: the one trained with."""
+    """How the learning rate and the warm-up are scaled.
+
+    Attributes:
+        rule: A name in ``RULES``.
+        reference: The batch size that the configured rate and warm-up are meant for.
+        batch_size: The batch size that is trained with.
+
+    """
 
     rule: str
     reference: int
@@ -24,34 +29,31 @@ class Scaling(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """On every learning rate."""
+        """The factor on every learning rate."""
         return (self.batch_size / self.reference) ** RULES[self.rule]
 
     def steps(self, count: int) -> int:
-        """Optimizer steps over as many records as ``count`` batches of the reference have."""
-        return (
-            count
-            if self.rule == "none"
-            else max(min(count, 1), round(count * self.reference / self.batch_size))
-        )
+        """Return the optimizer steps over the records of ``count`` reference batches."""
+        if self.rule == "none":
+            return count
+        return max(min(count, 1), round(count * self.reference / self.batch_size))
 
     def effective(self, optim: dict[str, Any], schedule: dict[str, Any]) -> dict[str, float]:
-        """``batch_size``, and what it makes of the blocks' ``lr`` and ``warmup_steps``, where they have them."""
-        found: dict[str, float] = {"batch_size": self.batch_size}
+        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` of blocks that have them."""
+        scaled: dict[str, float] = {"batch_size": self.batch_size}
         if isinstance(optim.get("lr"), int | float):
-            found["lr"] = optim["lr"] * self.factor
+            scaled["lr"] = optim["lr"] * self.factor
         if "warmup_steps" in schedule:
-            found["warmup_steps"] = self.steps(schedule["warmup_steps"])
-        return found
+            scaled["warmup_steps"] = self.steps(schedule["warmup_steps"])
+        return scaled
 
 
 def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
-    """What the block ``optim`` says for ``batch_size`` records a step."""
-    return Scaling(
-        optim.get("scaling") or "none", optim.get("reference_batch_size") or batch_size, batch_size
-    )
+    """Return the scaling that the block ``optim`` asks for at ``batch_size`` records per step."""
+    rule = optim.get("scaling") or "none"
+    return Scaling(rule, optim.get("reference_batch_size") or batch_size, batch_size)
 
 
 def without_scaling(optim: dict[str, Any]) -> dict[str, Any]:
-    """The block with the optimizer's own keys."""
+    """Return the block with the optimizer's own keys only."""
     return {key: value for key, value in optim.items() if key not in KEYS}
