@@ -1,4 +1,4 @@
-"""Stores that a configuration describes and that are not there yet: packed before a run begins."""
+"""Pack the stores that a configuration describes and that do not exist yet, before a run begins."""
 
 import os
 import re
@@ -19,17 +19,28 @@ from framework.store.open_store import open_store
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
-PackOne = Callable[
-    [RecordInput, Config, MakeWriter, str, str], object
-]  # (input, keys of pack:, writer, path, the writer's name)
+# (input, keys of ``pack:``, writer, path, the writer's name)
+PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]
 
 
 def prepare(
     config: Config, allowed: Sequence[str], pack_one: PackOne, tell: Callable[[str], None]
 ) -> None:
-    """Pack what ``config['prepare']`` describes for each split (``input``, and what ``pack`` changes) whose store is missing, with the
-    data choice's own writer. Only inside ``dataset``: a store that is named elsewhere, and is not there, is a mistake in its name. Of jobs
-    side by side that want the same store one packs; the others ``tell`` that they wait for it, and do. ConfigError C153 for another key.
+    """Pack what ``config['prepare']`` describes for each split whose store is missing.
+
+    Only stores inside ``dataset`` are packed: a missing store elsewhere is a mistake in its name. If
+    several jobs want the same store, one packs it and the others wait.
+
+    Args:
+        config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes.
+        allowed: Prefixes of the user's packages.
+        pack_one: Packs one store.
+        tell: Prints that this job waits.
+
+    Raises:
+        ConfigError: C153 for another key.
+        DataError: D190 if validation has a class that training lacks.
+
     """
     data, missing = config["data"], dict[str, RecordInput]()
     for split, block in (config["prepare"] or {}).items():
@@ -38,28 +49,19 @@ def prepare(
             continue
         if config["dataset"] is None or not Path(path).is_relative_to(config["dataset"]):
             continue
-        if (
-            not isinstance(block, dict)
-            or not isinstance(block.get("input"), dict)
-            or not set(block) <= {"input", "pack"}
-        ):
-            raise ConfigError(
-                153,
-                f"prepare.{split} = {block}"[:200],
-                "not what is packed",
-                "give {input: {...}, pack: {...}}",
-            )
-        missing[split] = input_of(
-            f"prepare.{split}.input", block["input"], block.get("pack") or {}, allowed
-        )
+        given = block.get("input") if isinstance(block, dict) else None
+        if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
+            place = f"prepare.{split} = {block}"[:200]
+            raise ConfigError(153, place, "not what is packed", "give {input: {...}, pack: {...}}")
+        options = block.get("pack") or {}
+        missing[split] = input_of(f"prepare.{split}.input", given, options, allowed)
     _check_classes(data, missing)
     for split, source in missing.items():
-        path, options = data[split], config["prepare"][split].get("pack") or {}
+        path = data[split]
+        options = config["prepare"][split].get("pack") or {}
         writer = writer_of("data.writer", data["writer"], allowed)
-        with (
-            _left_as_it_was(Path(path).parent),
-            locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False),
-        ):
+        lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
+        with _left_as_it_was(Path(path).parent), lock:
             if not Path(path).exists():
                 pack_one(source, options, writer, path, data["writer"]["_target_"])
 
@@ -87,7 +89,7 @@ def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
 
 @contextmanager
 def _left_as_it_was(folder: Path) -> Generator[None]:
-    """A folder that was not there is not there either where nothing came into it."""
+    """Remove a folder at the end if it did not exist before and is still empty."""
     was_there = folder.exists()
 
     def remove() -> None:
@@ -103,37 +105,44 @@ def _left_as_it_was(folder: Path) -> Generator[None]:
 
 
 def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
-    """Return the input that ``block`` describes, with its label maps marked. ``options``: the keys of ``pack:``."""
+    """Return the input that ``block`` describes, with its label maps marked.
+
+    Args:
+        where: The block's name, for messages.
+        block: ``_target_`` and its arguments.
+        options: The keys of ``pack:``.
+        allowed: Prefixes of the user's packages.
+
+    """
     signature = static_signature(str(block.get("_target_")))
-    own = signature.names if signature is not None else ()  # MNIST's input has a file called labels
+    own = () if signature is None else signature.names  # MNIST's input has a file called labels
     marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
     plain = {key: value for key, value in block.items() if key not in marks}
     return marked(build(where, plain, allowed), marks, options.get("max_pixels"))
 
 
 def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
-    """(path, what it says it was packed from) of stores that are there and do not name the path that ``config['prepare']`` would pack."""
+    """Yield existing stores that were packed from another path than ``config['prepare']`` names.
+
+    Each comes as its path, and what its manifest says it was packed from.
+    """
     for split, block in (config["prepare"] or {}).items():
-        path, given = (
-            config["data"].get(split),
-            block.get("input") if isinstance(block, dict) else None,
-        )
-        if (
-            not isinstance(given, dict)
-            or not isinstance(given.get("path"), str)
-            or not isinstance(path, str)
-        ):
+        path = config["data"].get(split)
+        given = block.get("input") if isinstance(block, dict) else None
+        if not isinstance(given, dict) or not isinstance(path, str):
+            continue
+        if not isinstance(given.get("path"), str):
             continue
         try:
             source = open_store(path).manifest.source
-        except PacelineError:  # not there, a folder of files, or no good: who reads it says so
+        except PacelineError:  # missing, a folder of files, or damaged: its reader says so
             continue
         if not _names(source, os.path.normpath(given["path"])):
             yield path, source
 
 
 def _names(source: str, path: str) -> bool:
-    """Whether a manifest's ``source``, as in ``folder a/b (2 links left out)``, has ``path`` as a word."""
+    """Return whether a manifest's source, such as ``folder a/b (2 links left out)``, names ``path``."""
     words = re.sub(r"/+", "/", source)
     return re.search(rf"(?:^|[ ,]){re.escape(path)}/?(?:$|[ ,])", words) is not None
 
@@ -143,7 +152,7 @@ def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """The writer that ``block`` describes, to be made for any path; picklable."""
+    """Return a picklable function that makes the writer of ``block`` for any path."""
     return partial(_make_writer, where, block, tuple(allowed))
 
 

@@ -1,4 +1,4 @@
-"""Whether a saved run and this one learn the same: what decides it, compared key by key."""
+"""Compare, key by key, what decides what a saved run and this one learn."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,23 +10,30 @@ from torch import Tensor
 from framework.config.targets import did_you_mean
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.train.lr_scaling import KEYS as SCALING_KEYS
+from framework.train.lr_scaling import without_scaling
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
-VIRTUAL = ("virtual_ranks", "num_threads")  # of parallel=virtual, whose bits depend on them
+VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 
 
 def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
-    """All that decides what is learned. Not in it: how the work is cut and carried (ranks, workers, loader, store, device), and for how long.
+    """Return all that decides what is learned, by dotted key.
 
-    Texts are hashed: they may come from the environment, and be secret. ``batch_size``: over all ranks; ``manifest``: of the training data.
+    How the work is cut and carried (ranks, workers, loader, store, device) does not decide it, and
+    neither does the number of steps. Texts are hashed, because they may come from the environment
+    and be secret.
+
+    Args:
+        config: Plain values, resolved.
+        batch_size: Records per optimizer step over all ranks.
+        manifest: Describes the training data.
+
     """
-    chosen = {**{name: config[name] for name in PARTS}, **{name: config[name] for name in KEYS}}
-    chosen |= _later(config)
+    chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
     data = {
         "records": manifest.num_records,
         "classes": list(manifest.classes),
@@ -36,43 +43,48 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
 
 
 def _later(config: Config) -> Config:
-    """Keys that older states lack, where they are not what those states had."""
+    """Return the keys that older states lack, if their values differ from what those states had."""
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
-        optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
-    found = (
-        {"optim": optim} if config["last"] == "short" else {"optim": optim, "last": config["last"]}
-    )
+        optim = without_scaling(optim)
+    keys: Config = {"optim": optim}
+    if config["last"] != "short":
+        keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
-    return {**found, "parallel": virtual} if virtual else found
+    if virtual:
+        keys["parallel"] = virtual
+    return keys
 
 
 def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    children = (
-        node.items()
-        if isinstance(node, Mapping)
-        else enumerate(node)
-        if isinstance(node, list | tuple)
-        else None
-    )
-    if children is None:
-        yield (
-            where,
-            node
-            if isinstance(node, int | float | None)
-            else sha256(str(node).encode(errors="surrogateescape")).hexdigest()[:16],
-        )
-    elif where == "data.classes":
-        yield where, sha256("\0".join(node).encode(errors="surrogateescape")).hexdigest()[:16]
-    else:
-        for name, value in children:
+    """Yield the dotted name and the value of everything that is no mapping or list."""
+    if where == "data.classes":
+        yield where, _hash("\0".join(node))
+    elif isinstance(node, Mapping):
+        for name, value in node.items():
             yield from _leaves(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(node, list | tuple):
+        for number, value in enumerate(node):
+            yield from _leaves(value, f"{where}.{number}")
+    else:
+        yield where, node if isinstance(node, int | float | None) else _hash(str(node))
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def validation_data(
     manifest: Manifest | None, path: str | None, limit: int | None
 ) -> Learned | None:
-    """What tells one validation set from another; None without one. ``path`` counts only for data that knows no digest."""
+    """Return what tells one validation set from another; None without one.
+
+    Args:
+        manifest: Describes the validation data.
+        path: Where it lies. It counts only for data without a digest.
+        limit: How many of its records are used.
+
+    """
     if manifest is None:
         return None
     facts: Config = {
@@ -105,49 +117,50 @@ def check_same(
         ConfigError: C102 for a name in ``allow`` that nothing has.
     """
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "last", "parallel"}
-    for one in allow:
-        if one.split(".")[0] not in known:
-            hint = did_you_mean(one, sorted(known))
-            raise ConfigError(
-                102,
-                f"resume.allow = [{one}]",
-                f"nothing that is learned has this name{hint}",
-                "correct or remove it",
-            )
+    for name in allow:
+        if name.split(".")[0] not in known:
+            hint = did_you_mean(name, sorted(known))
+            what = f"nothing that is learned has this name{hint}"
+            raise ConfigError(102, f"resume.allow = [{name}]", what, "correct or remove it")
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
-    keys = [key for key in keys if not _unknown(key, saved, present)]
     refused = [
-        key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in allow)
+        key
+        for key in keys
+        if not _is_unknown(key, saved, present)
+        and not any(key == name or key.startswith(f"{name}.") for name in allow)
     ]
     if refused:
-        what = f"was saved with other values of {', '.join(_told(key, saved, present) for key in refused)}"
-        names = ",".join(refused)
-        another = (
-            f"add 'resume.allow=[{names}]'"
-            if loads()
-            else "begin a new run: this state does not load with them"
-        )
+        differences = ", ".join(_difference(key, saved, present) for key in refused)
+        another = "begin a new run: this state does not load with them"
+        if loads():
+            another = f"add 'resume.allow=[{','.join(refused)}]'"
+        what = f"was saved with other values of {differences}"
         raise CheckpointError(
             105, f"resume = {run}", what, f"leave them as they were, or {another}"
         )
 
 
-def _unknown(key: str, saved: Learned, present: Learned) -> bool:
-    """A folder of images and the like know no digest: what they hold is not compared."""
+def _is_unknown(key: str, saved: Learned, present: Learned) -> bool:
+    """Return whether the contents cannot be compared: a folder of images, say, has no digest."""
     return key == "data.digest" and None in (saved.get(key), present.get(key))
 
 
-def _told(key: str, saved: Learned, present: Learned) -> str:
-    values = [side.get(key, "nothing") for side in (saved, present)]
-    return (
-        key
-        if any(isinstance(value, str) and value != "nothing" for value in values)
-        else f"{key} ({values[0]}, now {values[1]})"
-    )
+def _difference(key: str, saved: Learned, present: Learned) -> str:
+    """Name a key that differs, with both values unless one is a hash."""
+    before = saved.get(key, "nothing")
+    now = present.get(key, "nothing")
+    is_hash = [isinstance(value, str) and value != "nothing" for value in (before, now)]
+    return key if any(is_hash) else f"{key} ({before}, now {now})"
 
 
 def check_form(state: Mapping[str, Any]) -> None:
-    """ValueError or TypeError for what no run of ours saves, whatever its checksum says: counts that are none, texts where numbers belong."""
+    """Check that a state has the form that our runs save, whatever its checksum says.
+
+    Raises:
+        ValueError: A count is negative, or means do not fit each other.
+        TypeError: A value has a type that no optimizer saves.
+
+    """
     for name, count in state["progress"].items():
         if type(count) is not int or count < 0:
             raise ValueError(f"progress.{name} is {count!r}")

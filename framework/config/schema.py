@@ -111,9 +111,7 @@ def check(config: dict[str, Any]) -> None:
             )
     if isinstance(resume := config.get("resume"), str):
         fix = "give that run's own words" if resume else "give the directory of a run"
-        raise ConfigError(
-            196 if resume else 101, f"resume = {resume}", "nothing is gone on with", fix
-        )
+        raise ConfigError(196 if resume else 101, f"resume = {resume}", "does not name a run", fix)
     for group in GROUPS:
         if (
             group == "sink" and config.get(group) is None
@@ -145,15 +143,11 @@ def _check_integers(node: Any, where: str = "") -> None:
         raise ConfigError(
             101, f"{where} = {node}"[:100], "not a value it can have", "give less than 2**63"
         )
-    children = (
-        node.items()
-        if isinstance(node, dict)
-        else enumerate(node)
-        if isinstance(node, list)
-        else ()
-    )
-    for name, value in children:
-        _check_integers(value, f"{where}.{name}" if where else str(name))
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if isinstance(node, dict):
+        for name, value in node.items():
+            _check_integers(value, f"{where}.{name}" if where else str(name))
 
 
 def _check_parts(config: dict[str, Any]) -> None:
@@ -192,14 +186,14 @@ def _check_choices(config: dict[str, Any]) -> None:
             f"choose one of {', '.join(VERIFY)}",
         )
     if config["last"] not in LAST:
-        what = "not a thing to do with an epoch's last records"
-        raise ConfigError(134, f"last = {config['last']}", what, f"choose one of {', '.join(LAST)}")
+        what = "must be short, drop or wrap"
+        raise ConfigError(134, f"last = {config['last']}", what, "choose one of them")
     if config["on_nan"] not in ON_NAN:
         raise ConfigError(
             178,
             f"on_nan = {config['on_nan']}",
-            "not a thing to do",
-            f"choose {' or '.join(ON_NAN)}",
+            "must be stop or skip",
+            "choose one of them",
         )
     if (
         str(config["parallel"]["_target_"]).endswith(".ShardedParallel")

@@ -1,7 +1,11 @@
-"""A run's states on disk: ``checkpoints/step-NNNNNNNN.pt`` to resume from, ``last.pt`` and ``best.pt`` (plain ``state_dict``s) to use.
+"""Save and read the states of a run.
 
-A state is what ``torch.save`` writes, and 44 bytes behind it that say how long it is, and its CRC32: a zip file may have something behind it, so
-``torch.load`` and ``zipfile`` read it as it is. torch itself believes a flipped bit, so we compare first, and only then unpickle, weights only.
+``checkpoints/step-NNNNNNNN.pt`` are states to resume from. ``last.pt`` and ``best.pt`` are plain
+``state_dict`` files to use.
+
+A state is what ``torch.save`` writes, followed by a stamp with its length and CRC32. A zip file may
+have something behind it, so ``torch.load`` and ``zipfile`` read the state as it is. torch itself
+does not notice a flipped bit, so the CRC32 is compared before anything is unpickled, weights only.
 """
 
 import os
@@ -20,16 +24,23 @@ from framework.system.durable import open_durable, reach, remove_leftovers
 FOLDER = "checkpoints"
 VERSION = 1
 _MAGIC = b"PACELINE"
-_END, _CRC = (
-    struct.Struct("<8sI4Q"),
-    struct.Struct("<I"),
-)  # magic, version, step, sequence, length, CRC32 of the payload; CRC32 of these
+_END = struct.Struct("<8sI4Q")  # magic, version, step, sequence, length, CRC32 of the payload
+_CRC = struct.Struct("<I")  # CRC32 of these
 END_BYTES = _END.size + _CRC.size
-_PIECE, _BATCH = 1 << 20, 2 << 20  # bytes summed at once; bytes the disk is asked to write at once
+_PIECE = 1 << 20  # bytes that are summed at once
+_BATCH = 2 << 20  # bytes that the disk is asked to write at once
 
 
 class Stamp(NamedTuple):
-    """What stands behind a state. ``sequence``: the number of the save, over all runs in the folder: steps may come twice, clocks jump."""
+    """What stands behind a state in its file.
+
+    Attributes:
+        step: The optimizer step.
+        sequence: The number of the save, over all runs in the folder. Steps may repeat, and clocks jump.
+        length: Bytes of the state.
+        crc: CRC32 of the state.
+
+    """
 
     step: int
     sequence: int
@@ -38,11 +49,18 @@ class Stamp(NamedTuple):
 
 
 class Damaged(Exception):
-    """A file is not what was saved; the text says in which way."""
+    """A file is not what was saved. The text says why."""
 
 
 class RecoveredState(NamedTuple):
-    """The newest state that is whole, and what was wrong with the newer ones."""
+    """The newest state that is whole.
+
+    Attributes:
+        state: Tensors and plain values.
+        path: Its file.
+        damaged: The newer files that are damaged, and what is wrong with them.
+
+    """
 
     state: dict[str, Any]
     path: Path
@@ -51,9 +69,15 @@ class RecoveredState(NamedTuple):
 
 @final
 class CheckpointFolder:
-    """Checkpoints under ``run_dir``: the newest ``keep`` states, with ``facts`` of the run in each. ``every_s``: seconds between states, at least (None: no limit).
+    """The checkpoints in a run's directory. Files that a killed process left half written are removed.
 
-    A save that the disk refuses is told to ``warn``, unless it is the last. Removes what a killed process left half written.
+    Args:
+        run_dir: The directory of the run.
+        facts: Stored with every state.
+        keep: How many states are kept.
+        every_s: Seconds after which another state is due, or None.
+        warn: Prints that the disk refused a save. Only the last save of a run has to succeed.
+
     """
 
     def __init__(
@@ -64,19 +88,17 @@ class CheckpointFolder:
         every_s: float | None,
         warn: Callable[[str], None],
     ) -> None:
-        self.folder, self.facts, self.keep, self.every_s, self._warn = (
-            run_dir / FOLDER,
-            facts,
-            keep,
-            every_s,
-            warn,
-        )
+        self.folder = run_dir / FOLDER
+        self.facts = facts
+        self.keep = keep
+        self.every_s = every_s
+        self._warn = warn
         remove_leftovers(self.folder)
         self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
 
     def is_late(self) -> bool:
-        """Whether ``every_s`` has passed since the last save."""
+        """Return whether ``every_s`` has passed since the last save."""
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
 
     def save(
@@ -87,8 +109,18 @@ class CheckpointFolder:
         best: bool,
         final: bool,
     ) -> None:
-        """Publish ``state``; ``weights``, where given, as ``last.pt``, and as ``best.pt`` where they are the best. ResourceError R101 where it
-        is ``final``.
+        """Save a state.
+
+        Args:
+            step: The optimizer step.
+            state: Tensors and plain values.
+            weights: Saved as ``last.pt``; None to leave that file as it is.
+            best: Whether the weights are also saved as ``best.pt``.
+            final: Whether this is the last save of the run.
+
+        Raises:
+            ResourceError: R101 if the disk refuses the final save.
+
         """
         try:
             self._save(step, state, weights, best)
@@ -101,54 +133,59 @@ class CheckpointFolder:
     def _save(
         self, step: int, state: dict[str, Any], weights: dict[str, Any] | None, best: bool
     ) -> None:
-        if (
-            weights is not None
-        ):  # before the state, so that who goes on from it need not write them again
+        if weights is not None:  # first, so that a run that resumes from the state has them
             for name in ("last.pt", "best.pt") if best else ("last.pt",):
                 with open_durable(self.folder / name) as file:
                     _dump(weights, file)
                 reach("checkpoint.weights")
         self._sequence += 1
-        save_state(
-            self.folder / f"step-{step:08}.pt", {**state, **self.facts}, step, self._sequence
-        )
-        for _, path in _by_age(self.folder)[
-            self.keep :
-        ]:  # only now: the newer one has its name on the disk
+        path = self.folder / f"step-{step:08}.pt"
+        save_state(path, {**state, **self.facts}, step, self._sequence)
+        for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
             path.unlink(missing_ok=True)
             reach("checkpoint.removed")
 
 
 class _Counting:
-    """A file that knows the length and the CRC32 of what was written to it, and why it could not be. The disk begins while torch still writes."""
+    """A file that counts the length and the CRC32 of what is written to it.
+
+    The disk begins to write while torch still does.
+
+    Attributes:
+        length: Bytes written.
+        crc: Their CRC32.
+        error: Why writing failed, or None. torch's own RuntimeError does not say why.
+
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.length, self.crc, self._begun = file, 0, 0, 0
+        self._file = file
+        self.length = 0
+        self.crc = 0
         self.error: OSError | None = None
+        self._begun = 0
 
     def write(self, data: Any) -> int:
         reach("checkpoint.writing")
         view = memoryview(data).cast("B") if len(data) else data
         try:
-            for start in range(
-                0, len(view), _PIECE
-            ):  # a piece is summed, and copied by the kernel, while the cache holds it
+            # the kernel copies a piece while the cache still holds it from the summing
+            for start in range(0, len(view), _PIECE):
                 piece = view[start : start + _PIECE]
                 self.crc = crc32(piece, self.crc)
                 self._file.write(piece)
                 self.length += len(piece)
                 self._begin()
-        except OSError as error:  # torch would make a RuntimeError of it that does not say why
+        except OSError as error:
             self.error = error
             raise
         return len(view)
 
     def _begin(self) -> None:
-        """Ask the kernel to write what it holds, and not to keep it: a fifth of a save's time, when the disk need not wait for the end."""
-        if self.length - self._begun >= _BATCH and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(
-                self._file.fileno(), self._begun, self.length - self._begun, os.POSIX_FADV_DONTNEED
-            )
+        """Ask the kernel to write what it holds and not to keep it, which saves a fifth of the time."""
+        size = self.length - self._begun
+        if size >= _BATCH and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
             self._begun = self.length
 
     def flush(self) -> None:
@@ -156,7 +193,7 @@ class _Counting:
 
 
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
-    """``torch.save``; an OSError where the file says no."""
+    """Save a value with torch. OSError if the disk refuses."""
     counting = _Counting(file)
     try:
         torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
@@ -166,7 +203,7 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
-    """Publish ``state`` under ``path``: the old file or the new one is there at every instant, whole. ResourceError R101."""
+    """Save a state so that at every instant the old file or the new one is whole. ResourceError R101."""
     with open_durable(path) as file:
         counting = _dump(state, file)
         end = _END.pack(_MAGIC, VERSION, step, sequence, counting.length, counting.crc)
@@ -174,7 +211,12 @@ def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> N
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state, on the CPU. Damaged where a byte is not what was saved; nothing in it is ever executed."""
+    """Return a state, on the CPU. Nothing in the file is executed.
+
+    Raises:
+        Damaged: A byte is not what was saved, or the file is no state.
+
+    """
     try:
         with open(path, "rb") as file:
             _compare(file)
@@ -185,9 +227,9 @@ def read_state(path: Path) -> dict[str, Any]:
     except Damaged:
         raise
     except Exception as error:  # whole, but not ours: a hostile pickle can raise anything
-        raise Damaged(
-            f"not plain weights and values, or not torch's format ({type(error).__name__})"
-        ) from error  # torch's words advise to run it
+        # torch's own message would advise to run the file
+        what = f"not plain weights and values, or not torch's format ({type(error).__name__})"
+        raise Damaged(what) from error
     if not isinstance(state, dict):
         raise Damaged("not a state of a run")
     return state
@@ -196,15 +238,22 @@ def read_state(path: Path) -> dict[str, Any]:
 def _compare(file: IO[bytes]) -> None:
     stamp = read_stamp(file)
     file.seek(0)
-    crc, left = 0, stamp.length
+    crc = 0
+    left = stamp.length
     while left and (piece := file.read(min(left, _PIECE))):
-        crc, left = crc32(piece, crc), left - len(piece)
+        crc = crc32(piece, crc)
+        left -= len(piece)
     if left or crc != stamp.crc:
         raise Damaged("its checksum differs")
 
 
 def read_stamp(file: IO[bytes]) -> Stamp:
-    """What stands behind the state in an open file. Damaged where there is nothing of ours, or of another version or length."""
+    """Return the stamp behind the state in an open file.
+
+    Raises:
+        Damaged: There is no stamp, or one of another version or length.
+
+    """
     size = os.fstat(file.fileno()).st_size
     if size < END_BYTES:
         raise Damaged(f"only {size} bytes long")
@@ -221,40 +270,43 @@ def read_stamp(file: IO[bytes]) -> Stamp:
 
 
 def newest_state(run_dir: Path) -> RecoveredState:
-    """The newest state of a run that is whole. CheckpointError K101 where there is none, K102 where none can be read."""
+    """Return the newest state of a run that is whole.
+
+    Raises:
+        CheckpointError: K101 if the run has no state, K102 if none can be read.
+
+    """
     damaged: list[str] = []
     for _, path in _by_age(run_dir / FOLDER):
         try:
             return RecoveredState(read_state(path), path, tuple(damaged))
         except Damaged as error:
             damaged.append(f"{path.name} ({error})")
+    where = f"resume = {run_dir}"
     if not damaged:
-        what = f"no {FOLDER}/step-*.pt there"
-        raise CheckpointError(
-            101,
-            f"resume = {run_dir}",
-            what,
-            "give the directory of a run that has saved one; 'hydra.run.dir=RUN_DIR resume=auto' begins where there is none",
+        fix = (
+            "give the directory of a run that has saved one; "
+            "'hydra.run.dir=RUN_DIR resume=auto' begins a new run if there is none"
         )
+        raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
     what = f"no checkpoint can be read: {', '.join(damaged)}"
-    raise CheckpointError(
-        102, f"resume = {run_dir}", what, "start again, or use checkpoints/last.pt for the weights"
-    )
+    fix = "start again, or use checkpoints/last.pt for the weights"
+    raise CheckpointError(102, where, what, fix)
 
 
 def newest_path(run_dir: Path) -> Path | None:
-    """The newest state's file, unread; None where there is none."""
-    found = _by_age(run_dir / FOLDER)
-    return found[0][1] if found else None
+    """Return the file of the newest state, unread, or None."""
+    paths = _by_age(run_dir / FOLDER)
+    return paths[0][1] if paths else None
 
 
 def _by_age(folder: Path) -> list[tuple[int, Path]]:
-    """(sequence, path) of all states, the newest first; those whose end cannot be read are the oldest."""
-    found: list[tuple[int, Path]] = []
+    """Return sequence and path of all states, the newest first. States without a stamp are the oldest."""
+    states: list[tuple[int, Path]] = []
     for path in folder.glob("step-*.pt"):
         try:
             with open(path, "rb") as file:
-                found.append((read_stamp(file).sequence, path))
+                states.append((read_stamp(file).sequence, path))
         except (OSError, Damaged):
-            found.append((0, path))
-    return sorted(found, reverse=True)
+            states.append((0, path))
+    return sorted(states, reverse=True)

@@ -1,4 +1,7 @@
-"""A whole optimizer step as one CUDA graph: where a step is many small kernels, launching them takes longer than they do."""
+"""Capture a whole optimizer step as a CUDA graph.
+
+If a step consists of many small kernels, launching them takes longer than running them.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,51 +16,61 @@ from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
 from framework.train.step import Passes, Stepper
 
-WARM_UPS = 3  # steps before the one that is captured: libraries choose their kernels, the optimizer makes its moments
+# steps before the captured one, in which libraries choose kernels and the optimizer makes its moments
+WARM_UPS = 3
+# other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
+CAPTURE_MODE = "thread_local"
 
 
 def _unmarked(_: str) -> None:
-    """Events cannot be told apart inside a graph."""
+    """Mark nothing: inside a graph, events cannot be told apart."""
 
 
 class Recorder(Protocol):
-    """Captures work, to be done again by one call."""
+    """Captures work that is then repeated by one call."""
 
     def aside(self, work: Callable[[], Any]) -> Any:
-        """Do it now, where capturing will be: what it returns."""
+        """Do the work on the stream that captures, and return its result."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What does ``work`` at every call, with the tensors that it has now; it is not done yet. RuntimeError where it cannot be captured."""
+        """Capture the work without doing it. Return the function that does it, on the same tensors.
+
+        Raises:
+            RuntimeError: The work cannot be captured.
+
+        """
         ...
 
 
 @final
 class CudaRecorder:
-    """CUDA graphs. Source of the order of things: "CUDA Graphs" in PyTorch's notes on CUDA semantics."""
+    """Captures CUDA graphs.
+
+    Source:
+        The order of the calls: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
 
     def aside(self, work: Callable[[], Any]) -> Any:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            found = work()
+            result = work()
         current.wait_stream(self._stream)
-        return found
+        return result
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph, pool, current = (
-            torch.cuda.CUDAGraph(),
-            torch.cuda.graph_pool_handle(),
-            torch.cuda.current_stream(self._device),
-        )
+        graph = torch.cuda.CUDAGraph()
+        pool = torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(self._device)
         generator = torch.cuda.get_rng_state(self._device)
         try:
-            # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
             with torch.cuda.graph(
-                graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
+                graph, pool=pool, stream=self._stream, capture_error_mode=CAPTURE_MODE
             ):
                 work()
         except RuntimeError:
@@ -67,33 +80,46 @@ class CudaRecorder:
         return graph.replay
 
     def _end_capture(self, pool: Any, generator: Tensor) -> None:
-        """What torch leaves undone where a capture fails: it would go on capturing allocations, hold back every tensor that another stream has
-        used, and, in some versions, take its generator for the graph's until the next capture ends. ResourceError R111 where the device cannot
-        be used even so.
+        """Undo what torch leaves behind when a capture fails.
+
+        Torch would continue to capture allocations, and hold back every tensor that another stream
+        has used. Some versions also keep the graph's random generator until the next capture ends.
+
+        Raises:
+            ResourceError: R111 if the device cannot be used even so.
+
         """
-        with suppress(RuntimeError):  # it was done
+        with suppress(RuntimeError):  # torch has ended it already
             torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         try:
-            something = torch.zeros(1, device=self._device)
-            with torch.cuda.graph(
-                torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"
-            ):
-                something.add_(1)
+            probe = torch.zeros(1, device=self._device)
+            empty = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(empty, stream=self._stream, capture_error_mode=CAPTURE_MODE):
+                probe.add_(1)
             torch.rand(1, device=self._device).cpu()
-            torch.cuda.set_rng_state(
-                generator, self._device
-            )  # the step is done again, kernel by kernel, and draws the same
+            # the step is repeated kernel by kernel, and must draw the same numbers
+            torch.cuda.set_rng_state(generator, self._device)
         except RuntimeError as error:
-            what = f"the step cannot be captured, and the device is of no use after it ({words_of(error)[:200]})"
+            why = words_of(error)[:200]
+            what = f"the step cannot be captured, and the device is of no use after it ({why})"
             raise ResourceError(111, "cuda_graph = true", what, "leave it out") from error
 
 
 @final
 class GraphedPasses:
-    """``passes`` and ``stepper``'s update in one graph, for batches that count fully and are of one shape; others, and where capturing
-    fails, which ``say`` tells once, run kernel by kernel. ``set_rates``: asked before each such step.
+    """Runs passes and update of a step as one graph.
 
-    Its marks: the whole step is ``forward``.
+    Batches that do not count fully, or have another shape, run kernel by kernel. If a step cannot
+    be captured, one note says so and all steps run kernel by kernel. A captured step marks only
+    ``forward``.
+
+    Args:
+        passes: Runs the passes kernel by kernel.
+        stepper: Updates the weights.
+        recorder: Captures the step.
+        set_rates: Sets the learning rates before each captured step.
+        say: Prints the note.
+
     """
 
     def __init__(
@@ -104,14 +130,17 @@ class GraphedPasses:
         set_rates: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        self.passes, self.stepper, self.recorder = passes, stepper, recorder
-        self.set_rates, self.say = set_rates, say
+        self.passes = passes
+        self.stepper = stepper
+        self.recorder = recorder
+        self.set_rates = set_rates
+        self.say = say
         self._unmarked = Passes(
             passes.model, passes.objective, passes.parallel, passes.precision, _unmarked
         )
         self._inputs: Batch = {}
         self._warm_ups = WARM_UPS
-        self._found: Outcome | None = None
+        self._outcome: Outcome | None = None
         self._replay: Callable[[], None] | None = None
         self._failed = False
         stepper.share_rates()
@@ -122,67 +151,61 @@ class GraphedPasses:
         if self._warm_ups:
             self._warm_ups -= 1
             return self.recorder.aside(lambda: self.passes(batch, weight, last))
-        if self._replay is None and not self._captured():
+        if self._replay is None and not self._capture():
             return self.passes(batch, weight, last)
-        return self._again(batch)
+        return self._repeat(batch)
 
     def _fits(self, batch: Batch) -> bool:
-        """Whether it is shaped as what is captured; until something is, as the newest: an epoch that is gone on with may begin with its last."""
+        """Return whether a batch has the shape that is captured.
+
+        Until a step is captured, the newest shape counts: a resumed epoch may begin with its last
+        batch, which is short.
+        """
         if len(tensors(batch)) < len(batch):
-            self._tell("the batch has values that are no tensors")
+            self._give_up("the batch has values that are no tensors")
             return False
-        if batch.keys() == self._inputs.keys() and all(
-            _alike(batch[name], one) for name, one in self._inputs.items()
-        ):
-            return True
+        if batch.keys() == self._inputs.keys():
+            pairs = [(batch[name], kept) for name, kept in self._inputs.items()]
+            if all(new.shape == old.shape and new.dtype == old.dtype for new, old in pairs):
+                return True
         if self._replay is None:
-            self._inputs, self._warm_ups = (
-                {name: torch.empty_like(tensor) for name, tensor in batch.items()},
-                WARM_UPS,
-            )
+            self._inputs = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
+            self._warm_ups = WARM_UPS
         return self._replay is None
 
-    def _captured(self) -> bool:
+    def _capture(self) -> bool:
+        """Capture the step. Return False if that fails."""
         try:
             self._replay = self.recorder.capture(self._step)
         except RuntimeError as error:
             self.stepper.optimizer.zero_grad(set_to_none=True)
-            what = words_of(error)[:200]
-            self._tell(what)
+            self._give_up(words_of(error)[:200])
         return not self._failed
 
-    def _tell(self, what: str) -> None:
+    def _give_up(self, why: str) -> None:
         self._failed = True
         self.say(
-            f"note: cuda_graph=true: the step cannot be captured ({what}); it runs kernel by kernel"
+            f"note: cuda_graph=true: the step cannot be captured ({why}); it runs kernel by kernel"
         )
 
     def _step(self) -> None:
-        """What is captured."""
-        found = self._unmarked(self._inputs, 1.0, True)
-        check_outcome(found)
+        """Do the work that is captured."""
+        outcome = self._unmarked(self._inputs, 1.0, True)
+        check_outcome(outcome)
         self.stepper.update()
-        self._found = Outcome(
-            found.loss.detach(),
-            {name: one.detach() for name, one in found.sums.items()},
-            found.count,
-        )
+        sums = {name: value.detach() for name, value in outcome.sums.items()}
+        self._outcome = Outcome(outcome.loss.detach(), sums, outcome.count)
 
-    def _again(self, batch: Batch) -> Outcome:
+    def _repeat(self, batch: Batch) -> Outcome:
+        """Copy the batch to where the graph reads it, and replay the graph."""
         assert self._replay is not None
         own = list(self._inputs.values())
         new = [batch[name] for name in self._inputs]
         torch._foreach_copy_(own, new)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         self.set_rates()
         self._replay()
-        found = self._found
-        assert found is not None
+        assert self._outcome is not None
         self.stepper.updated = True
         self.passes.mark("forward")
-        return Outcome(
-            found.loss.clone(), {name: one.clone() for name, one in found.sums.items()}, found.count
-        )
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
+        sums = {name: value.clone() for name, value in self._outcome.sums.items()}
+        return Outcome(self._outcome.loss.clone(), sums, self._outcome.count)
