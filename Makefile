@@ -23,10 +23,11 @@ train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 test: $(READY)  ## the whole test suite, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: $(READY)  ## lint, format and types
+check: $(READY)  ## lint, format, types and style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	$(BIN)/python -m tests.style
 
 format: $(READY)  ## format the code, and list its errors in docs/errors.md
 	$(BIN)/ruff format .

@@ -1,4 +1,5 @@
-"""Paceline trains PyTorch models without waiting for data, and shows where the time of each step goes.
+"""Paceline trains PyTorch models without waiting for data, and shows where the time of each step
+goes.
 
 The names below are the Python API. Each is imported when it is first used, so that
 ``import framework`` costs nothing:

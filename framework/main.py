@@ -18,7 +18,7 @@ COMMANDS = {
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
     "inspect": "show what a store holds, with a picture of some records",
     "verify": "compare every record of stores with its checksum",
-    "report": "one page of runs, sweeps and benches: where the time went, what was learned, what differs",
+    "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
 }
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...

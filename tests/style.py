@@ -19,7 +19,7 @@ WIDTH = 100
 BANNED_NAMES = ("found", "one")
 # what reads as translated, or says a thing in words that nobody uses
 PHRASES = re.compile(
-    r"\bwhere (there|it|one|they|that|he) (is|are|has|was|were|can|does|will)\b"
+    r"\bwhere (there|one|they|that|he) (is|are|has|can|does|will)\b|\bwhere it (has|can|does|will)\b"
     r"|\bgone on with\b|\bis told\b|\ba thing to do\b|\bfrom here on\b|\bmay be said again\b"
     r"|\bnever is\b|\bfor whom\b|\bwhat became of\b|\bbegin anew\b",
     re.IGNORECASE,
@@ -75,7 +75,7 @@ def _of_node(path: Path, node: ast.AST) -> Iterator[Violation]:
         yield Violation(path, node.lineno, "variable name", node.id)
     if isinstance(node, Documented):
         doc = ast.get_docstring(node) or ""
-        listed = any(section in doc for section in SECTIONS)
+        listed = "\n- " in doc or any(section in doc for section in SECTIONS)
         if len(FIELD.findall(doc)) > 2 and not listed:
             line = 1 if isinstance(node, ast.Module) else node.lineno
             yield Violation(path, line, "docstring without a list", doc.splitlines()[0])

@@ -24,7 +24,7 @@ from framework.contracts.batch import Batch
 class CropFlip:
     """Random shifts and mirror images in training; normalization always.
 
-    Label maps move with the image, and are ``IGNORE`` where it is black.
+    Label maps move with the image. The black parts of the image are ``IGNORE``.
     Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
 
     Attributes:

@@ -33,7 +33,10 @@ def granted(arguments: list[str]) -> Grant:
 
 
 def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
-    """Return what a ``_target_`` may begin with, beyond ours. ConfigError C105 if a file says so."""
+    """Return what a ``_target_`` may begin with, beyond ours.
+
+    ConfigError C105 if a file says so.
+    """
     given = config.get("allow_targets") or []
     where = f"allow_targets = {given}"
     if not isinstance(given, list):

@@ -39,7 +39,9 @@ def begin_composition() -> None:
 
 
 def endless() -> ConfigError:
-    """Return the ConfigError C117 that names the newest entries, which are the circle if one exists."""
+    """Return the ConfigError C117 that names the newest entries, which are the circle if one
+    exists.
+    """
     newest = list(dict.fromkeys(_spent.entries[:-9:-1]))
     what = "lists of defaults that lead back to themselves, or are far too long"
     return ConfigError(

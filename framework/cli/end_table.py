@@ -64,10 +64,14 @@ def _spans(summary: dict[str, Any]) -> Table:
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     """Yield what the table has no room for: reading, the machine, and the result."""
     if IDLE in summary.get("spans", {}):
-        yield "wait is the host's, beside which the device may work; idle, the device's, is what it costs"
+        yield (
+            "wait is the host's, beside which the device may work; "
+            "idle, the device's, is what it costs"
+        )
     if stages_s := summary.get("stages_s"):
         names = sorted(stages_s, key=lambda name: (*STAGES, name).index(name))
-        line = f"reading, thread-seconds: {'  '.join(f'{name} {stages_s[name]:.2f}' for name in names)}"
+        stages = "  ".join(f"{name} {stages_s[name]:.2f}" for name in names)
+        line = f"reading, thread-seconds: {stages}"
         queue = summary.get("queue", {})
         if queue.get("ready") is not None:
             line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"

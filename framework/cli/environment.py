@@ -1,4 +1,6 @@
-"""Keep secrets out of files: a run directory names environment variables, and never their values."""
+"""Keep secrets out of files: a run directory names environment variables, and never their
+values.
+"""
 
 import os
 import re
@@ -64,7 +66,9 @@ def _decoded_later(text: Any, _parent_: Any, _node_: Node) -> Any:
 
 
 def without_values(text: str, run_dir: Path) -> str:
-    """Replace values from the environment in ``text``, such as an error's, by references to them."""
+    """Replace values from the environment in ``text``, such as an error's, by references to
+    them.
+    """
     names: set[str] = set()
     for path in run_dir.glob("resolved*.json"):
         with suppress(OSError, UnicodeDecodeError):

@@ -47,7 +47,10 @@ class GuardedLoader(ConfigLoader):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Compose. ConfigError C117 for endless defaults, C125 for what Hydra would call or follow."""
+        """Compose.
+
+        ConfigError C117 for endless defaults, C125 for what Hydra would call or follow.
+        """
         limit_references()
         count_references_anew()
         begin_composition()

@@ -13,7 +13,8 @@ HEADER = """usage: paceline {command} [group=choice] [key=value] ...
 
   -m                a sweep: every combination of comma-separated values (key=a,b)
   --help            this page; with group=choice also the keys of that choice
-  --cfg job         print the configuration and stop;  --cfg job --resolve: with every reference filled in
+  --cfg job         print the configuration and stop
+  --cfg job --resolve     the same with every reference filled in
   --explain KEY     print which file or word sets KEY, or each key below it
   --config-dir DIR  your own folder: DIR/recipes/NAME.yaml, DIR/model/NAME.yaml, ...
 """

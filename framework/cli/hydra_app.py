@@ -120,7 +120,9 @@ class _Parser(ArgumentParser):
 
 
 def _parser() -> _Parser:
-    """Return those of Hydra's options that are safe: ``--experimental-rerun`` unpickles any file."""
+    """Return those of Hydra's options that are safe: ``--experimental-rerun`` unpickles any
+    file.
+    """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*", help="key=value")
     one_of = parser.add_mutually_exclusive_group()
@@ -143,7 +145,10 @@ OPTIONS = (
 
 
 def _parsed(arguments: list[str]) -> Namespace:
-    """Parse options and overrides in any order. ConfigError C124 for an option that is not there."""
+    """Parse options and overrides in any order.
+
+    ConfigError C124 for an option that is not there.
+    """
     for before, word in zip(["", *arguments], arguments, strict=False):
         name = word.split("=")[0]
         if word.startswith("-") and name not in OPTIONS and before not in TAKES_VALUE:
@@ -212,7 +217,9 @@ def _discard_sweep() -> None:
 
 
 def _discard_multirun(sweep_dir: Path) -> bool:
-    """Remove Hydra's file about a sweep if nothing else is there, and return whether it was alone."""
+    """Remove Hydra's file about a sweep if nothing else is there, and return whether it was
+    alone.
+    """
     if [path.name for path in sweep_dir.glob("*")] != ["multirun.yaml"]:
         return False
     (sweep_dir / "multirun.yaml").unlink()

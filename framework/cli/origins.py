@@ -42,7 +42,10 @@ def check_key(command: str, key: str) -> None:
 
 
 def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: str | None) -> int:
-    """Print the places that set ``key``, or each key below it. ConfigError C102 for an unknown key."""
+    """Print the places that set ``key``, or each key below it.
+
+    ConfigError C102 for an unknown key.
+    """
     words = list(arguments)
     try:
         with hydra_session(command, config_dir) as hydra:

@@ -92,7 +92,8 @@ def outcome_of(
 
     Args:
         action: What to do.
-        run_dir: Gets ``debug.log`` with the traceback of an error in the user's code, or an unknown one.
+        run_dir: Gets ``debug.log`` with the traceback of an error in the user's code, or an unknown
+            one.
         show_traceback: Print the traceback, too.
         packages: Prefixes of the user's module names, for installed code.
 

@@ -1,8 +1,8 @@
 """Which setting wins if files and words set the same key; ``docs/configuration.md`` has the rule.
 
-A choice replaces everything that weaker layers set for its group. The layers, from weak to strong, are
-the defaults, a recipe's own bases, the recipe, and the command line. Files are edited while Hydra reads
-them, so every command, sweep and ``--cfg job`` sees the same result.
+A choice replaces everything that weaker layers set for its group. The layers, from weak to strong,
+are the defaults, a recipe's own bases, the recipe, and the command line. Files are edited while
+Hydra reads them, so every command, sweep and ``--cfg job`` sees the same result.
 """
 
 import os
@@ -180,7 +180,10 @@ def tell(lines: Sequence[str]) -> None:
 
 
 def notes() -> list[str]:
-    """Return what the last composition did beyond its words. The jobs of a sweep say it themselves."""
+    """Return what the last composition did beyond its words.
+
+    The jobs of a sweep say it themselves.
+    """
     if _composition.is_sweep:
         return []
     lines = [

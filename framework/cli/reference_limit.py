@@ -1,4 +1,6 @@
-"""A limit on what OmegaConf resolves: OmegaConf has none, and ten lines of YAML can ask for a terabyte."""
+"""A limit on what OmegaConf resolves: OmegaConf has none, and ten lines of YAML can ask for a
+terabyte.
+"""
 
 from typing import Any
 

@@ -81,7 +81,8 @@ def claim(
         write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
-        # A resumed run's facts count once its state is loaded: an error before that changes nothing.
+        # A resumed run's facts count once its state is loaded: an error before that changes
+        # nothing.
         path = run_dir / (NEXT_FACTS if resumed else FACTS)
         write_json(path, {**facts(sys.argv, overrides), "config_dir": config_dir})
 

@@ -1,4 +1,5 @@
-"""Signals during training: the first asks the run to stop after its step, the second ends it at once.
+"""Signals during training: the first asks the run to stop after its step, the second ends it at
+once.
 
 The signals are SIGINT, SIGTERM, and SIGUSR1, which is Slurm's warning before its time limit.
 """
@@ -22,7 +23,8 @@ class StopSignals:
     ``end_again`` lets signals end the process again.
 
     Args:
-        of_rank: Note signals only after the first call of ``stopped``, which follows the first step.
+        of_rank: Note signals only after the first call of ``stopped``, which follows the first
+            step.
             Until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
             After the block a rank ignores signals.
 

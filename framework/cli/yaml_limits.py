@@ -19,7 +19,9 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: str) -> str:
-    """Read a file of at most 64 KiB. ConfigError C114 for a larger one, C115 for other encodings."""
+    """Read a file of at most 64 KiB. ConfigError C114 for a larger one, C115 for other
+    encodings.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)

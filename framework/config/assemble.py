@@ -249,14 +249,18 @@ def _device(name: str) -> torch.device:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Return the first GPU for ``cuda``, so that every thread and every comparison means the same one."""
+    """Return the first GPU for ``cuda``, so that every thread and every comparison means the same
+    one.
+    """
     return torch.device("cuda", 0) if device == torch.device("cuda") else device
 
 
 def _with_data_for_transform(
     config: Config, allowed: Sequence[str], parallel: Parallel
 ) -> tuple[Config, Config]:
-    """Replace the transform's ``auto`` values; the source that knows them needs a transform itself."""
+    """Replace the transform's ``auto`` values; the source that knows them needs a transform
+    itself.
+    """
     if not is_wanted(config["transform"]):
         return config, {}
     with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
@@ -325,7 +329,10 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
-    """Return whether the augmentation is compiled. On the CPU the slow augmentations are in C already."""
+    """Return whether the augmentation is compiled.
+
+    On the CPU the slow augmentations are in C already.
+    """
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 

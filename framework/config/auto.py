@@ -110,7 +110,9 @@ class _Data:
         return None if name is None or name not in self.fields else _num_channels(self.fields[name])
 
     def statistics(self, name: str | None) -> ChannelStatistics | None:
-        """Return what was measured while packing, or measure now: older stores and folders of images have none."""
+        """Return what was measured while packing, or measure now: older stores and folders of
+        images have none.
+        """
         if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
             return None
         stored = self.source.manifest.statistics
@@ -123,7 +125,10 @@ class _Data:
         return of_batch(self.source.sample(NUM_RECORDS)[name])
 
     def fact(self, place: _Place) -> Any:
-        """Return what ``auto`` stands for at ``place``. ConfigError C157 if the data does not tell."""
+        """Return what ``auto`` stands for at ``place``.
+
+        ConfigError C157 if the data does not tell.
+        """
         where = f"{place.name} = {AUTO}"
         if place.key == "num_classes":
             value, example = self.num_classes, "10"
@@ -206,7 +211,9 @@ def _field_of(block: Config) -> str:
 
 
 def _num_channels(field: Field) -> int | None:
-    """The channels that a model sees: of an image, or the first size of another array, as in a signal [C, L]."""
+    """The channels that a model sees: of an image, or the first size of another array, as in a
+    signal [C, L].
+    """
     if field.channels is not None:
         return field.channels
     return field.shape[0] if len(field.shape) >= 2 else None

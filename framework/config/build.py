@@ -61,7 +61,10 @@ def _refused(where: str, block: Config, error: BaseException) -> ConfigError:
 
 
 def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
-    """Check that a target is defined under its name, unlike ``framework.cli.os.system``. ConfigError C105."""
+    """Check that a target is defined under its name, unlike ``framework.cli.os.system``.
+
+    ConfigError C105.
+    """
     place = f"{where}._target_ = {target}"
     try:
         part = _resolve(target)

@@ -11,7 +11,8 @@ Config = dict[str, Any]
 
 
 def fused(optim: Config) -> Config:
-    """Return the optimizer's block with ``fused: true``, if the optimizer has it and nothing else is typed.
+    """Return the optimizer's block with ``fused: true``, if the optimizer has it and nothing else
+    is typed.
 
     Only a fused optimizer reads its learning rate anew at every replay.
     """

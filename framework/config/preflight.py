@@ -1,4 +1,6 @@
-"""Checks before the first step: a batch is tried on the augmentation and the model, and all ranks agree."""
+"""Checks before the first step: a batch is tried on the augmentation and the model, and all ranks
+agree.
+"""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

@@ -28,8 +28,8 @@ def prepare(
 ) -> None:
     """Pack what ``config['prepare']`` describes for each split whose store is missing.
 
-    Only stores inside ``dataset`` are packed: a missing store elsewhere is a mistake in its name. If
-    several jobs want the same store, one packs it and the others wait.
+    Only stores inside ``dataset`` are packed: a missing store elsewhere is a mistake in its name.
+    If several jobs want the same store, one packs it and the others wait.
 
     Args:
         config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes.
@@ -67,7 +67,9 @@ def prepare(
 
 
 def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
-    """Check, before anything is packed, that validation has no class that training lacks. DataError D190.
+    """Check, before anything is packed, that validation has no class that training lacks.
+
+    DataError D190.
 
     A store that cannot be opened is left to the run that reads it.
     """
@@ -142,7 +144,9 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _names(source: str, path: str) -> bool:
-    """Return whether a manifest's source, such as ``folder a/b (2 links left out)``, names ``path``."""
+    """Return whether a manifest's source, such as ``folder a/b (2 links left out)``, names
+    ``path``.
+    """
     words = re.sub(r"/+", "/", source)
     return re.search(rf"(?:^|[ ,]){re.escape(path)}/?(?:$|[ ,])", words) is not None
 

@@ -110,10 +110,12 @@ def check_same(
         saved: what decided what the saved run learned.
         present: the same of this run.
         allow: keys, or what they are a part of, that may differ.
-        loads: whether the state would load in spite of the differences; asked only if there are some.
+        loads: whether the state would load in spite of the differences; asked only if there are
+            some.
 
     Raises:
-        CheckpointError: K105 with every key that differs and is not allowed. It advises ``resume.allow`` only if the state loads.
+        CheckpointError: K105 with every key that differs and is not allowed. It advises
+            ``resume.allow`` only if the state loads.
         ConfigError: C102 for a name in ``allow`` that nothing has.
     """
     known = {*PARTS, *KEYS, *(key.split(".")[0] for key in (*saved, *present)), "last", "parallel"}

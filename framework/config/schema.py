@@ -41,7 +41,8 @@ RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
     "prepare": ((dict, type(None)), None),
     "verify": ((str,), None),
 }
-# in the run directory: what run.json says of a run, and what it will say once a resumed run has taken up its state
+# in the run directory: what run.json says of a run, and what it will say once a resumed run has
+# taken up its state
 FACTS, NEXT_FACTS = "run.json", "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 DALI = "framework.data.dali.dali_source"
@@ -294,7 +295,9 @@ def _check_numbers(node: Any, where: str = "") -> None:
 
 
 def _check_counts(where: str, block: dict[str, Any]) -> None:
-    """ConfigError C126 for what is counted and cannot be less than one, and for sizes and times that cannot be 0."""
+    """ConfigError C126 for what is counted and cannot be less than one, and for sizes and times
+    that cannot be 0.
+    """
     for key in (
         "depth",
         "copies",

@@ -1,4 +1,6 @@
-"""What a ``_target_`` accepts, read from its source without importing it: a typo is answered before torch is even loaded."""
+"""What a ``_target_`` accepts, read from its source without importing it: a typo is answered before
+torch is even loaded.
+"""
 
 import ast
 import importlib.util
@@ -17,7 +19,9 @@ class Signature(NamedTuple):
 
 
 def static_signature(target: str) -> Signature | None:
-    """The signature of a class or function named by its dotted path; None where the source does not say (nothing is executed)."""
+    """The signature of a class or function named by its dotted path; None where the source does not
+    say (nothing is executed).
+    """
     parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         path = _module_path(tuple(parts[:cut]))
@@ -28,7 +32,10 @@ def static_signature(target: str) -> Signature | None:
 
 @cache
 def _module_path(parts: tuple[str, ...]) -> Path | None:
-    """The file of a module. Only the top package is looked up by the import system, which does not run it."""
+    """The file of a module.
+
+    Only the top package is looked up by the import system, which does not run it.
+    """
     try:
         spec = importlib.util.find_spec(parts[0])
     except (ImportError, ValueError):

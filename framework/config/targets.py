@@ -36,7 +36,10 @@ def targets(node: Any, where: str = "") -> Iterator[tuple[str, Config]]:
 
 
 def check_targets(config: Config, allowed: Sequence[str]) -> None:
-    """Check every block's name and arguments, without importing anything. ConfigError C105 or C106."""
+    """Check every block's name and arguments, without importing anything.
+
+    ConfigError C105 or C106.
+    """
     for where, block in targets(config):
         target = block["_target_"]
         check_name(where, target, allowed)

@@ -1,4 +1,6 @@
-"""Build what trains: the model, tried on a few records, and everything that the Trainer runs with."""
+"""Build what trains: the model, tried on a few records, and everything that the Trainer runs
+with.
+"""
 
 import os
 import shutil
@@ -129,7 +131,8 @@ def _compile(model: nn.Module, device: torch.device) -> None:
     """Compile the model at its first call, once for each of the two or three sizes of batches.
 
     Raises:
-        ResourceError: R105 without a compiler. torch would say so in a hundred lines, in the first step.
+        ResourceError: R105 without a compiler. torch would say so in a hundred lines, in the first
+            step.
 
     """
     variable, names = ("CXX", ("g++", "clang++"))

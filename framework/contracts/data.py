@@ -186,7 +186,9 @@ class SourceContext:
 
 
 class Source(Protocol):
-    """Records as host batches, in the order of ``order.shares``. DALI on a GPU gives device batches.
+    """Records as host batches, in the order of ``order.shares``.
+
+    DALI on a GPU gives device batches.
 
     A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
     in the store. Image fields are uint8 [B, C, H, W].

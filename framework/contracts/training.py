@@ -87,8 +87,8 @@ class Report:
 class RunContext:
     """What a Sink is given at runtime.
 
-    A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample`` is
-    a batch to look at: its label maps are colored, with one color per class.
+    A resumed run has ``start_step`` > 0, and replaces what was logged after this step. ``sample``
+    is a batch to look at: its label maps are colored, with one color per class.
     """
 
     run_dir: Path

@@ -111,7 +111,10 @@ def encode_png(image: np.ndarray) -> bytes:
 
 
 def encode_jpeg(image: np.ndarray, quality: int) -> bytes:
-    """Return uint8 [C, H, W] as a JPEG file with 4:2:0 subsampling. C is 1 or 3, quality 1 to 100."""
+    """Return uint8 [C, H, W] as a JPEG file with 4:2:0 subsampling.
+
+    C is 1 or 3, quality 1 to 100.
+    """
     pixels = np.ascontiguousarray(image.transpose(1, 2, 0))
     form, colors = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", "420")
     return simplejpeg.encode_jpeg(pixels, quality=quality, colorspace=form, colorsubsampling=colors)

@@ -1,7 +1,7 @@
 """Reads the header of an image file without decoding it: pure Python that checks every offset.
 
-The first bytes tell JPEG, PNG, GIF, WebP, BMP and TIFF apart, not the file's name. Every record that
-is read needs its header, so a JPEG takes only a few microseconds.
+The first bytes tell JPEG, PNG, GIF, WebP, BMP and TIFF apart, not the file's name. Every record
+that is read needs its header, so a JPEG takes only a few microseconds.
 
 Source: the specifications of the formats; EXIF 2.32, 4.6.4 for the orientation.
 """

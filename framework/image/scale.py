@@ -1,8 +1,8 @@
 """Scales pixels by one filter, for reading and packing alike.
 
-Shrinking is antialiased by a triangle filter over the source pixels under each result, like bilinear
-resizing in Pillow (within 1 level) and torchvision. torch's kernel takes a third of the time of
-OpenCV's area filter and of Pillow. Growing is linear.
+Shrinking is antialiased by a triangle filter over the source pixels under each result, like
+bilinear resizing in Pillow (within 1 level) and torchvision. torch's kernel takes a third of the
+time of OpenCV's area filter and of Pillow. Growing is linear.
 """
 
 import cv2

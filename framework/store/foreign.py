@@ -95,7 +95,9 @@ class ForeignLMDB:
 
 
 class Pattern(NamedTuple):
-    """A pattern of keys: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign."""
+    """A pattern of keys: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent
+    sign.
+    """
 
     text: str
 

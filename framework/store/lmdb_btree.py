@@ -1,4 +1,5 @@
-"""Reads LMDB 0.9's file format directly: where each value lies, so that a memory map serves batches.
+"""Reads LMDB 0.9's file format directly: where each value lies, so that a memory map serves
+batches.
 
 A store never changes under its name. So no transaction, reader table or lock is needed, and their
 limits (one environment per file and process, none across a fork) do not apply. This is three times
@@ -74,7 +75,8 @@ def read_meta(path: str) -> Meta:
 def value_table(
     path: str, file: np.ndarray, meta: Meta
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return keys (uint64), offsets and sizes (int64) of all values of a mapped file (uint8 [size]).
+    """Return keys (uint64), offsets and sizes (int64) of all values of a mapped file (uint8
+    [size]).
 
     The keys ascend.
 

@@ -100,7 +100,10 @@ class LMDBStore:
 
 @final
 class LMDBWriter:
-    """A RecordWriter. The map grows by itself. Only ``close`` syncs: a temporary file may be lost."""
+    """A RecordWriter.
+
+    The map grows by itself. Only ``close`` syncs: a temporary file may be lost.
+    """
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         self.path = path

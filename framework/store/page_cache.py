@@ -1,4 +1,6 @@
-"""The page cache: measures how much of a file is in memory, and makes files as cold as after boot."""
+"""The page cache: measures how much of a file is in memory, and makes files as cold as after
+boot.
+"""
 
 import ctypes
 import mmap

@@ -6,7 +6,7 @@ from framework.errors import ResourceError
 
 
 def needed(module: str, extra: str) -> None:
-    """Check that ``module`` can be imported, which is imported only where it is used.
+    """Check that ``module``, which is imported only when it is used, can be imported.
 
     Raises:
         ResourceError: R112 if it cannot; the message names the extra that installs it.

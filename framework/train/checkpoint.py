@@ -36,7 +36,8 @@ class Stamp(NamedTuple):
 
     Attributes:
         step: The optimizer step.
-        sequence: The number of the save, over all runs in the folder. Steps may repeat, and clocks jump.
+        sequence: The number of the save, over all runs in the folder. Steps may repeat, and clocks
+            jump.
         length: Bytes of the state.
         crc: CRC32 of the state.
 
@@ -69,7 +70,9 @@ class RecoveredState(NamedTuple):
 
 @final
 class CheckpointFolder:
-    """The checkpoints in a run's directory. Files that a killed process left half written are removed.
+    """The checkpoints in a run's directory.
+
+    Files that a killed process left half written are removed.
 
     Args:
         run_dir: The directory of the run.
@@ -182,7 +185,9 @@ class _Counting:
         return len(view)
 
     def _begin(self) -> None:
-        """Ask the kernel to write what it holds and not to keep it, which saves a fifth of the time."""
+        """Ask the kernel to write what it holds and not to keep it, which saves a fifth of the
+        time.
+        """
         size = self.length - self._begun
         if size >= _BATCH and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
@@ -203,7 +208,10 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
-    """Save a state so that at every instant the old file or the new one is whole. ResourceError R101."""
+    """Save a state so that at every instant the old file or the new one is whole.
+
+    ResourceError R101.
+    """
     with open_durable(path) as file:
         counting = _dump(state, file)
         end = _END.pack(_MAGIC, VERSION, step, sequence, counting.length, counting.crc)
@@ -301,7 +309,10 @@ def newest_path(run_dir: Path) -> Path | None:
 
 
 def _by_age(folder: Path) -> list[tuple[int, Path]]:
-    """Return sequence and path of all states, the newest first. States without a stamp are the oldest."""
+    """Return sequence and path of all states, the newest first.
+
+    States without a stamp are the oldest.
+    """
     states: list[tuple[int, Path]] = []
     for path in folder.glob("step-*.pt"):
         try:

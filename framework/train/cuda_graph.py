@@ -16,7 +16,8 @@ from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
 from framework.train.step import Passes, Stepper
 
-# steps before the captured one, in which libraries choose kernels and the optimizer makes its moments
+# steps before the captured one, in which libraries choose kernels and the optimizer makes its
+# moments
 WARM_UPS = 3
 # other threads pin memory meanwhile, which capturing forbids unless it looks at this thread only
 CAPTURE_MODE = "thread_local"

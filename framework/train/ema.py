@@ -17,14 +17,19 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the whole of a sharded tensor, or a plain tensor itself. All ranks call it together."""
+    """Return the whole of a sharded tensor, or a plain tensor itself.
+
+    All ranks call it together.
+    """
     full_tensor = getattr(tensor, "full_tensor", None)
     return tensor if full_tensor is None else full_tensor()
 
 
 @final
 class Average:
-    """The moving average of a model's weights. Buffers, such as batch norm's statistics, are copied.
+    """The moving average of a model's weights.
+
+    Buffers, such as batch norm's statistics, are copied.
 
     Args:
         model: Holds the weights.

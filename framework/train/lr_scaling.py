@@ -39,7 +39,9 @@ class Scaling(NamedTuple):
         return max(min(count, 1), round(count * self.reference / self.batch_size))
 
     def effective(self, optim: dict[str, Any], schedule: dict[str, Any]) -> dict[str, float]:
-        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` of blocks that have them."""
+        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` of blocks that have
+        them.
+        """
         scaled: dict[str, float] = {"batch_size": self.batch_size}
         if isinstance(optim.get("lr"), int | float):
             scaled["lr"] = optim["lr"] * self.factor

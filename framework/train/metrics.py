@@ -26,7 +26,8 @@ class TrainPlan:
         epochs: Number of epochs.
         max_steps: Most optimizer steps of the run, or None.
         report_every: Optimizer steps between two reports.
-        validate_every: Optimizer steps between two validations; None for one at the end of every epoch.
+        validate_every: Optimizer steps between two validations; None for one at the end of every
+            epoch.
         save_every: Optimizer steps between two saved states, or None.
         clip_norm: Largest norm of the gradients, or None.
         skip_bad: Whether a step whose gradients are not finite is skipped.
@@ -106,7 +107,9 @@ class Columns(NamedTuple):
 
 
 def check_outcome(outcome: Any) -> None:
-    """Check that an objective returned values that can be added up. Numbers in ``sums`` become tensors.
+    """Check that an objective returned values that can be added up.
+
+    Numbers in ``sums`` become tensors.
 
     Raises:
         ConfigError: C220.
@@ -234,7 +237,10 @@ class Tally:
         return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums)}
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
-        """Take over saved results. With another number of ranks, each takes those of several or of none."""
+        """Take over saved results.
+
+        With another number of ranks, each takes those of several or of none.
+        """
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
         before = _concatenated(ranks[rank::world_size])
         self._passes = []
@@ -261,7 +267,8 @@ def _concatenated(parts: Sequence[Columns]) -> Columns:
 
 
 def _flat(columns: Columns) -> Tensor:
-    """Put columns into one tensor for sending, float64 [n]: their number, their lengths, their values.
+    """Put columns into one tensor for sending, float64 [n]: their number, their lengths, their
+    values.
 
     Sums are in the order of their names, which are not included.
     """

@@ -50,7 +50,10 @@ def _float_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all elements are finite, from one norm over all tensors. Reads the device once."""
+    """Return whether all elements are finite, from one norm over all tensors.
+
+    Reads the device once.
+    """
     filled = [tensor for tensor in tensors if tensor.numel()]
     shards = [tensor for tensor in filled if hasattr(tensor, "full_tensor")]
     plain = [tensor for tensor in filled if not hasattr(tensor, "full_tensor")]

@@ -38,7 +38,8 @@ class Parts:
         clock: Measures the training steps.
         val_clock: Measures the validation batches.
         checkpoints: Keeps the states; None to save nothing.
-        average: The moving average of the weights that is evaluated and kept; None for the weights themselves.
+        average: The moving average of the weights that is evaluated and kept; None for the weights
+            themselves.
         stop: Asked after every step whether to stop. The ranks agree on the answer.
         recorder: Captures steps as CUDA graphs; None to run them kernel by kernel.
         say: Prints a note or a warning.

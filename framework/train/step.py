@@ -1,4 +1,6 @@
-"""One optimizer step: its passes, its learning rate, the average of the weights, and bad gradients."""
+"""One optimizer step: its passes, its learning rate, the average of the weights, and bad
+gradients.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -98,13 +100,16 @@ class Stepper:
         return self._rates[0] * self._factor
 
     def share_rates(self) -> None:
-        """Keep the learning rates on the device as float32, so that a captured step reads the current ones."""
+        """Keep the learning rates on the device as float32, so that a captured step reads the
+        current ones.
+        """
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
             if "capturable" in group:
                 group["capturable"] = True
-        # torch would warn of steps that are not captured, but the first ones and short batches are not
+        # torch would warn of steps that are not captured, but the first ones and short batches are
+        # not
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -164,7 +169,9 @@ class Stepper:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``, with this run's own rates and options: if they differ, the user typed them."""
+        """Continue from ``state``, with this run's own rates and options: if they differ, the user
+        typed them.
+        """
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             saved = state["model"] if state["average"] is None else state["average"]
@@ -183,7 +190,9 @@ class Stepper:
 
 @final
 class _Buffers:
-    """A copy of a model's buffers, for steps that are skipped after batch norm has seen their records."""
+    """A copy of a model's buffers, for steps that are skipped after batch norm has seen their
+    records.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model  # not its buffers: a model may replace them

@@ -91,7 +91,10 @@ class Trainer:
             pass
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
-        """Train epoch by epoch and yield the newest validation means. To stop early, stop iterating."""
+        """Train epoch by epoch and yield the newest validation means.
+
+        To stop early, stop iterating.
+        """
         self._sinks = sinks
         self._began_at = time.perf_counter()
         self._first_step = self.progress.step
@@ -103,7 +106,10 @@ class Trainer:
         self._lap()  # the time that the last report itself took
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
-        """Validate the current weights and save them with the result. Without validation data do nothing."""
+        """Validate the current weights and save them with the result.
+
+        Without validation data do nothing.
+        """
         if self.parts.val is not None:
             self._sinks = sinks
             self._last_step = self.total_steps
@@ -129,7 +135,10 @@ class Trainer:
             micro_batches.close()  # free the loader's threads now, not when it is collected
 
     def _finish_step(self) -> bool:
-        """Update the weights and do whatever is due after this step. Return True if the epoch ends here."""
+        """Update the weights and do whatever is due after this step.
+
+        Return True if the epoch ends here.
+        """
         parts, progress, plan = self.parts, self.progress, self.parts.plan
         self.stepper.step(progress, self._last_step)
         parts.clock.mark("optimizer")
@@ -217,7 +226,8 @@ class Trainer:
             left_s=step_s * (self._last_step - progress.step),
             skipped=progress.step - progress.scheduled,
         )
-        # only rank 0 has sinks: what a sink draws, to choose an image say, must not set that rank apart
+        # only rank 0 has sinks: what a sink draws, to choose an image say, must not set that rank
+        # apart
         with kept_generators(self.parts.parallel.device):
             for sink in self._sinks:
                 sink.write(report)
@@ -244,7 +254,9 @@ class Trainer:
         return best
 
     def _save(self, best: bool, weights: bool) -> None:
-        """Save the state, and the weights to use if ``weights``. The last save of a run must succeed.
+        """Save the state, and the weights to use if ``weights``.
+
+        The last save of a run must succeed.
 
         Raises:
             NumericError: N101 if a weight is not finite: such a state is never saved.
@@ -264,7 +276,10 @@ class Trainer:
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs: tensors and plain values. All ranks call it together."""
+        """Return all that a resumed run needs: tensors and plain values.
+
+        All ranks call it together.
+        """
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
         parallel = self.parts.parallel
@@ -279,7 +294,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. With more ranks than saved it, several start from the same generators."""
+        """Continue from ``state``.
+
+        With more ranks than saved it, several start from the same generators.
+        """
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         self.progress = Progress(**state["progress"])

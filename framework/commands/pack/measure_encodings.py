@@ -175,7 +175,9 @@ def _read_rate(path: str) -> float:
 def recommend(
     costs: Sequence[Cost], fits: Callable[[Cost], bool], memory_bytes: int
 ) -> Cost | None:
-    """Return the smallest of the fastest encodings that the disk can hold; None if there is none."""
+    """Return the smallest of the fastest encodings that the disk can hold; None if there is
+    none.
+    """
     possible = [cost for cost in costs if not cost.why_not and fits(cost)]
     if not possible:
         return None

@@ -102,7 +102,9 @@ def _round(line: Line, place: int) -> int:
 
 
 def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
-    """Return status and reason: ``impossible`` if the cell was refused, ``failed`` if no repeat ended."""
+    """Return status and reason: ``impossible`` if the cell was refused, ``failed`` if no repeat
+    ended.
+    """
     illegal = [shown(line["illegal"]) for line in lines if line.get("illegal")]
     failed = [shown(line["failed"]) for line in lines if line.get("failed")]
     if illegal:

@@ -58,7 +58,7 @@ def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
 
 
 def write(dirs: Sequence[str], output: Path, relative: str = "first", png: bool = True) -> None:
-    """Write the report and print where it is. ResourceError R112 if the extra is not installed."""
+    """Write the report and print its path. ResourceError R112 if the extra is not installed."""
     needed("matplotlib", "report")
     needed("jinja2", "report")
     from framework.commands.report.write_report import write_report  # noqa: PLC0415  # draws

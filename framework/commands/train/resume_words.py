@@ -116,6 +116,8 @@ def _is_override(word: str) -> bool:
 
 
 def _is_replaced(key: str, typed: set[str]) -> bool:
-    """Return whether a word of the earlier run is void: typed anew, or about a choice that changed."""
+    """Return whether a word of the earlier run is void: typed anew, or about a choice that
+    changed.
+    """
     group = key.split(".", maxsplit=1)[0]
     return key in typed or (group in typed and group in GROUPS)

@@ -1,4 +1,6 @@
-"""Run in this process, or in ranks in processes of their own, each started through ``start_rank``."""
+"""Run in this process, or in ranks in processes of their own, each started through
+``start_rank``.
+"""
 
 import json
 import os
@@ -109,7 +111,10 @@ def _say(text: str) -> None:
 def _launch(
     config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None
 ) -> RunOutcome:
-    """Start the ranks and wait for them. They write their outcomes to files: a launcher sees only exit codes."""
+    """Start the ranks and wait for them.
+
+    They write their outcomes to files: a launcher sees only exit codes.
+    """
     # torch.distributed.elastic is slow to import
     from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415
 
@@ -149,7 +154,9 @@ def _launch(
 
 
 def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
-    """Return the ranks' own variables: their share of the cores, and the interface to other hosts."""
+    """Return the ranks' own variables: their share of the cores, and the interface to other
+    hosts.
+    """
     environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
     interface = meeting and meeting.interface
     if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
@@ -159,7 +166,10 @@ def _environment(num_processes: int, meeting: Meeting | None) -> dict[str, str]:
 
 @contextmanager
 def _in_memory(text: str) -> Generator[str, None, None]:
-    """Yield the path of a file in memory. Its text holds the environment's secrets, so no disk may have it."""
+    """Yield the path of a file in memory.
+
+    Its text holds the environment's secrets, so no disk may have it.
+    """
     with os.fdopen(os.memfd_create("paceline"), "w") as file:
         file.write(text)
         file.flush()
@@ -266,7 +276,9 @@ def _rank(path: str) -> int:
 
 
 def _restartable(config: Config, run_dir: Path) -> Config:
-    """Make a restarted rank continue from what its earlier start has saved in the run's own directory."""
+    """Make a restarted rank continue from what its earlier start has saved in the run's own
+    directory.
+    """
     resume = config["resume"]
     if resume["run"]:
         return config

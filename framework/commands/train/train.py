@@ -1,4 +1,6 @@
-"""``paceline train``: compose the configuration, make the run directory, and train here or in ranks."""
+"""``paceline train``: compose the configuration, make the run directory, and train here or in
+ranks.
+"""
 
 import json
 import os
@@ -57,11 +59,17 @@ class TypedTrain(NamedTuple):
 
 
 class SweepStopped(BaseException):
-    """A signal ended a job and with it the sweep. After an Exception Hydra would start the next job."""
+    """A signal ended a job and with it the sweep.
+
+    After an Exception Hydra would start the next job.
+    """
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code of the run, or of the first job of a sweep that failed."""
+    """Run the command.
+
+    Return the exit code of the run, or of the first job of a sweep that failed.
+    """
     if option(arguments, "parallel.num_nodes") is None:
         # with it, each task of srun starts ranks of its own
         os.environ.update(rank_environment(os.environ))
@@ -85,7 +93,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _main_of_rank(arguments: list[str]) -> int:
-    """Run one rank under torchrun. Rank 0 composes the configuration and shares it with the others."""
+    """Run one rank under torchrun.
+
+    Rank 0 composes the configuration and shares it with the others.
+    """
     if "-m" in arguments or "--multirun" in arguments:
         what = "a sweep inside an existing launch would be run by every rank"
         raise ConfigError(122, "-m", what, "start it without torchrun: parallel=ddp starts ranks")
@@ -98,13 +109,19 @@ def _main_of_rank(arguments: list[str]) -> int:
 
 
 def _typed(arguments: list[str], words: list[str]) -> TypedTrain:
-    """Note what was typed. ``words`` also has those of a resumed run, whose --config-dir counts again."""
+    """Note what was typed.
+
+    ``words`` also has those of a resumed run, whose --config-dir counts again.
+    """
     config_dir = option(words, "--config-dir", "-cd")
     return TypedTrain(granted(arguments), config_dir and os.path.abspath(config_dir), [])
 
 
 def _search_value(cfg: DictConfig) -> float | None:
-    """Return what a search optimizes: a mean of the best validation. A search takes None for a failure."""
+    """Return what a search optimizes: a mean of the best validation.
+
+    A search takes None for a failure.
+    """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
@@ -114,7 +131,9 @@ def _search_value(cfg: DictConfig) -> float | None:
 
 
 def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
-    """Return the run directories of a sweep whose jobs a launcher ran in other processes, in order."""
+    """Return the run directories of a sweep whose jobs a launcher ran in other processes, in
+    order.
+    """
     typed = option(arguments, "hydra.sweep.dir")
     sweep_dir = Path(typed.strip("'\"") if typed else f"outputs/{stamp()}-sweep")
     folders = [path.parent for path in sweep_dir.glob("*/exit.json")]
@@ -164,7 +183,9 @@ def _check_launch(config: Config) -> None:
 
 
 def _meeting(config: Config, is_sweep: bool) -> "Meeting | None":
-    """Return how this host meets the others; None if it is alone, or if a launcher has started the ranks."""
+    """Return how this host meets the others; None if it is alone, or if a launcher has started the
+    ranks.
+    """
     num_nodes = config["parallel"].get("num_nodes", 1)
     if num_nodes == 1 or "RANK" in os.environ:
         return None

@@ -117,7 +117,9 @@ def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
 
 @contextmanager
 def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
-    """Set the ranks' environment inside the block, and silence torchrun: ranks report themselves."""
+    """Set the ranks' environment inside the block, and silence torchrun: ranks report
+    themselves.
+    """
     for name in list(logging.root.manager.loggerDict):  # each has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
