@@ -50,7 +50,7 @@ HOMES = {
     "simplejpeg": {"image/decode.py"},
     "hydra": {"config/build.py", "cli", "commands"},
     "omegaconf": {"cli", "commands"},
-    "psutil": {"measure/host.py", "parallel/launch/hosts.py"},
+    "psutil": {"measure", "parallel/launch/hosts.py"},
     "scipy": {"measure/statistics.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},

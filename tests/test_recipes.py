@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framework.cli.paths import ROOT
-from framework.commands.diagnose.disk_speed import disk_kind
+from framework.measure.disk_kind import disk_kind
 from tests.cli.command import losses, paceline
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))

@@ -91,10 +91,7 @@ class Trainer:
             pass
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
-        """Train epoch by epoch and yield the newest validation means.
-
-        To stop early, stop iterating.
-        """
+        """Train epoch by epoch and yield the newest validation means, until the caller stops."""
         self._sinks = sinks
         self._began_at = time.perf_counter()
         self._first_step = self.progress.step
@@ -106,10 +103,7 @@ class Trainer:
         self._lap()  # the time that the last report itself took
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
-        """Validate the current weights and save them with the result.
-
-        Without validation data do nothing.
-        """
+        """Validate the current weights and save them with the result, if there is a ``val``."""
         if self.parts.val is not None:
             self._sinks = sinks
             self._last_step = self.total_steps
@@ -135,10 +129,7 @@ class Trainer:
             micro_batches.close()  # free the loader's threads now, not when it is collected
 
     def _finish_step(self) -> bool:
-        """Update the weights and do whatever is due after this step.
-
-        Return True if the epoch ends here.
-        """
+        """Update the weights, do what is due after this step, and return whether the epoch ends."""
         parts, progress, plan = self.parts, self.progress, self.parts.plan
         self.stepper.step(progress, self._last_step)
         parts.clock.mark("optimizer")
@@ -276,10 +267,7 @@ class Trainer:
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs: tensors and plain values.
-
-        All ranks call it together.
-        """
+        """Return all that a resumed run needs. All ranks call this together."""
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
         parallel = self.parts.parallel

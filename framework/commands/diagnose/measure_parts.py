@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from framework.commands.diagnose.disk_speed import disk_kind
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
 from framework.contracts.batch import Batch, pin, tensors
@@ -25,6 +24,7 @@ from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
+from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores
 from framework.measure.statistics import median
 from framework.order import Order, spread

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.commands.diagnose.disk_speed import disk_kind, file_system
+from framework.measure.disk_kind import disk_kind, file_system
 
 MOUNTS = [
     SimpleNamespace(mountpoint=place, fstype=system)
