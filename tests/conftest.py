@@ -83,6 +83,7 @@ def _end_servers() -> None:
 def police(tmp_path, monkeypatch):
     """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
     monkeypatch.chdir(tmp_path)
+    preloaded.at_start_of_test = dict(os.environ)
     before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
     signal.signal(
         signal.SIGINT, signal.default_int_handler

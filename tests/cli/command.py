@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cli.preloaded import ENVIRONMENT, Server
+from tests.cli import preloaded
+from tests.cli.preloaded import Server
 
 
 class Done(NamedTuple):
@@ -30,10 +31,11 @@ def paceline(
 ) -> Done:
     """Run ``paceline ARGUMENTS`` in the test's own directory, or in ``cwd``.
 
-    A process with another environment is started anew, because libraries read theirs when they are
-    loaded. All others are forked from one that has loaded them.
+    If the test has changed the environment, the process is started anew, because libraries read
+    theirs when they are loaded. All others are forked from one that has loaded them.
     """
-    if not environment and _without_pytest(os.environ) == _without_pytest(ENVIRONMENT):
+    before = _without_pytest(preloaded.at_start_of_test)
+    if not environment and _without_pytest(os.environ) == before:
         return Done(*_server().run(arguments, cwd, limit_s))
     return started(*arguments, cwd=cwd, limit_s=limit_s, **environment)
 

@@ -32,8 +32,8 @@ LIBRARIES = ("torch", "torch._dynamo", "hydra.main", "cv2", "h5py", "lmdb", "skl
 COMMANDS = "framework.commands"
 
 
-# as it is before any test changes it
-ENVIRONMENT = dict(os.environ)
+ENVIRONMENT = dict(os.environ)  # before libraries and tests add to it
+at_start_of_test: dict[str, str] = {}  # what a test changes is what differs from this
 PIDS: set[int] = set()  # of servers, which outlive a test
 
 
