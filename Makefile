@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
+.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -20,8 +20,11 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard framework/sys
 train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 	$(BIN)/paceline train
 
-test: $(READY)  ## the whole test suite, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: $(READY)  ## the tests, in two processes: ARGS=tests/loader for a part
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not cluster and not slow' $(ARGS)
+
+test-long: $(READY)  ## the tests that take more than ten seconds each
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not cluster' $(ARGS)
 
 check: $(READY)  ## lint, format, types and style
 	$(BIN)/ruff check .
