@@ -45,6 +45,7 @@ def run(*arguments: str) -> tuple[subprocess.CompletedProcess, str]:
     return done, done.stdout
 
 
+@pytest.mark.slow
 def test_a_quick_run_compares_equal_work_and_writes_it_down(tmp_path):
     images, small = make_images(tmp_path / "images", 8, 96), make_images(tmp_path / "small", 20, 32)
     counts = ["--images-count", "80", "--small-count", "200", "--laps", "1", "--workers", "1"]

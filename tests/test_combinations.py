@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.command import losses, paceline, write_linear
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["epochs=1", "report_every=1", "sink=jsonl"]  # 12 steps
 DDP_BOUND = 1e-5  # relative: sums over ranks are rounded in another order
 AMP_BOUND = 0.15  # relative to fp32, over 12 steps: bf16 has 8 bits of mantissa

@@ -150,6 +150,7 @@ def runnable_pages() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", runnable_pages())
 def test_the_code_of_a_page_runs(page, folder):
     for block in blocks_of(page):

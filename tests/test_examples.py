@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from framework.cli.paths import ROOT
 from tests.cli.command import is_one_error_line, paceline
 
@@ -33,6 +35,7 @@ def code_lines(path: Path) -> int:
     )
 
 
+@pytest.mark.slow
 def test_a_model_an_objective_and_arrays_of_ones_own():
     shutil.copytree(OWN, "own")
     subprocess.run([sys.executable, "-m", "sines"], cwd="own", check=True, timeout=60)
@@ -54,6 +57,7 @@ def test_a_model_an_objective_and_arrays_of_ones_own():
     )
 
 
+@pytest.mark.slow
 def test_the_same_parts_from_python():
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "from_python.py"],

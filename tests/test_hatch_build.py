@@ -10,7 +10,7 @@ import pytest
 from framework.cli.paths import ROOT
 from framework.system.native import SIGNATURES
 
-SOURCES = sorted((ROOT / "framework" / "native").glob("*.c"))
+SOURCES = sorted((ROOT / "framework" / "system" / "native").glob("*.c"))
 
 
 @pytest.fixture

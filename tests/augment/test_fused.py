@@ -67,6 +67,7 @@ def batch_of(count):
     return {"index": torch.arange(count), "image": image, "label": torch.arange(count) % 3}
 
 
+@pytest.mark.slow
 @each
 def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(
     augment, most, sizes

@@ -57,6 +57,7 @@ def test_blocks_that_multiply_are_refused():
         OmegaConf.to_container(config, resolve=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x" * 60_000, "${oc.env:NOTHING,''}" * 3000])
 def test_long_texts_put_together_are_refused(text):
     config = OmegaConf.create({"a": text, "b": "${a}" * 50})

@@ -99,6 +99,7 @@ def test_options_may_stand_anywhere(tmp_path):
     assert paceline("train", "resume=run", "max_steps=3").code == 0
 
 
+@pytest.mark.slow
 def test_another_batch_size_inside_an_epoch_is_refused():
     assert (
         paceline("train", "batch_size=16", "max_steps=80", "epochs=3", "hydra.run.dir=run").code
@@ -166,6 +167,7 @@ def test_packing_that_is_stopped_leaves_finished_jobs_only(number, code):
     assert set(os.listdir("store")) <= {"x.h5.parts"}  # finished jobs are kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", ["plain", "prefetch"])
 def test_a_killed_worker_is_said_soon_with_every_loader(loader):
     process = start("epochs=5000", "workers.num=2", "workers.kind=process", f"loader={loader}")

@@ -212,6 +212,7 @@ def test_a_module_that_cannot_be_loaded_is_named_with_its_line(text, words):
     assert is_one_line(train("model._target_=mine.Net"), "U100", 9, *words)
 
 
+@pytest.mark.slow
 def test_a_source_may_have_an_attribute_called_workers():
     words = [
         *SMALL,

@@ -450,6 +450,7 @@ def test_a_program_with_a_hung_thread_says_so_and_ends(loader):
     )
 
 
+@pytest.mark.slow
 def test_a_source_closed_with_a_hung_process_leaves_none():
     source = _source(_sleep, num_workers=2, worker_kind="process")
     before = children_of_this_process()

@@ -77,6 +77,7 @@ def test_t13_whoever_is_told_to_stop_all_ranks_save_at_one_step(dataset, victim,
     assert len(state["generators"]) == len(state["pending"]["ranks"]) == 2
 
 
+@pytest.mark.slow
 def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
     more = [*ranks.DDP, "epochs=3000", "report_every=1", f"parallel.timeout_s={TIMEOUT_S}"]
     with Command(*train(dataset, *more), before=ranks.importable) as command:
@@ -96,6 +97,7 @@ def test_t20_a_rank_that_hangs_ends_the_run_in_its_time(dataset):
     assert "error[P10" in done.err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", [([], ranks.DDP), (ranks.DDP, [])])
 def test_t8_on_another_number_of_ranks_the_order_is_the_same_and_losses_agree_to_rounding(
     dataset, ways
@@ -129,6 +131,7 @@ def losses(run_dir):
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 
+@pytest.mark.slow
 def test_t8_one_rank_then_four_then_two_go_on_in_the_same_order(dataset):
     common = [
         "train",

@@ -44,6 +44,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment_s", "number", "way"), MOMENTS, ids=[way.name for _, _, way in MOMENTS]
 )

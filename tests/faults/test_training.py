@@ -60,6 +60,7 @@ def place_of_two(place, tmp_path_factory):
     return ranks.with_ranks(place, tmp_path_factory.mktemp("ddp"))
 
 
+@pytest.mark.slow
 def test_t2_t18_a_rank_that_is_killed_takes_all_down_and_the_run_goes_on(place_of_two):
     assert ranks.one_killed(place_of_two, random.Random(0)) == ""
 
@@ -68,6 +69,7 @@ def test_t18_a_rank_that_is_killed_while_they_meet_takes_all_down(place_of_two):
     assert ranks.one_killed_while_they_meet(place_of_two, random.Random(0)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_t19_all_ranks_start_again_and_go_on_to_the_same_bits(place_of_two, seed):
     assert ranks.killed_and_started_again(place_of_two, random.Random(seed)) == ""

@@ -67,6 +67,7 @@ def train(*words, run_dir):
     return losses(Path(run_dir))
 
 
+@pytest.mark.slow
 def test_it_learns_what_ddp_does_and_its_states_are_everybody_s():
     units = "parallel.unit_parameters=500"
     expected = train(*COMMON, "parallel=ddp", run_dir="ddp")

@@ -92,6 +92,7 @@ print("ended", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
     """Without the group that is kept, one end in thirty hangs."""
     environment = {

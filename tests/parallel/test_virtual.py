@@ -178,6 +178,7 @@ SCALED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "counts"),
     [([], (1, 2, 4)), (["precision=amp"], (1, 4)), (FUSED, (2, 4)), (SCALED, (1, 3))],
@@ -191,6 +192,7 @@ def test_any_number_of_processes_learns_the_same_bits(words, counts):
     assert all(other == first for other in others)
 
 
+@pytest.mark.slow
 def test_with_dropout_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_been(
     tmp_path,
 ):

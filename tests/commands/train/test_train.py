@@ -64,6 +64,7 @@ def read(path: Path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_the_main_job_reaches_its_accuracy_and_leaves_its_files():
     done = paceline("train", "hydra.run.dir=run")
     run = Path("run")
@@ -120,6 +121,7 @@ def test_a_run_directory_holds_one_run():
     assert read(Path("run/run.json")) == before
 
 
+@pytest.mark.slow
 def test_runs_started_together_do_not_share_a_directory():
     words = [sys.executable, "-m", "framework", "train", "debug=tiny", "data=synthetic"]
     started = [
@@ -155,6 +157,7 @@ def start(*words: str) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)]
 )
@@ -182,6 +185,7 @@ def stop_at_second_state() -> None:
     durable._reached = reached
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit():
     words = [
         "train",
@@ -278,6 +282,7 @@ def test_a_lost_rank_is_said_in_one_line(tmp_path):
     assert read(Path("run/exit.json"))["code"] == 7
 
 
+@pytest.mark.slow
 def test_a_job_of_dali_has_a_process_of_its_own_in_a_sweep(tmp_path):
     (tmp_path / "lost.py").write_text(
         "import os, signal\nfrom framework.objective.classify import Classify\n"
@@ -309,6 +314,7 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_with_its_code():
     assert len(list(Path("sweep").glob("*/summary.json"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "overfit", "trace"])
 def test_debug_presets_run(preset):
     words = ["epochs=40"] if preset == "overfit" else ["max_steps=2"]

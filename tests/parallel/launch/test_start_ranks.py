@@ -31,6 +31,7 @@ def test_a_rank_that_fails_ends_the_launch_and_leaves_no_process_and_no_variable
     ) == before
 
 
+@pytest.mark.slow
 def test_ranks_start_again_as_often_as_is_said(tmp_path):
     launch(
         2, "tests.parallel.rank_program", ["stumble", str(tmp_path)], ENVIRONMENT, max_restarts=2
@@ -40,6 +41,7 @@ def test_ranks_start_again_as_often_as_is_said(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_ranks_that_fail_once_too_often_are_given_up(tmp_path):
     with pytest.raises(DistributedError, match=r"^error\[P102\]: rank 1: ended with exit code 7"):
         launch(
