@@ -23,6 +23,7 @@ from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.transform.none import NoTransform
 from tests.cli import preloaded
+from tests.shared_memory import other_test_processes_wait, this_test_runs, torch_segments
 
 torch.set_num_threads(1)
 settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
@@ -61,20 +62,6 @@ def settled(before: set, now, wait_s: float = 5.0) -> set:
     return now() - before
 
 
-def _is_left(name: str) -> bool:
-    """Whether shared memory is torch's, and not that of another program that runs now."""
-    pid = name.split("_")[1] if name.startswith("torch_") else ""
-    if pid == str(os.getpid()):
-        return True
-    # beside other test processes it may belong to one that a test of theirs has just killed
-    alone = "PYTEST_XDIST_WORKER" not in os.environ
-    return alone and pid.isdecimal() and not Path("/proc", pid).exists()
-
-
-def _shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if _is_left(name)}
-
-
 def _end_servers() -> None:
     """Ends the standard library's processes that forkserver and spawn leave running for the next child."""
     forkserver._forkserver._stop()
@@ -84,8 +71,11 @@ def _end_servers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def police(tmp_path, monkeypatch):
-    """Each test stands in a directory of its own and leaves nothing running, no temporary file, and no shared memory."""
+def police(tmp_path, monkeypatch, tmp_path_factory):
+    """Run each test in its own directory, and fail it if it leaves something behind.
+
+    Checked are threads, processes, shared memory and temporary files.
+    """
     monkeypatch.chdir(tmp_path)
     preloaded.at_start_of_test = dict(os.environ)
     before = children_of_this_process(), _threads(), set(os.listdir("/dev/shm")), dict(os.environ)
@@ -96,14 +86,19 @@ def police(tmp_path, monkeypatch):
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
-    yield
+    locks = tmp_path_factory.getbasetemp().parent
+    with this_test_runs(locks):
+        yield
     for number, handler in handlers.items():  # a command run in this process has taken them
         signal.signal(number, handler)
     multiprocessing.active_children()
     assert not settled(before[1], _threads), "threads left behind"
     _end_servers()
     assert not settled(before[0], children_of_this_process), "processes left behind"
-    assert not settled(before[2], _shared_memory), "shared memory left behind"
+    if left := settled(before[2], torch_segments):
+        # it may belong to a test that runs beside this one: whose it is, shows when that has ended
+        other_test_processes_wait(locks)
+        assert not left & torch_segments(), "shared memory left behind"
     assert not list(tmp_path.rglob("*.tmp.*")), "temporary files left behind"
 
 
