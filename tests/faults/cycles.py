@@ -19,12 +19,14 @@ from framework.loader.stream import StreamLoader
 from framework.measure.clock import HostClock
 from framework.transform.none import NoTransform
 from framework.transform.resize import Resize
-from tests.conftest import _is_left, children_of_this_process
+from tests.conftest import children_of_this_process
+from tests.shared_memory import torch_segments
 from tests.contract.cases import STORES, WAYS, make_source, shares
 from tests.faults.lanes import Row, repeat
 
 COUNT, BATCH = 40, 4
-WAIT_S = 5.0
+# long, because a test beside this one may leave shared memory until it ends
+WAIT_S = 30.0
 SERIES = 100  # cycles over which memory is looked at
 MOST_GROWTH = (
     32 << 10
@@ -174,7 +176,7 @@ def there() -> set[tuple[str, object]]:
     found: set[tuple[str, object]] = {("thread", thread.name) for thread in threading.enumerate()}
     found |= {("process", pid) for pid in children_of_this_process()}
     found |= {("file", number) for number in os.listdir("/proc/self/fd")}
-    return found | {("shared memory", name) for name in os.listdir("/dev/shm") if _is_left(name)}
+    return found | {("shared memory", name) for name in torch_segments()}
 
 
 def left_behind(before: set) -> set:
