@@ -20,9 +20,9 @@ from framework.measure.clock import HostClock
 from framework.transform.none import NoTransform
 from framework.transform.resize import Resize
 from tests.conftest import children_of_this_process
-from tests.shared_memory import torch_segments
 from tests.contract.cases import STORES, WAYS, make_source, shares
 from tests.faults.lanes import Row, repeat
+from tests.shared_memory import torch_segments
 
 COUNT, BATCH = 40, 4
 # long, because a test beside this one may leave shared memory until it ends
