@@ -266,23 +266,23 @@ def _keep(
 
 
 def _machine_name() -> str:
+    from framework.commands.tune.print_search import plural  # noqa: PLC0415
     from framework.measure.host import machine  # noqa: PLC0415
 
     facts = machine()
-    cores = f"{facts['num_cores']} core{'' if facts['num_cores'] == 1 else 's'}"
     processor = facts["processor"] or "an unnamed processor"
-    return f"{cores} of {processor}, {', '.join(facts['gpus']) or 'no GPU'}"
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
+    return f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"
 
 
 def _tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
     from framework.commands.tune.batch_sizes import BatchSizeSearch  # noqa: PLC0415
     from framework.commands.tune.memory_guard import TrialProcess, smallest_fails  # noqa: PLC0415
     from framework.commands.tune.print_batch_sizes import print_curve, print_trial  # noqa: PLC0415
-    from framework.commands.tune.print_search import busy_note  # noqa: PLC0415
+    from framework.commands.tune.print_search import print_busy  # noqa: PLC0415
     from framework.measure.host import machine, num_cores  # noqa: PLC0415
 
-    if note := busy_note(num_cores()):
-        print(note)
+    print_busy(num_cores())
     with closing(TrialProcess(config, allowed, request.memory)) as process:
         search = BatchSizeSearch(
             process.attempt, process.num_records, config["accumulate"], request.budget
