@@ -1,7 +1,8 @@
 """Turn an exception of Hydra's into one line that names the nearest key or choice."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.config.targets import did_you_mean
-from framework.errors import ConfigError
+from framework.errors import ConfigError, PacelineError
 
 UNKNOWN_CHOICE = re.compile(r"Could not find '([^']+)'")
 UNKNOWN_KEY = re.compile(
     r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'"
 )
+
+
+@contextmanager
+def explained(command: str, words: Sequence[str]) -> Generator[None]:
+    """Turn an error of Hydra's inside the block into its ConfigError."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:  # a file can make Hydra raise anything
+        raise explain(command, list(words), error) from error
 
 
 def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:

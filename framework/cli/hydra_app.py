@@ -90,8 +90,8 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
         _discard_sweep()
-        has_words = isinstance(error, PacelineError) or getattr(error, "filename", None)
-        if error in unforeseen or has_words:
+        names_a_file = isinstance(error, OSError) and error.filename
+        if error in unforeseen or isinstance(error, PacelineError) or names_a_file:
             raise
         raise explain(command, arguments, error) from error
     return next((code for code in codes if code), 0)

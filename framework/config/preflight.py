@@ -60,7 +60,7 @@ def augment_fits(config: Config, sample: Batch, packages: Sequence[str]) -> Gene
     try:
         yield
     except Exception as error:
-        fix = "mend it, or set the augment's keys to what the data is"
+        fix = "correct it, or set the augment's keys to what the data is"
         raise_if_user_error(error, packages, described(sample), fix)
         if not isinstance(error, MISFITS):
             raise
@@ -86,7 +86,7 @@ def check_fit(
     try:
         outcome = objective(model, batch)
     except Exception as error:
-        fix = "mend it, or set the model's keys to what the data is"
+        fix = "correct it, or set the model's keys to what the data is"
         raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):
             raise

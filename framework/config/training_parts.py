@@ -76,20 +76,18 @@ def training_parts(
     )
 
 
-def open_sinks(assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
-    """Open the sinks of a run, on rank 0 only. If one cannot be opened, the others are closed."""
-    if assembly.parallel.rank != 0:
+def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
+    """Open the sinks of a run, on rank 0 only. ``stack`` closes them."""
+    if not assembly.leads:
         return []
     pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
     epochs, step = assembly.config["epochs"], trainer.progress.step
     run = RunContext(run_dir, trainer.total_steps, epochs, step, pictures)
     sinks: list[Sink] = []
-    with ExitStack() as stack:
-        for name, block in (assembly.config.get("sink") or {}).items():
-            sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
-            stack.callback(sink.close)
-            sinks.append(sink)
-        stack.pop_all()
+    for name, block in (assembly.config.get("sink") or {}).items():
+        sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        stack.callback(sink.close)
+        sinks.append(sink)
     return sinks
 
 
@@ -130,14 +128,13 @@ def _share_of_rank(assembly: Assembly) -> Batch:
 def _compile(model: nn.Module, device: torch.device) -> None:
     """Compile the model at its first call, once for each of the two or three sizes of batches.
 
-    Raises:
-        ResourceError: R105 without a compiler. torch would say so in a hundred lines, in the first
-            step.
-
+    ResourceError R105 without a compiler: torch would say so in a hundred lines, in the first step.
     """
-    variable, names = ("CXX", ("g++", "clang++"))
-    if device.type != "cpu":
-        variable, names = ("CC", ("gcc", "clang"))
+    variable = "CC"
+    names = ("gcc", "clang")
+    if device.type == "cpu":
+        variable = "CXX"
+        names = ("g++", "clang++")
     candidates = filter(None, (os.environ.get(variable), *names))
     if not any(map(shutil.which, candidates)):
         what = f"no compiler here ({' or '.join(names)})"

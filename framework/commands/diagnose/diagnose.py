@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
-from framework.cli.outcome import RunOutcome, outcome_of
+from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from framework.commands.own_keys import read_keys, split_words
@@ -62,9 +62,7 @@ def main(arguments: list[str]) -> int:
             Path(folder),
             show_traceback="debug=trace" in arguments,
         )
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told_code(outcome)
 
 
 def parse(arguments: Sequence[str]) -> Asked:

@@ -14,7 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from framework.cli.outcome import RunOutcome, conclude, newest_checkpoint, outcome_of
+from framework.cli.outcome import (
+    RunOutcome,
+    conclude,
+    newest_checkpoint,
+    outcome_of,
+    told_code,
+)
 from framework.cli.progress import pack_missing
 from framework.cli.signals import StopSignals
 from framework.config.schema import DALI
@@ -81,14 +87,7 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     check_targets(config, allowed)
     action = partial(run_here, config, run_dir, allowed, meeting)
     outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
-    return _told_code(outcome)
-
-
-def _told_code(outcome: RunOutcome) -> int:
-    """Print why a run failed, and return its exit code."""
-    if outcome.code:
-        _say(outcome.reason)
-    return outcome.code
+    return told_code(outcome)
 
 
 def _run(
@@ -100,7 +99,7 @@ def _run(
     if summary["status"] != "interrupted":
         return RunOutcome(0, "finished", step)
     command = f"paceline train {shlex.quote(f'resume={run_dir}')}"
-    reason = f"stopped after step {step}, state saved; go on with: {command}"
+    reason = f"stopped after step {step}, state saved; continue with: {command}"
     return RunOutcome(signals.exit_code, reason, step)
 
 
@@ -225,7 +224,7 @@ def run_shared(composed: Config | None) -> int:
     outcome = outcome_of(action, run_dir, bool(shared["config"]["debug"]), shared["allowed"])
     if composed is not None:
         return conclude(outcome, run_dir, short=False)
-    return _told_code(outcome)
+    return told_code(outcome)
 
 
 def _run_shared(shared: Config, leads: bool) -> RunOutcome:

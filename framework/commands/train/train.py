@@ -14,19 +14,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli.allowed import Grant, allowed_targets, granted
+from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
+from framework.cli.compose_config import checked
 from framework.cli.end_table import print_sweep
-from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import conclude, outcome_of, told_if_stopped
-from framework.cli.precedence import check_data_named
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
 from framework.commands.train.resume_words import resumed, to_repeat
-from framework.config import schema
-from framework.config.targets import check_targets
 from framework.errors import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -148,11 +146,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]
     is_sweep = hydra.mode == RunMode.MULTIRUN
     try:
-        config = resolved(cfg)
-        allowed = allowed_targets(config, typed.grant)
-        schema.check(config)
-        check_targets(config, allowed)
-        check_data_named(cfg)
+        config, allowed = checked(cfg, typed.grant)
         _check_launch(config)
         meeting = _meeting(config, is_sweep)
         if meeting is not None and not meeting.leads:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import RunOutcome, outcome_of
+from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.own_keys import CONFIG_DIR, read_keys, split_words
 from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
@@ -107,9 +107,7 @@ def main(arguments: list[str]) -> int:
     request = parse(arguments)
     show_traceback = any(word.startswith("debug=") for word in request.words)
     outcome = outcome_of(partial(_tune, request), Path("outputs", stamp()), show_traceback)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told_code(outcome)
 
 
 def parse(arguments: Sequence[str]) -> TuneRequest:
