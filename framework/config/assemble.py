@@ -172,9 +172,8 @@ def assemble(
     """
     keep_freed_memory()
     seed_generators(config["seed"])
-    parallel: Parallel = build(
-        "parallel", config["parallel"], allowed, device=_device(config["device"])
-    )
+    device = _device(config["device"])
+    parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
     device = parallel.device
@@ -183,14 +182,12 @@ def assemble(
     val_clock: Clock = make_clock(device, config["clock"])
     trace: ProfiledClock | None = None
     if profile is not None:
-        trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
-        clock = trace
+        clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
         config, from_data = _with_data_for_transform(config, allowed, parallel)
         train_source = _source("train", config, allowed, parallel)
         stack.callback(train_source.close)
-        config, more = resolve(config, train_source, PARTS)
-        from_data |= more
+        config, numbers = resolve(config, train_source, PARTS)
         augment = _augment(config, allowed, train_source)
         val_source: Source | None = None
         if config["data"]["val"]:
@@ -205,8 +202,8 @@ def assemble(
 
         train = loader(train_source, clock, training=True)
         val = None if val_source is None else loader(val_source, val_clock, training=False)
-        check_num_steps(train_source.order, train.num_steps)
         order = train_source.order
+        check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
         stack.pop_all()
     return Assembly(
@@ -222,7 +219,7 @@ def assemble(
         augment=augment,
         train=train,
         val=val,
-        from_data=from_data,
+        from_data=from_data | numbers,
     )
 
 
@@ -231,12 +228,7 @@ def _ignore(text: str) -> None:
 
 
 def _device(name: str) -> torch.device:
-    """Return the device that ``name`` means.
-
-    Raises:
-        ConfigError: C119 for a device that this machine does not have.
-
-    """
+    """Return the device that ``name`` means. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
@@ -249,18 +241,16 @@ def _device(name: str) -> torch.device:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Return the first GPU for ``cuda``, so that every thread and every comparison means the same
-    one.
-    """
-    return torch.device("cuda", 0) if device == torch.device("cuda") else device
+    """Return the first GPU for ``cuda``, so that all threads and comparisons mean the same one."""
+    if device == torch.device("cuda"):
+        return torch.device("cuda", 0)
+    return device
 
 
 def _with_data_for_transform(
     config: Config, allowed: Sequence[str], parallel: Parallel
 ) -> tuple[Config, Config]:
-    """Replace the transform's ``auto`` values; the source that knows them needs a transform
-    itself.
-    """
+    """Replace the transform's ``auto`` values. The source that tells them needs a transform."""
     if not is_wanted(config["transform"]):
         return config, {}
     with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
@@ -274,7 +264,8 @@ def _source(
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    training, workers = split == "train", config["workers"]
+    training = split == "train"
+    workers = config["workers"]
     context = SourceContext(
         order=_order(config, parallel, training),
         transform=transform or build("transform", config["transform"], allowed),

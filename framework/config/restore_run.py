@@ -1,5 +1,6 @@
 """Continue a saved run: check that it learns the same, and load its state."""
 
+from functools import partial
 from typing import Any
 
 from framework.config.assemble import Assembly
@@ -29,9 +30,7 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     if anew:
         state = {**state, "best": {}, "val": {}}
 
-    def loads() -> bool:
-        return _loads(trainer, assembly, state)
-
+    loads = partial(_loads, trainer, assembly, state)
     try:
         check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
         _load(trainer, state, resume["run"])

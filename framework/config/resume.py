@@ -34,12 +34,16 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
 
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    data = {
+    return dict(_leaves({**chosen, "batch_size": batch_size, "data": _contents(manifest)}))
+
+
+def _contents(manifest: Manifest) -> Config:
+    """Return what tells one data set from another."""
+    return {
         "records": manifest.num_records,
         "classes": list(manifest.classes),
         "digest": manifest.digest or None,
     }
-    return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
 
 
 def _later(config: Config) -> Config:
@@ -87,13 +91,10 @@ def validation_data(
     """
     if manifest is None:
         return None
-    facts: Config = {
-        "records": manifest.num_records,
-        "classes": list(manifest.classes),
-        "digest": manifest.digest or None,
-    }
-    where = None if manifest.digest or path is None else os.path.abspath(path)
-    return dict(_leaves({"data": facts, "path": where, "limit": limit}))
+    where = None
+    if path is not None and not manifest.digest:
+        where = os.path.abspath(path)
+    return dict(_leaves({"data": _contents(manifest), "path": where, "limit": limit}))
 
 
 def check_same(
@@ -106,12 +107,11 @@ def check_same(
     """Check that a saved run and this one learn the same.
 
     Args:
-        run: what ``resume`` names, for messages.
-        saved: what decided what the saved run learned.
-        present: the same of this run.
-        allow: keys, or what they are a part of, that may differ.
-        loads: whether the state would load in spite of the differences; asked only if there are
-            some.
+        run: What ``resume`` names, for messages.
+        saved: All that decided what the saved run learned.
+        present: The same of this run.
+        allow: Keys, or the blocks around them, that may differ.
+        loads: Returns whether the state loads in spite of differences.
 
     Raises:
         CheckpointError: K105 with every key that differs and is not allowed. It advises

@@ -20,7 +20,7 @@ from framework.cli.compose_config import checked
 from framework.cli.end_table import print_sweep
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import conclude, outcome_of, told_if_stopped
+from framework.cli.outcome import conclude, told_if_stopped
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
@@ -203,11 +203,11 @@ def _attempt(
 ) -> int:
     with told_if_stopped(run_dir):
         # torch is loaded only for a configuration that is sound
-        from framework.commands.train.run_ranks import run_here, run_shared  # noqa: PLC0415
+        from framework.commands.train.run_ranks import Job, run_here, run_shared  # noqa: PLC0415
 
+        job = Job(config, str(run_dir), allowed)
         if "RANK" in os.environ:
-            return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-        action = partial(run_here, config, run_dir, allowed, meeting, is_sweep)
-        outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
+            return run_shared(job)
+        outcome = job.outcome(run_here, meeting, is_sweep)
     with uninterrupted():
         return conclude(outcome, run_dir, short=is_sweep)
