@@ -59,7 +59,9 @@ def run(
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     saved = _saved_state(config["resume"])
-    profile = run_dir / PROFILE if config["debug"] == "profile" else None
+    profile: Path | None = None
+    if config["debug"] == "profile":
+        profile = run_dir / PROFILE
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         anew = saved is not None and restore(trainer, assembly, saved.state)
@@ -130,7 +132,9 @@ def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return summary if summary["status"] == "finished" else None
+    if summary["status"] != "finished":
+        return None
+    return summary
 
 
 def _validated_anew(

@@ -76,8 +76,9 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         return result(config)
 
     # The shell completion takes the program's name from here.
-    program = "paceline" if args.shell_completion else f"paceline {command}"
-    sys.argv = [program, *arguments]
+    sys.argv = [f"paceline {command}", *arguments]
+    if args.shell_completion:
+        sys.argv[0] = "paceline"
     folder = os.path.abspath(args.config_path or CONF)
     try:
         with (

@@ -165,7 +165,9 @@ def notes() -> list[str]:
 
 def _listed(values: Mapping[str, Any]) -> str:
     text = printable(", ".join(f"{key}={value}" for key, value in values.items()))
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}..."
 
 
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
@@ -212,7 +214,9 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
 def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
     """Remove the block at ``place``, and note its values."""
     above, _, last = place.rpartition(".")
-    parent = OmegaConf.select(recipe, above) if above else recipe
+    parent = recipe
+    if above:
+        parent = OmegaConf.select(recipe, above)
     if not isinstance(parent, DictConfig) or last not in parent:
         return
     block: Any = OmegaConf.to_container(parent)

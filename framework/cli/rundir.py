@@ -81,8 +81,8 @@ def claim(
 
         # A resumed run's facts count once its state is loaded: an error before that changes
         # nothing.
-        path = run_dir / (NEXT_FACTS if resumed else FACTS)
-        write_json(path, {**facts(sys.argv, overrides), "config_dir": config_dir})
+        name = NEXT_FACTS if resumed else FACTS
+        write_json(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
 
 
 def discard_if_empty(run_dir: Path) -> None:

@@ -124,7 +124,9 @@ class Assembly:
     @property
     def validates(self) -> Learned | None:
         """What tells the validation data from other data; None without validation."""
-        manifest = None if self.val_source is None else self.val_source.manifest
+        manifest = None
+        if self.val_source is not None:
+            manifest = self.val_source.manifest
         return validation_data(manifest, self.config["data"]["val"], self.config["limit"])
 
     @property
@@ -320,10 +322,7 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
-    """Return whether the augmentation is compiled.
-
-    On the CPU the slow augmentations are in C already.
-    """
+    """Return whether the augmentation is compiled. On the CPU the slow ones are in C already."""
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
@@ -337,7 +336,9 @@ def _augmenter(
     num_draws = augment.num_draws if training else 0
 
     def plain(batch: Batch, key: Tensor) -> Batch:
-        draws = keyed_draws(batch["index"], key, num_draws) if num_draws else None
+        draws = None
+        if num_draws:
+            draws = keyed_draws(batch["index"], key, num_draws)
         return augment(batch, draws)
 
     finish = plain

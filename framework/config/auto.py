@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, final
 
+from framework.config.targets import walk
 from framework.contracts.data import Source
 from framework.contracts.records import ChannelStatistics
 from framework.data.dali import DALISource
@@ -186,17 +187,11 @@ class _Data:
         raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
 
 
-def _places(node: Any, where: str) -> Iterator[_Place]:
+def _places(part: Any, where: str) -> Iterator[_Place]:
     """Yield all facts in a part of the configuration."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            name = f"{where}.{key}" if where else str(key)
-            if key in FACTS:
-                yield _Place(node, name, key)
-            yield from _places(value, name)
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            yield from _places(value, f"{where}.{number}")
+    for name, block in walk(part, where):
+        if isinstance(block, dict):
+            yield from (_Place(block, f"{name}.{key}", key) for key in block if key in FACTS)
 
 
 def _field_of(block: Config) -> str:

@@ -120,8 +120,9 @@ def input_of(where: str, block: Config, options: Config, allowed: Sequence[str])
     ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
     """
     signature = static_signature(str(block.get("_target_")))
-    own = signature.names if signature else ()  # MNIST's input has a file called labels
-    marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
+    marks = {key: block[key] for key in MARK_KEYS if key in block}
+    if signature is not None:  # MNIST's input has a file called labels
+        marks = {key: value for key, value in marks.items() if key not in signature.names}
     plain = {key: value for key, value in block.items() if key not in marks}
     return marked(build(where, plain, allowed), marks, options.get("max_pixels"))
 

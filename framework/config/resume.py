@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean
+from framework.config.targets import did_you_mean, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.lr_scaling import without_scaling
@@ -60,18 +60,12 @@ def _later(config: Config) -> Config:
     return keys
 
 
-def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of everything that is no mapping or list."""
-    if where == "data.classes":
-        yield where, _hash("\0".join(node))
-    elif isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from _leaves(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, list | tuple):
-        for number, value in enumerate(node):
-            yield from _leaves(value, f"{where}.{number}")
-    else:
-        yield where, node if isinstance(node, int | float | None) else _hash(str(node))
+def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything that is no block or list."""
+    yield "data.classes", _hash("\0".join(config["data"]["classes"]))
+    for where, value in walk(config):
+        if not isinstance(value, dict | list) and not where.startswith("data.classes."):
+            yield where, value if isinstance(value, int | float | None) else _hash(str(value))
 
 
 def _hash(text: str) -> str:

@@ -55,7 +55,13 @@ def training_parts(
     if parallel.world_size > 1 and assembly.train_source.order.virtual_ranks is None:
         batch = _augmented(assembly, _share_of_rank(assembly))
         warm_up_ddp(model, objective, precision, batch, assembly.device)
-    decay = config["ema_decay"]
+    average = checkpoints = recorder = None
+    if config["ema_decay"] is not None:
+        average = Average(parallel.unwrap(model), config["ema_decay"])
+    if run_dir is not None:
+        checkpoints = _checkpoints(assembly, run_dir)
+    if assembly.captures:
+        recorder = CudaRecorder(assembly.device)
     return Parts(
         plan=_plan(config),
         model=model,
@@ -68,10 +74,10 @@ def training_parts(
         precision=precision,
         clock=assembly.clock,
         val_clock=assembly.val_clock,
-        checkpoints=None if run_dir is None else _checkpoints(assembly, run_dir),
-        average=None if decay is None else Average(parallel.unwrap(model), decay),
+        checkpoints=checkpoints,
+        average=average,
         stop=stop,
-        recorder=CudaRecorder(assembly.device) if assembly.captures else None,
+        recorder=recorder,
         say=assembly.say,
     )
 

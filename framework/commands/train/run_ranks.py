@@ -191,7 +191,9 @@ def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         rank = int(path.name.split(".")[1].removeprefix("rank"))
         outcome = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
-        outcomes[rank] = outcome._replace(rank=rank if outcome.code else None)
+        if outcome.code:
+            outcome = outcome._replace(rank=rank)
+        outcomes[rank] = outcome
         path.unlink()
     return outcomes
 

@@ -132,8 +132,8 @@ def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
     """Return the run directories of a sweep whose jobs a launcher ran in other processes, in
     order.
     """
-    typed = option(arguments, "hydra.sweep.dir")
-    sweep_dir = Path(typed.strip("'\"") if typed else f"outputs/{stamp()}-sweep")
+    typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
+    sweep_dir = Path(typed.strip("'\""))
     folders = [path.parent for path in sweep_dir.glob("*/exit.json")]
     return sorted(folders, key=lambda path: int(re.findall(r"^\d*", path.name)[0] or 0))
 
