@@ -186,16 +186,8 @@ def assemble(
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data = _with_data_for_transform(config, allowed, parallel)
-        train_source = _source("train", config, allowed, parallel)
-        stack.callback(train_source.close)
-        config, numbers = resolve(config, train_source, PARTS)
+        config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
         augment = _augment(config, allowed, train_source)
-        val_source: Source | None = None
-        if config["data"]["val"]:
-            val_source = _source("val", config, allowed, parallel)
-            stack.callback(val_source.close)
-            val_source = with_agreed_classes(train_source, val_source)
 
         def loader(source: Source, its_clock: Clock, training: bool) -> Loader:
             finish = _augmenter(config, augment, device, training, say)
@@ -221,7 +213,7 @@ def assemble(
         augment=augment,
         train=train,
         val=val,
-        from_data=from_data | numbers,
+        from_data=from_data,
     )
 
 
@@ -249,14 +241,29 @@ def numbered(device: torch.device) -> torch.device:
     return device
 
 
-def _with_data_for_transform(
-    config: Config, allowed: Sequence[str], parallel: Parallel
-) -> tuple[Config, Config]:
-    """Replace the transform's ``auto`` values. The source that tells them needs a transform."""
-    if not is_wanted(config["transform"]):
-        return config, {}
-    with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
-        return resolve(config, source, ["transform"])
+def _sources(
+    stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
+) -> tuple[Config, Config, Source, Source | None]:
+    """Open the data. ``stack`` closes it.
+
+    Returns:
+        The configuration without ``auto``, what ``auto`` stands for by dotted name, the training
+        source, and the validation source or None.
+
+    """
+    from_data: Config = {}
+    if is_wanted(config["transform"]):  # the source that tells its values needs a transform itself
+        with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
+            config, from_data = resolve(config, source, ["transform"])
+    train = _source("train", config, allowed, parallel)
+    stack.callback(train.close)
+    config, numbers = resolve(config, train, PARTS)
+    from_data |= numbers
+    if not config["data"]["val"]:
+        return config, from_data, train, None
+    val = _source("val", config, allowed, parallel)
+    stack.callback(val.close)
+    return config, from_data, train, with_agreed_classes(train, val)
 
 
 def _source(

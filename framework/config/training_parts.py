@@ -51,10 +51,7 @@ def training_parts(
     objective: Objective = assembly.build("objective")
     model = _model(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    # virtual ranks compute without DDP, which is what needs the warm-up
-    if parallel.world_size > 1 and assembly.train_source.order.virtual_ranks is None:
-        batch = _augmented(assembly, _share_of_rank(assembly))
-        warm_up_ddp(model, objective, precision, batch, assembly.device)
+    _warm_up(assembly, model, objective, precision)
     average = checkpoints = recorder = None
     if config["ema_decay"] is not None:
         average = Average(parallel.unwrap(model), config["ema_decay"])
@@ -124,11 +121,17 @@ def _augmented(assembly: Assembly, sample: Batch) -> Batch:
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
 
-def _share_of_rank(assembly: Assembly) -> Batch:
-    """Repeat the sample until it is as long as this rank's share of a micro-batch."""
-    num_shares = assembly.parallel.world_size * assembly.config["accumulate"]
-    length = max(1, assembly.train_source.order.batch_size // num_shares)
-    return taken(assembly.sample, torch.arange(length) % len(assembly.sample["index"]))
+def _warm_up(
+    assembly: Assembly, model: nn.Module, objective: Objective, precision: Precision
+) -> None:
+    """Take a pass over as many records as this rank's share of a micro-batch, if DDP needs one."""
+    order, num_ranks = assembly.train_source.order, assembly.parallel.world_size
+    if num_ranks == 1 or order.virtual_ranks is not None:  # virtual ranks compute without DDP
+        return
+    length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
+    numbers = torch.arange(length) % len(assembly.sample["index"])
+    batch = _augmented(assembly, taken(assembly.sample, numbers))
+    warm_up_ddp(model, objective, precision, batch, assembly.device)
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:

@@ -48,10 +48,6 @@ class Asked(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Run the command. Return the exit code."""
-    if arguments[:1] == ["-sc"]:
-        from framework.commands.train.train import main as complete  # noqa: PLC0415
-
-        return complete(arguments)
     if "--help" in arguments or "-h" in arguments:
         print(USAGE)
         return 0

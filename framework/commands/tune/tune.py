@@ -16,7 +16,6 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.own_keys import CONFIG_DIR, read_keys, split_words
-from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
     check_name,
     recipe_text,
@@ -99,8 +98,6 @@ class TuneRequest:
 
 def main(arguments: list[str]) -> int:
     """Run the command. Return the exit code."""
-    if arguments[:1] == ["-sc"]:
-        return train.main(arguments)
     if "--help" in arguments or "-h" in arguments:
         print(HELP)
         return 0
