@@ -122,10 +122,11 @@ def check(config: dict[str, Any]) -> None:
     check_known(config, (*RULES, *GROUPS))
     resume = config.get("resume")
     if isinstance(resume, str):
-        number, fix = 196, "give that run's own words"
-        if not resume:
-            number, fix = 101, "give the directory of a run"
-        raise ConfigError(number, f"resume = {resume}", "does not name a run", fix)
+        what = "does not name a run"
+        if resume:
+            fix = "give that run's own words"
+            raise ConfigError(196, f"resume = {resume}", what, fix)
+        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
     for group in GROUPS:
         block = config.get(group)
         if block is None and group == "sink":  # sink=[]: only the summary is written
