@@ -5,12 +5,10 @@ from typing import Any
 
 from framework.config.assemble import Assembly
 from framework.config.build import last_line
+from framework.config.preflight import MISFITS
 from framework.config.resume import check_form, check_same
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer
-
-# what torch and Python raise when a state belongs to another model or optimizer
-MISFITS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:

@@ -119,12 +119,11 @@ def check_same(
             what = f"nothing that is learned has this name{hint}"
             raise ConfigError(102, f"resume.allow = [{name}]", what, "correct or remove it")
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
-    refused = [
-        key
-        for key in keys
-        if not _is_unknown(key, saved, present)
-        and not any(key == name or key.startswith(f"{name}.") for name in allow)
-    ]
+    allowed = tuple(f"{name}." for name in allow)
+    refused = [key for key in keys if not f"{key}.".startswith(allowed)]
+    # contents without a digest, such as a folder of images, cannot be compared
+    if "data.digest" in refused and None in (saved.get("data.digest"), present.get("data.digest")):
+        refused.remove("data.digest")
     if refused:
         differences = ", ".join(_difference(key, saved, present) for key in refused)
         another = "begin a new run: this state does not load with them"
@@ -134,11 +133,6 @@ def check_same(
         raise CheckpointError(
             105, f"resume = {run}", what, f"leave them as they were, or {another}"
         )
-
-
-def _is_unknown(key: str, saved: Learned, present: Learned) -> bool:
-    """Return whether the contents cannot be compared: a folder of images, say, has no digest."""
-    return key == "data.digest" and None in (saved.get(key), present.get(key))
 
 
 def _difference(key: str, saved: Learned, present: Learned) -> str:

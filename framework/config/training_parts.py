@@ -15,7 +15,7 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.graph_choice import fused
-from framework.config.preflight import augment_fits, check_fit, try_augment
+from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken
 from framework.contracts.parallel import Precision
@@ -117,7 +117,7 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
     """Augment records as in validation. ConfigError C118."""
-    with augment_fits(assembly.config, sample, assembly.allowed):
+    with fits("augment", assembly.config, sample, assembly.allowed):
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
 
