@@ -52,22 +52,21 @@ class Composition:
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
         self.notes: list[str] = []  # on keys of recipes that do not count
         self.files: dict[str, File] = {}
-        data_keys: list[str] = []
+        self.data_keys: list[str] = []
         for word in typed:
             key = word.key_or_group
             if key in groups:
                 self.choices[_place(key, word.package)] = str(word.input_line)
             # null names no data: data.val=null only turns validation off
             if _names_data(key) and word.value() is not None:
-                data_keys.append(key)
-        self.data_keys = sorted(data_keys)
+                self.data_keys.append(key)
 
     @property
     def without_recipe(self) -> str | None:
         """The typed key that keeps the default recipe out; None if the recipe applies."""
         if self.command != TRAIN or "recipes" in self.keys or not self.data_keys:
             return None
-        return self.data_keys[0]
+        return min(self.data_keys)
 
     @property
     def without_validation(self) -> bool:

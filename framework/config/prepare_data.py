@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,8 @@ def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
             manifests.append(missing[split].manifest)
             continue
         try:
-            store = open_store(data[split])
-            manifests.append(store.manifest)
-            store.close()
+            with closing(open_store(data[split])) as store:
+                manifests.append(store.manifest)
         except PacelineError:
             return
     agree_on_classes(*manifests)
