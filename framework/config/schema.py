@@ -55,7 +55,7 @@ RULES: dict[str, Rule] = {
     "debug": Rule(str | None),
     "dataset": Rule(str | None, means="a folder"),
     "source": Rule(str | None, means="a path"),
-    "allow_targets": Rule(list[str], means="a list of packages"),
+    "allow_targets": Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'"),
     "prepare": Rule(dict | None),
     "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
 }
