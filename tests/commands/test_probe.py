@@ -174,13 +174,7 @@ def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
 
 def test_records_are_counted_with_short_last_batches():
     store = write_store("a.h5", make_records(10))
-    words = [
-        f"data.train={store}",
-        "batch_size=4",
-        "prepare=null",
-        "loader=plain",
-        "epoch_end=short",
-    ]
+    words = [f"data.train={store}", "batch_size=4", "prepare=null", "loader=plain"]
     probe = Probe(composed(words, NOBODY)[0], ())
     counted = Counted(probe.assembly.train)
     counts = [counted.take() for epoch in (3, 4) for _ in counted.epoch(epoch)]
