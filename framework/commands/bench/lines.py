@@ -11,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from framework.commands.bench.grid import Choice
-from framework.contracts.span import IDLE
+from framework.commands.bench.grid import Choice, Line
+from framework.contracts.span import waiting_share
 from framework.errors import ConfigError
 from framework.measure.statistics import median, spread_share
 
-Line = dict[str, Any]
 SCHEMA = 1
 
 
@@ -66,17 +65,13 @@ def collected(benches: Sequence[Bench]) -> list[Measured]:
     choices: dict[str, Choice] = {}
     lines: dict[str, list[tuple[int, Line]]] = {}
     for choice in benches[0].header["cells"]:
-        choices.setdefault(_key(choice), choice)
+        choices[choice_key(choice)] = choice
     for number, bench in enumerate(benches):
         for line in bench.lines:
-            key = _key(line["cell"])
+            key = choice_key(line["cell"])
             choices.setdefault(key, line["cell"])
             lines.setdefault(key, []).append((number, line))
     return [_measured(choice, lines[key]) for key, choice in choices.items() if key in lines]
-
-
-def _key(choice: Choice) -> str:
-    return json.dumps(choice, sort_keys=True)
 
 
 def _measured(choice: Choice, lines: Sequence[tuple[int, Line]]) -> Measured:
@@ -90,18 +85,12 @@ def _measured(choice: Choice, lines: Sequence[tuple[int, Line]]) -> Measured:
         rates[number, line["repeat"]] = line["records_per_s"]
         for name, seconds in line["spans_s"].items():
             spans[name] = spans.get(name, 0.0) + seconds
-    return Measured(choice, rates, _waiting(spans), illegal)
+    return Measured(choice, rates, waiting_share(spans), illegal)
 
 
-def _waiting(spans: Mapping[str, float]) -> float | None:
-    """Return the share of time spent waiting.
-
-    On a device this is its idle time, because the host's waiting overlaps the device's work.
-    """
-    counted = IDLE if IDLE in spans else "wait"
-    ignored = "wait" if IDLE in spans else IDLE
-    total_s = sum(seconds for name, seconds in spans.items() if name != ignored)
-    return spans.get(counted, 0.0) / total_s if total_s else None
+def choice_key(choice: Choice) -> str:
+    """Return the same text for the same choices, whatever their order."""
+    return json.dumps(choice, sort_keys=True)
 
 
 def read(path: Path) -> Bench:
@@ -116,7 +105,7 @@ def read(path: Path) -> Bench:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
+        reason = getattr(error, "strerror", "not text")
         raise ConfigError(187, where, f"cannot be read ({reason})", fix) from error
     lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):

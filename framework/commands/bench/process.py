@@ -26,15 +26,18 @@ def measure_cell(cell: BenchCell, plan: BenchPlan) -> dict[str, Any]:
         spec = Path(folder, "spec.json")
         result = Path(folder, "found.json")
         output = Path(folder, "stderr.txt")
-        words = {"config": cell.config, "allowed": cell.allowed, **asdict(plan)}
-        spec.write_text(json.dumps(words), encoding="utf-8")
+        request = {"config": cell.config, "allowed": cell.allowed, **asdict(plan)}
+        spec.write_text(json.dumps(request), encoding="utf-8")
         code = _wait([sys.executable, "-m", "framework.commands.bench.cell", str(spec)], output)
         if result.exists():
             return json.loads(result.read_text(encoding="utf-8"))
-        lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        words = f": {' '.join(last.split())[:300]}" if last else ""
-        return {"failed": f"the process ended with exit code {code}{words}"}
+        words = last_line(output.read_text(encoding="utf-8", errors="replace"), 300)
+        return {"failed": ": ".join([f"the process ended with exit code {code}", *words])}
+
+
+def last_line(text: str, most: int) -> list[str]:
+    """Return the last line that is not blank, if any, cut to ``most`` characters."""
+    return [" ".join(line.split())[:most] for line in text.strip().splitlines()[-1:]]
 
 
 def _wait(command: list[str], output: Path) -> int:

@@ -13,6 +13,7 @@ from itertools import count
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
+from framework.commands.bench.process import last_line
 from framework.commands.tune.batch_sizes import Trial
 from framework.errors import PacelineError, ResourceError, error_kinds
 from framework.measure.host import available_memory_bytes, total_memory_bytes
@@ -149,12 +150,10 @@ class TrialProcess:
         """
         code = process.wait()
         self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
         how = f"exit code {code}"
         if code < 0:
             how = f"killed by signal {-code} ({signal.Signals(-code).name})"
-        if lines:
-            how += f", {' '.join(lines[-1].split())[:160]}"
+        how = ", ".join([how, *last_line(self._errors.read(), 160)])
         return {"why": f"the process was lost: {how}", "memory": True}
 
     def _end(self) -> None:
