@@ -3,7 +3,8 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,16 @@ LONGEST = 500  # characters of a shown text: a configuration may hold a whole fi
 
 def load(path: Path) -> dict[str, Any]:
     """Return the object in ``path``; {} if the file is missing, damaged or holds something else."""
-    try:
+    with suppress(OSError):
         return parsed(path.read_bytes())
-    except OSError:
-        return {}
+    return {}
 
 
 def parsed(text: bytes) -> dict[str, Any]:
     """Return the object that ``text`` holds; {} if it holds anything else."""
-    try:
+    with suppress(ValueError, RecursionError):
         return mapping(json.loads(text))
-    except (ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -49,10 +48,9 @@ def number(value: Any) -> float | None:
     """Return ``value`` as a float, NaN and infinity included; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
+    with suppress(OverflowError):
         return float(value)
-    except OverflowError:
-        return None
+    return None
 
 
 def positive(value: Any) -> float | None:
@@ -68,15 +66,9 @@ def duration(value: Any) -> float | None:
     return amount
 
 
-def numbers(value: Any) -> dict[str, float]:
-    """Return the numbers of an object by name."""
-    known = {str(name): number(item) for name, item in mapping(value).items()}
-    return {name: item for name, item in known.items() if item is not None}
-
-
-def durations(value: Any) -> dict[str, float]:
-    """Return the numbers of seconds of an object by name."""
-    known = {str(name): duration(item) for name, item in mapping(value).items()}
+def numbers(value: Any, read: Callable[[Any], float | None] = number) -> dict[str, float]:
+    """Return the numbers of an object by name. ``read`` returns one of them, or None."""
+    known = {str(name): read(item) for name, item in mapping(value).items()}
     return {name: item for name, item in known.items() if item is not None}
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.contracts.span import IDLE, SPANS
+from framework.contracts.span import IDLE, SPANS, waiting_share
 from framework.measure.statistics import median, quartiles
 
 
@@ -69,10 +69,7 @@ class RecordedRun:
     @property
     def wait_share(self) -> float | None:
         """The share of a step without a batch; on a device the share that the device was idle."""
-        waiting = self.spans.get(IDLE, self.spans.get("wait"))
-        if self.step_s is None or waiting is None:
-            return None
-        return waiting.mean_s / self.step_s
+        return waiting_share({name: span.mean_s for name, span in self.spans.items()})
 
     @property
     def quartiles(self) -> tuple[float, float] | None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from time import strftime
 from typing import NamedTuple
 
-from framework.commands.report.compare_runs import labels, relative
-from framework.commands.report.draw import charts
+from framework.commands.report.bars import spans_chart, times_chart
+from framework.commands.report.chart import Chart, styled
+from framework.commands.report.compare_runs import Relative, labels, relative
+from framework.commands.report.curves import curve_charts
 from framework.commands.report.find_runs import find
 from framework.commands.report.json_values import shown
 from framework.commands.report.page import page
@@ -59,16 +61,24 @@ def write_report(
     return Written(output, pictures, len(runs))
 
 
+def charts(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> list[Chart]:
+    """Draw the charts that have something to show, with ``png`` as pictures too."""
+    with styled():
+        bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
+        return [*filter(None, bars), *curve_charts(runs, names, png)]
+
+
 def _title(paths: Sequence[str], runs: Sequence[RecordedRun]) -> str:
-    places = [os.path.abspath(path) for path in paths]
+    places = {os.path.abspath(path) for path in paths}
+    if len(paths) > 1:
+        places = {os.path.dirname(place) for place in places}
     if len(places) > 1:
-        folders = {os.path.dirname(place) for place in places}
-        if len(folders) > 1:
-            return f"{len(runs)} runs of {len(places)} places"
-        places = list(folders)
-    here = shown(os.path.basename(places[0]))
+        return f"{len(runs)} runs of {len(paths)} places"
+    kind = "Sweep"
     if runs[0].kind == "cell":
-        return f"Bench {here}"
-    if len(runs) == 1:
-        return f"Run {here}"
-    return f"Sweep {here}"
+        kind = "Bench"
+    elif len(runs) == 1:
+        kind = "Run"
+    return f"{kind} {shown(os.path.basename(places.pop()))}"
