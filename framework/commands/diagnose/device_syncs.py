@@ -30,7 +30,7 @@ OURS = str(Path(framework.__file__).parent) + os.sep
 TORCH = str(Path(torch.__file__).parent) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
 # Functions of this file that watch a call and are not its culprit.
-WATCHERS = {"__torch_function__", "<lambda>", "_note"}
+WATCHERS = {"__torch_function__", "note_wait", "_note"}
 READS = {
     "item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "equal", "allclose",
     "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__",
@@ -107,14 +107,15 @@ def _watched(device: torch.device, calls: Counter[tuple[str, int, str]]) -> Gene
         with _Reads(calls):
             yield
         return
+
+    def note_wait(message: Warning | str, *_: object, **__: object) -> None:
+        if "called a synchronizing" in str(message):
+            _note(calls, "waits for the device")
+
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_, **__: (
-            _note(calls, "waits for the device")
-            if "called a synchronizing" in str(message)
-            else None
-        )
+        warnings.showwarning = note_wait
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
@@ -148,10 +149,11 @@ def _by_mask(name: str, args: Any) -> bool:
         return len(args) == 1
     if name != "__getitem__":
         return False
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return any(
-        isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in index
-    )
+    index = args[1]
+    if not isinstance(index, tuple):
+        index = (index,)
+    masks = [part for part in index if isinstance(part, Tensor)]
+    return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
 
 
 def _is_cpu(value: Any) -> bool:

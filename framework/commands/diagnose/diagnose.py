@@ -125,12 +125,7 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
 
 
 def _check_one_replica(config: dict[str, Any]) -> None:
-    """Check that this process is the only rank.
-
-    Raises:
-        ConfigError: C190 if there are several ranks.
-
-    """
+    """Check that this process is the only rank."""
     parallel = config["parallel"]
     if "num_processes" not in parallel and "RANK" not in os.environ:
         return

@@ -119,9 +119,9 @@ def cause_of(
 
 def limit_of(facts: DiagnosisFacts, cause: Verdict | None) -> str:
     """Return what limits training, in words."""
-    says = loading_rules.waiting(facts) if cause is None else cause.says
     if cause is not None and cause.rule == "data_is_fine":
-        return says
+        return cause.says
+    says = cause.says if cause else loading_rules.waiting(facts)
     if not facts.data_limits:
         return f"Data limits training. {says}"
     percent = 100 * (facts.headroom - 1)

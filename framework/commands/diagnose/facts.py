@@ -1,5 +1,6 @@
 """Facts that the diagnosis rules use: machine, store, settings, and the rate of each part."""
 
+import math
 from dataclasses import dataclass
 
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
@@ -105,9 +106,8 @@ class DiagnosisFacts:
     def headroom(self) -> float:
         """The factor on the training rate if data cost nothing.
 
-        It is the rate of computing alone over the rate of training, but not more than removing
-        the waiting and the preparing from a step can bring. The bound protects against other
-        programs that were busy during only one of the two measurements.
+        It is at most what removing the waiting and the preparing from a step can bring: other
+        programs may have been busy while only one of the two rates was measured.
         """
         rates = self.rates
         factor = rates.compute / rates.whole
@@ -137,7 +137,7 @@ class DiagnosisFacts:
     @property
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
-        return 0.0 if self.rates.prepare is None else self.settings.batch_size / self.rates.prepare
+        return self.settings.batch_size / (self.rates.prepare or math.inf)
 
     @property
     def computing_share(self) -> float:

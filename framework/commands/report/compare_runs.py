@@ -95,15 +95,11 @@ def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -
 
 
 def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
-    """Compare the times per record.
+    """Compare the times per record with the ``first`` run or the ``slowest`` one.
 
-    Args:
-        runs: The runs. If any of them finished, one that finished is the base.
-        to: The base: ``first`` or ``slowest``.
-
+    If any run finished, one that finished is the base.
     """
-    rates = {number: run.records_per_s for number, run in enumerate(runs)}
-    known = {number: rate for number, rate in rates.items() if rate}
+    known = {number: run.records_per_s for number, run in enumerate(runs) if run.records_per_s}
     eligible = [number for number in known if runs[number].is_whole] or list(known)
     if not eligible:
         return Relative(None, [None] * len(runs))

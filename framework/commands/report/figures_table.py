@@ -45,12 +45,12 @@ def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Rela
     metrics = list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]
     columns = [
         ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
-        ("records/s", "", list(map(_rate, runs))),
+        ("records/s", "", [_number(run.records_per_s, rate, run.spread) for run in runs]),
         (times_name, "", [_number(time, times) for time in compared.times]),
         _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
         ("waiting", "", [_number(run.wait_share, share) for run in runs]),
         ("step", "mean", [_number(run.step_s, seconds) for run in runs]),
-        *((f"val {name}", "", [_validation(run, name) for run in runs]) for name in metrics),
+        *((f"val {metric}", "", _validations(runs, metric)) for metric in metrics),
         _measured(figures, "steps", "steps"),
         _measured(figures, "repeats", "repeats"),
         _measured(figures, "wall_s", "wall time"),
@@ -105,30 +105,24 @@ def _table(
 
 
 def _number(value: float | None, word: Callable[[float | None], str], *details: str) -> TableCell:
-    known = value is not None and math.isfinite(value)
-    return TableCell(word(value), value if known else None, details)
+    sort = value
+    if sort is not None and not math.isfinite(sort):
+        sort = None
+    return TableCell(word(value), sort, tuple(filter(None, details)))
 
 
 def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
     return name, unit, [_number(table.get(key), partial(measured, key)) for table in tables]
 
 
-def _rate(run: RecordedRun) -> TableCell:
-    details = () if run.spread is None else (f"± {share(run.spread)}",)
-    return _number(run.records_per_s, rate, *details)
-
-
-def _validation(run: RecordedRun, name: str) -> TableCell:
-    value = run.val.get(name)
-    best = run.best.get(name, value)
-    details = () if best == value else (f"best {plain(best)}",)
-    return _number(value, plain, *details)
+def _validations(runs: Sequence[RecordedRun], metric: str) -> list[TableCell]:
+    return [_number(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
 
 
 def _span(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
     if span is None:
         return TableCell(NONE, None)
-    details = [share(span.mean_s / run.step_s)] if run.step_s else []
+    details = [share(span.mean_s / (run.step_s or 1.0))]
     if span.p50_s is not None and span.p90_s is not None:
         details.append(f"{seconds(span.p50_s)} | {seconds(span.p90_s)}")
     return _number(span.mean_s, seconds, *details)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console
 
@@ -12,8 +12,10 @@ from framework.commands.print_table import print_table
 from framework.commands.report.units import rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
-from framework.commands.tune.search import Search
 from framework.measure.statistics import median
+
+if TYPE_CHECKING:
+    from framework.commands.tune.search import Search
 
 BUSY = 0.7  # programs per core that run or wait, over the last minute
 
@@ -28,7 +30,7 @@ class SearchPrinter:
 
     """
 
-    def __init__(self, search: Search, refused: Mapping[str, str]) -> None:
+    def __init__(self, search: "Search", refused: Mapping[str, str]) -> None:
         """``refused`` maps loaders that do not compose with the run to the reason."""
         self.search = search
         self.refused = refused
