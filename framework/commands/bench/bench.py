@@ -301,7 +301,9 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
 
 def _side(pattern: str) -> list[Bench]:
     """Read a file, the file of a folder, or all files that match a pattern."""
-    paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if os.path.exists(pattern):
+        paths = [pattern]
     if not paths:
         fix = "give files that 'paceline bench' has written"
         raise ConfigError(187, f"compare = {pattern}", "no such file", fix)

@@ -56,8 +56,10 @@ class Measured:
 
         Within a repeat, a slow minute is slow for both.
         """
-        shared = sorted(self.rates.keys() & other.rates.keys())
-        return median(self.rates[key] / other.rates[key] for key in shared) if shared else None
+        shared = self.rates.keys() & other.rates.keys()
+        if not shared:
+            return None
+        return median(self.rates[key] / other.rates[key] for key in shared)
 
 
 def collected(benches: Sequence[Bench]) -> list[Measured]:
@@ -113,7 +115,8 @@ def read(path: Path) -> Bench:
             value = json.loads(line)
         except ValueError:
             value = None
-        if not isinstance(value, dict) or not (_is_sound(value) if lines else _is_header(value)):
+        is_sound = _is_sound if lines else _is_header
+        if not isinstance(value, dict) or not is_sound(value):
             raise ConfigError(187, where, f"line {number} is not one of a bench", fix)
         lines.append(value)
     if not lines:

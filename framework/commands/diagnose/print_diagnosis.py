@@ -12,9 +12,9 @@ from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.print_table import print_table
+from framework.commands.tune.candidate import PLURALS
 
 MOST_SYNCS = 10
-KINDS = {"thread": "threads", "process": "processes"}  # of workers
 Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of a command
 
 
@@ -52,7 +52,7 @@ def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
     settings = facts.settings
     workers = "0 workers"
     if settings.workers:
-        workers = f"{settings.workers} {KINDS[settings.kind]}"
+        workers = f"{settings.workers} {PLURALS[settings.kind]}"
     reading = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
     lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
     computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"

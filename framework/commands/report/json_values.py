@@ -74,19 +74,21 @@ def numbers(value: Any, read: Callable[[Any], float | None] = number) -> dict[st
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested objects by dotted names; a list is a leaf."""
-    if not isinstance(value, dict) or (not value and prefix):
-        return {prefix: value} if prefix else {}
     leaves: dict[str, Any] = {}
-    for name, item in value.items():
-        leaves.update(flat(item, f"{prefix}.{name}" if prefix else str(name)))
+    for name, item in mapping(value).items():
+        key = f"{prefix}{name}"
+        if item and isinstance(item, dict):
+            leaves.update(flat(item, f"{key}."))
+        else:
+            leaves[key] = item
     return leaves
 
 
 def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
     leaves = {
-        **flat(value.get("machine"), "machine"),
-        **flat(value.get("versions"), "versions"),
+        **flat(value.get("machine"), "machine."),
+        **flat(value.get("versions"), "versions."),
         "git": value.get("git"),
     }
     return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}

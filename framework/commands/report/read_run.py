@@ -46,7 +46,7 @@ def read_run(path: Path) -> RecordedRun:
     known = numbers(summary)
     resources: dict[str, float] = {}
     for key in RESOURCES:
-        resources.update(numbers(flat(summary.get(key), key)))
+        resources.update(numbers(flat(summary.get(key), f"{key}.")))
     return RecordedRun(
         name=shown(path.resolve().name),
         place=shown(str(path)),

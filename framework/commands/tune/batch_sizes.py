@@ -133,9 +133,12 @@ class BatchSizeSearch:
             if trial.late or too_slow:
                 self.bound = "time"
                 return None
-            others = 0 if trial.fits else others + 1
+            others += 1
+            self.bound = "error"
+            if trial.fits:
+                others = 0
+                self.bound = "records"
             if size == self.most or others == MOST_OTHERS or not self.curve.fitting:
-                self.bound = "error" if others else "records"
                 return None
             size = min(self.most, 2 * size)
 

@@ -69,15 +69,15 @@ class SearchPrinter:
 
     def stopped(self) -> None:
         """Print the best candidate so far, without the console, which may be printing itself."""
-        best = self.search.climb.best_so_far() if self.search.climb else None
+        best = self.search.climb and self.search.climb.best_so_far()
         if best is None:
             print("stopped before anything could be compared")
             return
         candidate, ratio = best
-        words = ""
+        words = self._name(candidate)
         if candidate != self.default:
-            words = f", {_percent(ratio)}: {' '.join(candidate.words)}"
-        print(f"stopped; the fastest so far, not proved: {self._name(candidate)}{words}")
+            words += f", {_percent(ratio)}: {' '.join(candidate.words)}"
+        print(f"stopped; the fastest so far, not proved: {words}")
 
     def _busy(self) -> AbstractContextManager[Any]:
         return self.errors.status("measuring") if self.errors.is_terminal else nullcontext()
