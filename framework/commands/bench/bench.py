@@ -18,7 +18,7 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.sweep import Axes, axes_of
-from framework.commands.bench.grid import BenchCell, BenchPlan, Line, combinations, measurements
+from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
 from framework.commands.bench.lines import SCHEMA, Bench, collected, read
 from framework.commands.bench.print_bench import (
     MeasuringProgress,
@@ -70,8 +70,6 @@ WHATS = ("train", "loader", "host", "compute")
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The command's own keys."""
-
     what: str = "train"
     repeats: int = 5
     seconds: float = 2.0
@@ -96,7 +94,6 @@ OF_COMPARE = {"compare", "threshold", "level"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code."""
     if arguments[:1] in (["-sc"], ["--shell-completion"]):
         return run_app("train", arguments, lambda _: 0)  # the same words as for train
     if "--help" in arguments or "-h" in arguments:
@@ -164,7 +161,11 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
     cells = _cells(axes, fixed, grant, words.config_dir)
     seed = next(cell.config["seed"] for cell in cells if not cell.illegal)
     plan = BenchPlan(options.what, options.repeats, options.seconds, options.burn_in, seed)
-    bench = Bench(_header(plan, fixed, cells), [])
+    from framework.run import facts  # noqa: PLC0415  # torch is slow to import
+
+    choices = [cell.choice for cell in cells]
+    header = {"bench": SCHEMA, **facts(sys.argv, fixed), **asdict(plan), "cells": choices}
+    bench = Bench(header, [])
 
     def print_known() -> None:
         if bench.lines:
@@ -199,14 +200,6 @@ def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -
     if len(errors) == len(cells):
         raise errors[0]
     return cells
-
-
-def _header(plan: BenchPlan, fixed: list[str], cells: list[BenchCell]) -> Line:
-    """Return the first line of the file."""
-    from framework.run import facts  # noqa: PLC0415  # torch is slow to import
-
-    choices = [cell.choice for cell in cells]
-    return {"bench": SCHEMA, **facts(sys.argv, fixed), **asdict(plan), "cells": choices}
 
 
 def _measure(bench: Bench, cells: list[BenchCell], plan: BenchPlan, path: Path) -> None:

@@ -42,8 +42,6 @@ class Rule:
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """A cell of both files."""
-
     choice: Choice
     word: str
     before: Measured | None

@@ -18,8 +18,6 @@ Choice = dict[str, str]  # the swept keys and their values, as typed
 
 @dataclass(frozen=True)
 class BenchCell:
-    """A combination of choices."""
-
     choice: Choice
     config: Config  # plain and resolved values
     allowed: tuple[str, ...] = ()  # the user's packages
@@ -46,7 +44,6 @@ def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
 
 
 def label(choice: Mapping[str, str]) -> str:
-    """Return the name of a cell."""
     return " ".join(f"{key}={value}" for key, value in choice.items()) or "as given"
 
 

@@ -21,8 +21,6 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Bench:
-    """A file."""
-
     header: Line
     lines: list[Line]
 
@@ -38,17 +36,14 @@ class Measured:
 
     @property
     def runs(self) -> bool:
-        """Whether all repeats ran."""
         return bool(self.rates) and not self.illegal
 
     @cached_property
     def records_per_s(self) -> float:
-        """The median of the repeats."""
         return median(self.rates.values())
 
     @property
     def spread(self) -> float:
-        """Half the interquartile range of the repeats, as a share of the median."""
         return spread_share(self.rates.values())
 
     def relative_to(self, other: "Measured") -> float | None:

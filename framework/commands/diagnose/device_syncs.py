@@ -135,7 +135,7 @@ class _Reads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in READS or _by_mask(name, args):
             _note(self.calls, {"__getitem__": "index by a mask"}.get(name, name.strip("_") + "()"))
-        elif name == "to" and any(_is_cpu(value) for value in (*args[1:], *kwargs.values())):
+        elif name == "to" and "cpu" in map(str, (*args[1:], *kwargs.values())):
             _note(self.calls, "to('cpu')")
         return func(*args, **kwargs)
 
@@ -154,10 +154,6 @@ def _by_mask(name: str, args: Any) -> bool:
         index = (index,)
     masks = [part for part in index if isinstance(part, Tensor)]
     return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
-
-
-def _is_cpu(value: Any) -> bool:
-    return isinstance(value, str | torch.device) and str(value) == "cpu"
 
 
 def _note(calls: Counter[tuple[str, int, str]], call: str) -> None:

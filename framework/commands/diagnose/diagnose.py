@@ -47,7 +47,6 @@ class Asked(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code."""
     if arguments[:1] == ["-sc"]:
         from framework.commands.train.train import main as complete  # noqa: PLC0415
 

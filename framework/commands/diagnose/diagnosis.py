@@ -229,7 +229,6 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
 
 
 def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
-    """Return records per second of training, with newly built parts."""
     with closing(setting.probe(NUM_WINDOWS)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
 
@@ -237,14 +236,11 @@ def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
 def alternate(
     before: Setting, after: Setting, num_pairs: int, seconds: float, burn_in_s: float
 ) -> Pairs:
-    """Train with both settings ``num_pairs`` times in turn.
-
-    Which setting goes first changes from pair to pair, so that drift favors neither.
-    """
+    """Train with both settings ``num_pairs`` times in turn."""
     settings = (before, after)
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(num_pairs):
-        for side in (number % 2, 1 - number % 2):
+        for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
             rates[side].append(_training_rate(settings[side], seconds, burn_in_s))
     return Pairs(tuple(rates[0]), tuple(rates[1]))
 

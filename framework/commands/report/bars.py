@@ -36,7 +36,6 @@ LETTER = 6.1  # units: the mean width of a letter of size 10
 def times_chart(
     runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
 ) -> Chart | None:
-    """Draw the time per record of each run relative to the base."""
     if compared.base is None or len(runs) < 2:
         return None
     base = names[compared.base]

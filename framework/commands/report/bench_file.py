@@ -55,13 +55,22 @@ def read_bench(path: Path) -> list[RecordedRun]:
 def _cell(
     path: Path, header: Line, choice: Line, lines: list[Line], notes: list[str]
 ) -> RecordedRun:
-    windows = [rate for line in lines for rate in _windows(line)]
-    rounds = [(place, rate) for place, rate in enumerate(map(_rate, lines)) if rate is not None]
-    rates = [rate for _, rate in rounds]
-    status, reason = _status(lines, len(rounds))
+    windows: list[float] = []
+    repeats: list[float] = []
+    rounds: dict[int, float] = {}
+    for place, line in enumerate(lines):
+        rates = _windows(line)
+        windows += rates
+        rate = positive(line.get("records_per_s"))
+        if rate is None and rates:
+            rate = fmean(rates)
+        if rate is not None:  # every cell is measured once in each round of the bench
+            repeats.append(rate)
+            repeat = duration(line.get("repeat"))
+            rounds[place if repeat is None else int(repeat)] = rate
+    status, reason = _status(lines, len(repeats))
     spans, beside = stacked(_mean_spans(line.get("spans_s") for line in lines))
-    if len(rates) < 4:  # too few for quartiles
-        rates = windows or rates
+    few = len(repeats) < 4  # too few for quartiles
     return RecordedRun(
         name=shown(path.name),
         place=shown(str(path)),
@@ -74,25 +83,14 @@ def _cell(
         facts=facts_of(header),
         command=command_of(header.get("command")),
         started=shown(header.get("started", "")),
-        records_per_s=median(rate for _, rate in rounds) if rounds else None,
-        rates=tuple(rates),
-        rounds={_round(lines[place], place): rate for place, rate in rounds},
+        records_per_s=median(repeats) if repeats else None,
+        rates=tuple((few and windows) or repeats),
+        rounds=rounds,
         spans=spans,
         beside=beside,
-        figures={"repeats": len(rounds)},
+        figures={"repeats": len(repeats)},
         notes=tuple(notes),
     )
-
-
-def _rate(line: Line) -> float | None:
-    windows = _windows(line)
-    return positive(line.get("records_per_s")) or (fmean(windows) if windows else None)
-
-
-def _round(line: Line, place: int) -> int:
-    """Return the round of the bench. Every cell is measured once in each round."""
-    repeat = duration(line.get("repeat"))
-    return place if repeat is None else int(repeat)
 
 
 def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
@@ -111,7 +109,6 @@ def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
 
 
 def _windows(line: Line) -> list[float]:
-    """Return the rates in the windows of a measurement."""
     values = line.get("windows")
     if not isinstance(values, list):
         return []

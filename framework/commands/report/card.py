@@ -75,14 +75,11 @@ def _claim(runs: Sequence[RecordedRun], numbers: Sequence[int]) -> tuple[str, Se
     if len(choices) < 2:
         return "Highest rate", numbers, ""
     members = list(choices.values())
-    verdict = claim([[rate for n in each for rate in _rates(runs[n])] for each in members])
+    # The samples are processes: every round of a bench, or each run.
+    rates = {n: list(runs[n].rounds.values()) or [runs[n].records_per_s or 0.0] for n in numbers}
+    verdict = claim([[rate for n in each for rate in rates[n]] for each in members])
     title = "Fastest" if verdict.proved else "Highest rate"
     return title, members[verdict.highest], f" ({verdict.words})"
-
-
-def _rates(run: RecordedRun) -> Sequence[float]:
-    """Return the rate of each process: every round of a bench, or the run itself."""
-    return list(run.rounds.values()) or [run.records_per_s or 0.0]
 
 
 def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:

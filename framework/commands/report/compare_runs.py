@@ -1,5 +1,6 @@
 """Compare runs: name them, list their differences, and compute how much longer each one takes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -60,19 +61,22 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
     keys = varying(runs)
     names: list[str] = []
     for run in runs:
-        values = {key: chosen(run, key) for key in keys}
-        words = [_word(key, value) for key, value in values.items() if value != UNKNOWN]
+        words: list[str] = []
+        for key in keys:
+            value = chosen(run, key)
+            is_clear = value[:1].isalpha() and value not in NO_WORDS
+            if value != UNKNOWN:
+                words.append(value if is_clear else f"{key}={value}")
         names.append(" · ".join(words) or run.name)
     if keys:
-        pairs = zip(names, runs, strict=True)
-        names = [n if names.count(n) == 1 else f"{n} ({run.name})" for n, run in pairs]
-    return [n if names.count(n) == 1 else f"{n} #{number}" for number, n in enumerate(names)]
+        names = _unique(names, [f" ({run.name})" for run in runs])
+    return _unique(names, [f" #{number}" for number in range(len(runs))])
 
 
-def _word(key: str, value: str) -> str:
-    if value[:1].isalpha() and value not in NO_WORDS:
-        return value
-    return f"{key}={value}"
+def _unique(names: Sequence[str], endings: Sequence[str]) -> list[str]:
+    """Add its ending to every name that occurs twice."""
+    counts = Counter(names)
+    return [n + end * (counts[n] > 1) for n, end in zip(names, endings, strict=True)]
 
 
 def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -> list[Difference]:

@@ -31,8 +31,6 @@ OF_SPLIT = {"train": Look(0), "val": Look(1)}  # if a chart shows one run
 
 
 class _Line(NamedTuple):
-    """One line of a chart."""
-
     name: str  # of its run
     split: str
     look: Look
@@ -42,8 +40,6 @@ class _Line(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """The lines of a chart, and the entries of its legend."""
-
     lines: list[_Line]
     labels: list[tuple[str, Look]]
     most: int  # a line with more points is thinned

@@ -38,11 +38,14 @@ Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each r
 
 
 def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative) -> Table:
-    """Return the main figures of each run."""
     figures = [run.figures for run in runs]
     resources = [run.resources for run in runs]
     times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
     metrics = list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]
+    columns_of_metrics: list[Column] = []
+    for metric in metrics:
+        cells = [_number(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
+        columns_of_metrics.append((f"val {metric}", "", cells))
     columns = [
         ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
         ("records/s", "", [_number(run.records_per_s, rate, run.spread) for run in runs]),
@@ -50,7 +53,7 @@ def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Rela
         _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
         ("waiting", "", [_number(run.wait_share, share) for run in runs]),
         ("step", "mean", [_number(run.step_s, seconds) for run in runs]),
-        *((f"val {metric}", "", _validations(runs, metric)) for metric in metrics),
+        *columns_of_metrics,
         _measured(figures, "steps", "steps"),
         _measured(figures, "repeats", "repeats"),
         _measured(figures, "wall_s", "wall time"),
@@ -113,10 +116,6 @@ def _number(value: float | None, word: Callable[[float | None], str], *details: 
 
 def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
     return name, unit, [_number(table.get(key), partial(measured, key)) for table in tables]
-
-
-def _validations(runs: Sequence[RecordedRun], metric: str) -> list[TableCell]:
-    return [_number(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
 
 
 def _span(span: RecordedSpan | None, run: RecordedRun) -> TableCell:

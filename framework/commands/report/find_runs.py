@@ -32,7 +32,9 @@ def find(paths: Sequence[str]) -> list[RecordedRun]:
         places = list(_places(path))
         new = [place for place in places if place.resolve() not in seen]
         seen.update(place.resolve() for place in new)
-        added = [run for place in new for run in _read(place)]
+        added: list[RecordedRun] = []
+        for place in new:
+            added += [read_run(place)] if place.is_dir() else read_bench(place)
         if not places or (path.is_file() and new and not added):
             fix = "name one, such as a directory below outputs"
             raise DataError(176, str(path), "contains no run, sweep or bench", fix)
@@ -51,12 +53,6 @@ def _places(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in runs)
         yield from (Path(folder, name) for name in tables if is_bench(Path(folder, name)))
         folders[:] = sorted(set(folders) - set(runs), key=natural)
-
-
-def _read(place: Path) -> list[RecordedRun]:
-    if place.is_dir():
-        return [read_run(place)]
-    return read_bench(place)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -137,13 +137,13 @@ def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float
     if values:
         return values
     curves = [(name, c.values) for (split, name), c in metrics.curves.items() if split == "val"]
-    return {name: float(points[-1]) for name, points in curves if len(points)}
+    return {name: float(points[-1]) for name, points in curves}
 
 
 def _notes(
     path: Path, summary: Mapping[str, Any], spans: Mapping[str, RecordedSpan], metrics: Metrics
 ) -> tuple[str, ...]:
-    notes = [shown(note) for note in words(summary.get("notes"))]
+    notes = list(map(shown, words(summary.get("notes"))))
     if summary and spans and all(span.p50_s is None for span in spans.values()):
         notes.append("older format: means only, no p50 and p90 of the spans")
     if metrics.num_bad:

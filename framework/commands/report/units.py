@@ -28,7 +28,6 @@ def _or_none(word: Callable[[float], str]) -> Callable[[float | None], str]:
 
 @_or_none
 def rate(per_s: float) -> str:
-    """Return records per second."""
     if per_s >= 100:
         return f"{per_s:,.0f}"
     return f"{per_s:.3g}"

@@ -6,7 +6,7 @@ The search doubles, then bisects. ``attempt`` trains, so that tests need no trai
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from framework.measure.statistics import median, spread_share
 
@@ -44,6 +44,12 @@ class Trial(NamedTuple):
     def spread(self) -> float:
         """Half the interquartile range, as a share of the median."""
         return spread_share(self.rates)
+
+    def as_json(self) -> dict[str, Any]:
+        known = {**self._asdict(), "fits": self.fits}
+        if self.fits:
+            known |= {"records_per_s": self.records_per_s, "spread": self.spread}
+        return known
 
 
 Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds before giving up)
@@ -101,7 +107,6 @@ class BatchSizeSearch:
 
     @property
     def curve(self) -> SpeedCurve:
-        """The result so far."""
         return SpeedCurve(tuple(self.trials[size] for size in sorted(self.trials)), self.bound)
 
     def run(self) -> Iterator[Trial]:

@@ -79,7 +79,7 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
         "largest": curve.largest.batch_size,
         "bound": curve.bound,
         "recommended": best.batch_size,
-        "curve": [_plain(trial) for trial in curve.trials],
+        "curve": [trial.as_json() for trial in curve.trials],
     }
 
 
@@ -117,10 +117,3 @@ def _rows(curve: SpeedCurve) -> Iterator[list[str]]:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / (1 << 20):,.0f} MiB"
-
-
-def _plain(trial: Trial) -> Config:
-    plain = {**trial._asdict(), "rates": list(trial.rates), "fits": trial.fits}
-    if trial.fits:
-        plain |= {"records_per_s": trial.records_per_s, "spread": trial.spread}
-    return plain

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console
@@ -41,7 +41,6 @@ class SearchPrinter:
         self.measured: dict[str, Any] = {"default": default, "rungs": [], "final": None}
 
     def begin(self, budget_s: float) -> None:
-        """Print what will be tried, and what will not."""
         facts = self.search.facts
         many = f"{len(self.search.candidates)} candidates, {plural(facts.num_cores, 'core')}"
         print(f"{many}, {budget_s:g} s; as configured: {self.default}")
@@ -57,10 +56,12 @@ class SearchPrinter:
         print_busy(facts.num_cores)
 
     def climb(self, budget_s: float) -> Final:
-        """Run the search and print each rung when it is done."""
         rungs = self.search.rungs(budget_s)
         while True:
-            with self._busy():
+            busy = nullcontext()
+            if self.errors.is_terminal:
+                busy = self.errors.status("measuring")
+            with busy:
                 result = next(rungs)
             if isinstance(result, Final):
                 self._final(result)
@@ -79,9 +80,6 @@ class SearchPrinter:
             words += f", {_percent(ratio)}: {' '.join(candidate.words)}"
         print(f"stopped; the fastest so far, not proved: {words}")
 
-    def _busy(self) -> AbstractContextManager[Any]:
-        return self.errors.status("measuring") if self.errors.is_terminal else nullcontext()
-
     def _name(self, candidate: Candidate) -> str:
         return f"{candidate} (as configured)" if candidate == self.default else str(candidate)
 
@@ -96,14 +94,13 @@ class SearchPrinter:
         if rung.untried:
             many = f"{len(rung.untried)} candidates"
             print(f"no time was left for {many}: raise budget= to try all")
-        self.measured["rungs"].append(
-            {
-                "title": rung.title,
-                "seconds": rung.seconds,
-                "entries": [_plain(entry) for entry in rung.entries],
-                "untried": [candidate._asdict() for candidate in rung.untried],
-            }
-        )
+        known = {
+            "title": rung.title,
+            "seconds": rung.seconds,
+            "entries": [_plain(entry) for entry in rung.entries],
+            "untried": [candidate._asdict() for candidate in rung.untried],
+        }
+        self.measured["rungs"].append(known)
 
     def _rows(self, entries: Sequence[Entry]) -> Iterator[list[str]]:
         rates = {entry.candidate: entry.records_per_s for entry in entries}

@@ -57,15 +57,14 @@ class Search:
         self.climb: Climb | None = None
         self._epochs = count()
 
-    def measure(self, candidate: Candidate, seconds: float) -> tuple[float, ...]:
+    def measure(self, candidate: Candidate, seconds: float) -> float:
         """Return records per second, on records that the last visit did not read."""
         config = self.config
         if candidate != self.candidates[0]:
             config = applied(config, candidate, self.loaders)
-        return (visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate,)
+        return visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate
 
     def rungs(self, budget_s: float, clock: Any = time.monotonic) -> Iterator[Rung | Final]:
-        """Measure rung by rung, then the final."""
         self.climb = Climb(self.candidates, self.measure, budget_s, clock)
         return self.climb.rungs()
 

@@ -62,8 +62,6 @@ All other words are those of 'paceline train --help'."""
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The command line."""
-
     words: tuple[str, ...]  # overrides of ``train``
     config_dir: str | None
     grant: Grant
@@ -76,12 +74,10 @@ class TuneRequest:
 
     @property
     def folder(self) -> str:
-        """The user's folder."""
         return self.config_dir or "."
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code."""
     if arguments[:1] == ["-sc"]:
         return train.main(arguments)
     if "--help" in arguments or "-h" in arguments:
@@ -148,7 +144,6 @@ def _tune(request: TuneRequest) -> RunOutcome:
 
 
 def _check_run(config: Config) -> None:
-    """Check that no setting would be ignored."""
     if "num_processes" in config["parallel"] or "RANK" in os.environ:
         fix = "leave parallel= out, and give the share of a rank as rank_batch_size="
         raise ConfigError(196, "parallel = ddp", "tune measures one replica, in one process", fix)
