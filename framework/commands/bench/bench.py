@@ -109,13 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
-    """Take the command line apart.
-
-    Raises:
-        ConfigError: C104 if ``--config-dir`` does not name a folder, C124 for another option, C185
-            for an impossible value, C186 for words without effect.
-
-    """
+    """Take the command line apart. ConfigError C104, C124, C185 or C186 for a word that cannot be used."""
     words = split_words(arguments, RULES)
     own = words.own
     compares = "compare" in own

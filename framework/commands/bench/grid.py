@@ -63,8 +63,7 @@ def measurements(
 ) -> Generator[Line]:
     """Yield a line for each cell and repeat, in the order of measuring.
 
-    A cell that cannot run has a single line, at the start if this is known already. ``ask``
-    measures a cell once, as `process.measure_cell` does.
+    A cell that cannot run has a single line, first if this is known. ``ask`` measures a cell once.
     """
     illegal = {number for number, cell in enumerate(cells) if cell.illegal}
     for number in sorted(illegal):

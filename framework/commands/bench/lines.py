@@ -47,10 +47,7 @@ class Measured:
         return spread_share(self.rates.values())
 
     def relative_to(self, other: "Measured") -> float | None:
-        """Return the median ratio to ``other`` over the repeats that both have.
-
-        Within a repeat, a slow minute is slow for both.
-        """
+        """Return the median ratio within repeats, since a slow minute is slow for both."""
         shared = self.rates.keys() & other.rates.keys()
         if not shared:
             return None
@@ -91,12 +88,7 @@ def choice_key(choice: Choice) -> str:
 
 
 def read(path: Path) -> Bench:
-    """Read a file.
-
-    Raises:
-        ConfigError: C187 if it is not the file of a bench.
-
-    """
+    """Read a file. ConfigError C187 if it is not the file of a bench."""
     where = f"compare = {path}"
     fix = "give files that 'paceline bench' has written"
     try:

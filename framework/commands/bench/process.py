@@ -41,10 +41,7 @@ def last_line(text: str, most: int) -> list[str]:
 
 
 def _wait(command: list[str], output: Path) -> int:
-    """Run a command in a session of its own, and return its exit code.
-
-    Ctrl-C then reaches only this process, which ends the whole session.
-    """
+    """Run a command in a session of its own, which Ctrl-C does not reach. Return its exit code."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
     with (
         open(output, "wb") as errors,
@@ -65,10 +62,7 @@ def _wait(command: list[str], output: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end, then kill its session.
-
-    Ranks have sessions of their own and die with the process that started them.
-    """
+    """End the process, then kill its session. Ranks have sessions of their own and die with it."""
     try:
         if process.poll() is None:
             process.terminate()

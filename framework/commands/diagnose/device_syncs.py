@@ -141,10 +141,7 @@ class _Reads(TorchFunctionMode):
 
 
 def _by_mask(name: str, args: Any) -> bool:
-    """Return whether the call is ``x[mask]`` or ``torch.where(mask)``.
-
-    The number of true elements decides the shape of their result.
-    """
+    """Return whether the number of true elements of a mask decides the shape of the result."""
     if name == "where":
         return len(args) == 1
     if name != "__getitem__":

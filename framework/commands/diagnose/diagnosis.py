@@ -107,8 +107,7 @@ def cause_of(
 ) -> Verdict | None:
     """Return the verdict that names what limits training.
 
-    It is the best good one about data, else that data is fine, else the most promising of
-    ``others`` about data.
+    It is the best good one about data, else that data is fine, else the likeliest of ``others``.
     """
     proved = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
     if proved is not None or not facts.data_limits:
@@ -185,7 +184,7 @@ def _trial_of(
 ) -> tuple[Setting, float]:
     """Return a setting that tries the advice, and the seconds that packing all would take.
 
-    Advice to pack a store is tried on a sample, packed in ``folder`` in about ``seconds``.
+    A store is packed in ``folder`` for about ``seconds``, which makes a sample.
     """
     repack = verdict.repack
     if repack is None:

@@ -165,10 +165,7 @@ def _indices(order: Order, size: int) -> Iterator[Tensor]:
 
 
 def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
-    """Return (records per second, CPU seconds per second) of ``action``.
-
-    The first call opens files and is not counted.
-    """
+    """Return records and CPU seconds per second. The first call opens files and does not count."""
     action(next(indices))
     start = time.perf_counter()
     cpu_s = time.process_time()
@@ -197,10 +194,7 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
 
 
 def _speedup_of_two(seconds: float) -> float:
-    """Return how many times faster two threads are at work that releases Python's lock.
-
-    This is what the cores can give now, as busy as they are.
-    """
+    """Return how many times faster two threads without a lock are, on the cores as busy as they are."""
     data = bytes(1 << 20)
     parts = repeat(torch.zeros(1))
 
@@ -289,10 +283,7 @@ def _module(block: Config) -> str:
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
-    """Describe the store by a sample of its records.
-
-    The share in the page cache is measured first, so nothing may have been read before.
-    """
+    """Describe the store by a sample. Nothing may have been read before, for the page cache's share."""
     path = str(config["data"]["train"])
     val = config["data"].get("val")
     num_records = store.manifest.num_records

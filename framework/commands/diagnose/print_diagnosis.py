@@ -44,10 +44,7 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
 
 
 def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
-    """Return a row per part, in the order that a record passes through them.
-
-    A row has the part's name, its records per second, its milliseconds per step, and a note.
-    """
+    """Return (name, records/s, ms a step, note) of each part, in the order of a record."""
     rates = facts.rates
     settings = facts.settings
     workers = "0 workers"

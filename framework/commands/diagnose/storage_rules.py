@@ -188,10 +188,7 @@ def _side(facts: DiagnosisFacts) -> float:
 
 
 def _needed(facts: DiagnosisFacts) -> int:
-    """Return the shorter side, in pixels, that loses nothing the model would see.
-
-    Random crops need twice their size.
-    """
+    """Return the shorter side, in pixels, that loses nothing. Random crops need twice their size."""
     size = facts.settings.size
     assert size is not None
     return max(size) * 8 // 7 if facts.settings.transform in FIXED else 2 * max(size)

@@ -73,7 +73,6 @@ class ClassSummary(NamedTuple):
 
 
 def class_summary(manifest: Manifest) -> ClassSummary:
-    """Summarize the class counts of a manifest that has them."""
     pairs = zip(manifest.classes, manifest.class_counts, strict=True)
     sizes = [(name, count) for name, count in pairs if count]
     counts = (len(manifest.classes), len(manifest.classes) - len(sizes))

@@ -69,10 +69,7 @@ class Chart(NamedTuple):
 
 @contextmanager
 def styled() -> Generator[None, None, None]:
-    """Use our style over matplotlib's defaults, whatever the user's own file says.
-
-    Characters that the font lacks cause no warning.
-    """
+    """Use our style over matplotlib's defaults. Letters that the font lacks cause no warning."""
     settings: dict[Any, Any] = {
         key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
     }
@@ -99,16 +96,10 @@ def finished(
 
 
 def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
-    """Return the SVG element of a chart for the page.
+    """Return the SVG element of a chart, which loads nothing and follows light and dark mode.
 
-    Its colors follow light and dark mode, its parts have tooltips, and it loads nothing.
-
-    Args:
-        text: The whole SVG file.
-        name: The chart's name, which makes its ids unique on the page.
-        title: What a screen reader says.
-        tips: The tooltip of each group, by the id of the group.
-
+    ``name`` makes its ids unique on the page, a screen reader says ``title``, and ``tips`` are the
+    tooltips of its groups by their ids.
     """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -21,13 +21,7 @@ class Difference(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """Times per record relative to one run.
-
-    Attributes:
-        base: The number of the run whose time is 1.
-        times: The relative time of each run; None if its rate is unknown.
-
-    """
+    """Times per record relative to that of run ``base``; None if a rate is unknown."""
 
     base: int | None
     times: list[float | None]
@@ -80,13 +74,7 @@ def _unique(names: Sequence[str], endings: Sequence[str]) -> list[str]:
 
 
 def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -> list[Difference]:
-    """Return the keys that differ between ``tables``, one per run.
-
-    Args:
-        tables: Values by key. An empty table is unknown and not compared.
-        everything: Return the keys that do not differ too.
-
-    """
+    """Return the keys that differ between the runs' ``tables``, or all. An empty table is unknown."""
     result: list[Difference] = []
     for key in sorted({key for table in tables for key in table}):
         values: dict[str, list[int]] = {}

@@ -15,9 +15,7 @@ def find(paths: Sequence[str]) -> list[RecordedRun]:
     """Return the runs and cells of ``paths``, each once, sorted by name within each path.
 
     Raises:
-        DataError: D175 for a missing path, D176 for a path without runs, D177 for a file that is
-            not a bench file.
-
+        DataError: D175 (no such path), D176 (no runs in a path), D177 (no bench file).
     """
     runs: list[RecordedRun] = []
     seen: set[Path] = set()

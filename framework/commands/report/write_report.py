@@ -35,9 +35,6 @@ def write_report(
 
     Raises:
         ConfigError: C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
-        DataError: D175 to D177 for paths without runs.
-        ResourceError: R101 if ``output`` cannot be written.
-
     """
     if relative_to not in RELATIVE:
         fix = f"choose {' or '.join(RELATIVE)}"

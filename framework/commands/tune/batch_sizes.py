@@ -79,13 +79,8 @@ class SpeedCurve:
 class BatchSizeSearch:
     """A search within ``budget_s`` seconds.
 
-    Args:
-        attempt: Trains with a batch size.
-        most: The largest size, which is the number of records of an epoch.
-        step: All sizes are multiples of it.
-        budget_s: The time for the search.
-        clock: Returns the present time in seconds.
-
+    ``attempt`` trains with a batch size: a multiple of ``step``, and at most ``most``, which is the
+    number of records of an epoch. ``clock`` returns the present time in seconds.
     """
 
     def __init__(
@@ -110,10 +105,7 @@ class BatchSizeSearch:
         return SpeedCurve(tuple(self.trials[size] for size in sorted(self.trials)), self.bound)
 
     def run(self) -> Iterator[Trial]:
-        """Double, bisect, then measure the rates again. Yield every trial.
-
-        If even the smallest size does not run, its trial is the only one.
-        """
+        """Double, bisect, then measure the rates again. A smallest size that fails is the only trial."""
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
         bad = yield from self._double(seconds)
         if bad is not None:
@@ -121,10 +113,7 @@ class BatchSizeSearch:
         yield from self._repeat()
 
     def _double(self, seconds: float) -> Generator[Trial, None, int | None]:
-        """Double until a size does not fit in memory, and return this size.
-
-        Return None if all sizes fit or there is no time for more.
-        """
+        """Double until a size does not fit in memory, and return it; None if there is no such size."""
         size = min(self.most, -(-LEAST // self.step) * self.step)
         others = 0  # for example, batch normalization fails on a last batch of a single record
         while True:

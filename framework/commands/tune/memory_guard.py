@@ -30,14 +30,8 @@ LEAST_SPARE = 1 << 29
 class TrialProcess:
     """A process that trains ``config`` with one batch size after the other.
 
-    It raises what a run would raise that cannot even start.
-
-    Args:
-        config: Plain and resolved values.
-        allowed: The user's packages.
-        limit_bytes: The memory of the device that it may take. None means all of it on CUDA, and
-            what is available less a tenth on the host.
-
+    It raises what a run would raise that cannot even start. ``limit_bytes`` is the memory of the device
+    that it may take: by default all of it on CUDA, and what is available less a tenth on the host.
     """
 
     def __init__(
@@ -67,11 +61,7 @@ class TrialProcess:
         return bool(self.facts["cuda"])
 
     def attempt(self, batch_size: int, seconds: float, limit_s: float) -> Trial:
-        """Train with ``batch_size`` for about ``seconds``.
-
-        The trial also records failures: lack of memory, the death of the process, and more than
-        ``limit_s`` seconds without an answer.
-        """
+        """Train for about ``seconds``. A trial fails after ``limit_s``, without memory, or by a death."""
         if self._process is None:
             self._start()
         request = {"batch_size": batch_size, "seconds": seconds, "epoch": next(self._epochs)}
@@ -144,10 +134,7 @@ class TrialProcess:
         return ""
 
     def _lost(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """Describe a process that ended without an answer.
-
-        The kernel and some libraries end a process this way if memory is used up.
-        """
+        """Describe the end of a process that memory has probably ended: the kernel and libraries do so."""
         code = process.wait()
         self._errors.seek(0)
         how = f"exit code {code}"

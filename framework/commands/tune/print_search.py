@@ -22,13 +22,7 @@ BUSY = 0.7  # programs per core that run or wait, over the last minute
 
 @final
 class SearchPrinter:
-    """Runs and prints a search.
-
-    Attributes:
-        measured: All results as plain values.
-        verdict: The result of the final, in a line.
-
-    """
+    """Runs and prints a search. ``measured`` are its results, and ``verdict`` is that of the final."""
 
     def __init__(self, search: "Search", refused: Mapping[str, str]) -> None:
         """``refused`` maps loaders that do not compose with the run to the reason."""

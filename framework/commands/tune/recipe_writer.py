@@ -109,12 +109,7 @@ def _flow(value: Any) -> str:
 def write_recipe(
     path: Path, text: str, wanted: Config, words: Sequence[str], grant: Grant, config_dir: str
 ) -> None:
-    """Write a recipe and check that ``words``, which name it, compose to ``wanted``.
-
-    Raises:
-        ConfigError: C198 if they do not. The file is removed then.
-
-    """
+    """Write a recipe that ``words`` name. If they do not compose to ``wanted``: ConfigError C198."""
     write_text(path, text)
     made, _ = composed(words, grant, config_dir)
     differ = sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key))

@@ -37,12 +37,8 @@ BURN_IN_S = 0.15  # all queues are full after this time
 class Search:
     """A search that raises what a run would raise.
 
-    Args:
-        config: The present settings, as plain and resolved values.
-        allowed: The user's packages.
-        loaders: The configurations of all loaders that compose with the run, by name.
-        loader: The name of the present loader.
-
+    ``config`` are the present settings, with the loader called ``loader``. ``loaders`` are the
+    configurations of all loaders that compose with the run, by name.
     """
 
     def __init__(

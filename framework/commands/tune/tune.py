@@ -92,13 +92,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> TuneRequest:
-    """Take the command line apart.
-
-    Raises:
-        ConfigError: C104 if ``--config-dir`` does not name a folder, C124 for another option, C195
-            for an impossible value, C196 for a key without effect.
-
-    """
+    """Take the command line apart. ConfigError C104, C124, C195 or C196 for a word that cannot be used."""
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word.startswith("-"):
