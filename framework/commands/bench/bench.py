@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
-    """Take the command line apart. ConfigError C104, C124, C185 or C186 for a word that cannot be used."""
+    """Take the command line apart. A wrong word is ConfigError C104, C124, C185 or C186."""
     words = split_words(arguments, RULES)
     own = words.own
     compares = "compare" in own

@@ -48,8 +48,11 @@ def main(path: Path) -> int:
         result = _measure_ranks(path, parallel["num_processes"])
     else:
         result = measure(spec)
-    write_json(path.with_name("found.json" if rank is None else f"found.rank{rank}.json"), result)
-    return 0 if "windows" in result else 1
+    name = "found.json"
+    if rank is not None:
+        name = f"found.rank{rank}.json"
+    write_json(path.with_name(name), result)
+    return int("windows" not in result)
 
 
 def measure(spec: Result) -> Result:
@@ -86,7 +89,9 @@ def _measure_ranks(path: Path, num_processes: int) -> Result:
     wrong = [result for result in results if "windows" not in result]
     if wrong:
         return next((result for result in wrong if "illegal" in result), wrong[0])
-    return together(results) if len(results) == num_processes else {"failed": lost}
+    if len(results) < num_processes:
+        return {"failed": lost}
+    return together(results)
 
 
 def together(ranks: list[Result]) -> Result:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from framework.commands.bench.grid import BenchCell, BenchPlan, Choice, Line, label
 from framework.commands.bench.lines import Measured
 from framework.commands.print_table import print_table
-from framework.commands.report.units import rate
+from framework.commands.report.units import plural, rate
 
 if TYPE_CHECKING:  # this loads scipy
     from framework.commands.bench.compare_benches import CellVerdict, Rule
@@ -24,7 +24,7 @@ class MeasuringProgress:
     def __init__(self, cells: list[BenchCell], plan: BenchPlan) -> None:
         self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
         self._console = Console(stderr=True, highlight=False)
-        many = f"{len(self._left)} combinations" if len(self._left) > 1 else "one combination"
+        many = plural(len(self._left), "combination")
         length = timedelta(seconds=round(plan.length_s(len(self._left))))
         self._console.print(f"{many}, {plan.repeats} x: about {length}", soft_wrap=True)
         self._bar = Progress(
@@ -73,7 +73,9 @@ def print_bench(cells: list[Measured], what: str) -> None:
         choice = [cell.choice.get(key, "") for key in keys]
         figures = ["illegal"]
         if cell.rates and first is not None:
-            spread = f"{cell.spread:.1%}" if len(cell.rates) > 1 else ""
+            spread = ""
+            if len(cell.rates) > 1:
+                spread = f"{cell.spread:.1%}"
             ratio = _figure(cell.relative_to(first), "#.3g", "x")
             figures = [rate(cell.records_per_s), spread, ratio, _figure(cell.waiting, ".0%")]
         rows.append([*choice, *figures[: len(heads)]])

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Asked:
-    """Take the command line apart. ConfigError C104, C191 or C192 for a word that cannot be used."""
+    """Take the command line apart. A wrong word is ConfigError C104, C191 or C192."""
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word in ("-m", "--multirun"):

@@ -194,7 +194,7 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
 
 
 def _speedup_of_two(seconds: float) -> float:
-    """Return how many times faster two threads without a lock are, on the cores as busy as they are."""
+    """Return how many times faster two threads without a lock are, on cores as busy as these."""
     data = bytes(1 << 20)
     parts = repeat(torch.zeros(1))
 
@@ -283,7 +283,7 @@ def _module(block: Config) -> str:
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
-    """Describe the store by a sample. Nothing may have been read before, for the page cache's share."""
+    """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
     val = config["data"].get("val")
     num_records = store.manifest.num_records

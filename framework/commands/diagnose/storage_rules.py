@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from framework.commands.diagnose.facts import DiagnosisFacts, Storage
-from framework.commands.diagnose.model_facts import gain
+from framework.commands.diagnose.facts import DiagnosisFacts, Storage, gain
 from framework.commands.diagnose.verdict import Repack, Verdict
 
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
@@ -188,7 +187,7 @@ def _side(facts: DiagnosisFacts) -> float:
 
 
 def _needed(facts: DiagnosisFacts) -> int:
-    """Return the shorter side, in pixels, that loses nothing. Random crops need twice their size."""
+    """Return the least pixels of the shorter side. Random crops need twice their size."""
     size = facts.settings.size
     assert size is not None
     return max(size) * 8 // 7 if facts.settings.transform in FIXED else 2 * max(size)

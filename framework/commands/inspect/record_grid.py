@@ -80,7 +80,9 @@ def _is_series(field: Field) -> bool:
 def _pixels(value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
     """Return uint8 [H, W, C]; a label map has a color for each class."""
     if isinstance(value, torch.Tensor):
-        pixels = (value if field.interleaved else value.permute(1, 2, 0)).numpy()
+        if not field.interleaved:
+            value = value.permute(1, 2, 0)
+        pixels = value.numpy()
         if field.kind == "labels":
             return label_colors()[pixels[:, :, 0]]
         if pixels.dtype == np.uint16:

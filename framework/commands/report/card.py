@@ -78,7 +78,9 @@ def _claim(runs: Sequence[RecordedRun], numbers: Sequence[int]) -> tuple[str, Se
     # The samples are processes: every round of a bench, or each run.
     rates = {n: list(runs[n].rounds.values()) or [runs[n].records_per_s or 0.0] for n in numbers}
     verdict = claim([[rate for n in each for rate in rates[n]] for each in members])
-    title = "Fastest" if verdict.proved else "Highest rate"
+    title = "Highest rate"
+    if verdict.proved:
+        title = "Fastest"
     return title, members[verdict.highest], f" ({verdict.words})"
 
 

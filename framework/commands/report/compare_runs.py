@@ -74,7 +74,7 @@ def _unique(names: Sequence[str], endings: Sequence[str]) -> list[str]:
 
 
 def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -> list[Difference]:
-    """Return the keys that differ between the runs' ``tables``, or all. An empty table is unknown."""
+    """Return the keys that differ between ``tables`` of runs, or all. Empty tables are unknown."""
     result: list[Difference] = []
     for key in sorted({key for table in tables for key in table}):
         values: dict[str, list[int]] = {}

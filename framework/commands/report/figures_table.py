@@ -99,12 +99,14 @@ def _table(
 ) -> Table:
     """Leave out columns in which no run has a figure, and all rows if no column is left."""
     known = [column for column in columns if any(cell.sort is not None for cell in column[2])]
+    if not known:
+        names = []
     heads = [("#", ""), ("run", ""), *((head, unit) for head, unit, _ in known)]
     rows: list[list[TableCell]] = []
     for number, run_name in enumerate(names):
         cells = [cells[number] for _, _, cells in known]
         rows.append([TableCell(str(number), float(number)), TableCell(run_name), *cells])
-    return Table(name, title, caption, heads, rows if known else [])
+    return Table(name, title, caption, heads, rows)
 
 
 def _number(value: float | None, word: Callable[[float | None], str], *details: str) -> TableCell:

@@ -36,7 +36,9 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return ``value`` if it is an object, else {}."""
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value
 
 
 def words(value: Any) -> list[str]:

@@ -63,7 +63,7 @@ def page(
         cards=cards(runs, names),
         remarks=remarks(runs),
         commands=_together((run.command, n) for n, run in enumerate(runs) if run.command),
-        charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # svg.py escapes what is not ours
+        charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # escaped
         tables=[table for table in tables if table.rows],
         changes=differences([run.config for run in runs]),
         machines=_machines(runs),

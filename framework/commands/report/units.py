@@ -74,6 +74,13 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / 1024**power:.3g} {BYTES[power]}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 core, 2 cores."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
+
+
 def measured(name: str, value: float | None) -> str:
     """Return ``value`` in the unit that ``name`` ends with: ``_s``, ``_bytes``, ``_share``."""
     if name.endswith("_bytes"):

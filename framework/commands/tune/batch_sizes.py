@@ -105,7 +105,7 @@ class BatchSizeSearch:
         return SpeedCurve(tuple(self.trials[size] for size in sorted(self.trials)), self.bound)
 
     def run(self) -> Iterator[Trial]:
-        """Double, bisect, then measure the rates again. A smallest size that fails is the only trial."""
+        """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
         bad = yield from self._double(seconds)
         if bad is not None:
@@ -113,7 +113,7 @@ class BatchSizeSearch:
         yield from self._repeat()
 
     def _double(self, seconds: float) -> Generator[Trial, None, int | None]:
-        """Double until a size does not fit in memory, and return it; None if there is no such size."""
+        """Double until a size does not fit in memory, and return it; None if all fit."""
         size = min(self.most, -(-LEAST // self.step) * self.step)
         others = 0  # for example, batch normalization fails on a last batch of a single record
         while True:
@@ -121,7 +121,9 @@ class BatchSizeSearch:
             yield trial
             if trial.memory:
                 self.bound = "memory"
-                return size if self.curve.fitting else None
+                if not self.curve.fitting:
+                    return None
+                return size
             # The next size takes at least three steps of twice the time.
             too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
             if trial.late or too_slow:

@@ -79,7 +79,7 @@ def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
 
 
 def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
-    """Return the present settings. The depth of a loader of the user, a dotted name, is left alone."""
+    """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
     kind = "thread"
     if facts.num_workers:
         kind = config["workers"]["kind"]

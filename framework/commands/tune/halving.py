@@ -1,8 +1,8 @@
 """Successive halving within a time budget.
 
 All candidates are measured briefly, the fastest third for longer, and so on. The last one is
-compared with the present settings, in pairs. ``measure(candidate, seconds)`` returns a rate, so that
-tests need no training.
+compared with the present settings, in pairs. ``measure(candidate, seconds)`` returns a rate, so
+that tests need no training.
 """
 
 import math
@@ -113,7 +113,7 @@ class Climb:
         return None
 
     def _rung(self, title: str, alive: Sequence[Candidate], left: int) -> Rung:
-        """Measure ``alive`` forwards, then backwards, for 1 / ``left`` of the time before the final."""
+        """Measure ``alive`` forwards and backwards, for 1 / ``left`` of the time before the final."""
         share_s = max(0.0, self.end - self.final_s - self.clock()) / left
         until = self.clock() + share_s
         each_s = share_s / len(alive)

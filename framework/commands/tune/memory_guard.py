@@ -30,8 +30,8 @@ LEAST_SPARE = 1 << 29
 class TrialProcess:
     """A process that trains ``config`` with one batch size after the other.
 
-    It raises what a run would raise that cannot even start. ``limit_bytes`` is the memory of the device
-    that it may take: by default all of it on CUDA, and what is available less a tenth on the host.
+    It raises what a run would raise that cannot even start. ``limit_bytes`` is the memory that it
+    may take: by default all of a GPU's, and on the host what is available less a tenth.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TrialProcess:
         return bool(self.facts["cuda"])
 
     def attempt(self, batch_size: int, seconds: float, limit_s: float) -> Trial:
-        """Train for about ``seconds``. A trial fails after ``limit_s``, without memory, or by a death."""
+        """Train for about ``seconds``. A trial fails after ``limit_s``, or without memory."""
         if self._process is None:
             self._start()
         request = {"batch_size": batch_size, "seconds": seconds, "epoch": next(self._epochs)}
@@ -134,7 +134,7 @@ class TrialProcess:
         return ""
 
     def _lost(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """Describe the end of a process that memory has probably ended: the kernel and libraries do so."""
+        """Describe the end of a process. The kernel and libraries kill if memory is used up."""
         code = process.wait()
         self._errors.seek(0)
         how = f"exit code {code}"

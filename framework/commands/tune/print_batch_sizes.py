@@ -1,4 +1,4 @@
-"""Search for the batch size: print each size when it was tried, the curve, and the recommended size."""
+"""Search for the batch size: print each size that was tried, the curve, and the best size."""
 
 import shlex
 import sys

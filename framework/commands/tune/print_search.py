@@ -9,7 +9,7 @@ from rich.console import Console
 
 from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.print_table import print_table
-from framework.commands.report.units import rate
+from framework.commands.report.units import plural, rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
 from framework.measure.statistics import median
@@ -22,7 +22,7 @@ BUSY = 0.7  # programs per core that run or wait, over the last minute
 
 @final
 class SearchPrinter:
-    """Runs and prints a search. ``measured`` are its results, and ``verdict`` is that of the final."""
+    """Runs and prints a search. ``measured`` are its results, ``verdict`` that of the final."""
 
     def __init__(self, search: "Search", refused: Mapping[str, str]) -> None:
         """``refused`` maps loaders that do not compose with the run to the reason."""
@@ -36,7 +36,8 @@ class SearchPrinter:
 
     def begin(self, budget_s: float) -> None:
         facts = self.search.facts
-        many = f"{len(self.search.candidates)} candidates, {plural(facts.num_cores, 'core')}"
+        many = plural(len(self.search.candidates), "candidate")
+        many += f", {plural(facts.num_cores, 'core')}"
         print(f"{many}, {budget_s:g} s; as configured: {self.default}")
         if not facts.kinds:
             print("not tried: workers; there is nothing to read")
@@ -79,14 +80,14 @@ class SearchPrinter:
 
     def _rung(self, rung: Rung) -> None:
         number = len(self.measured["rungs"]) + 1
-        size = f"{len(rung.entries)} candidates, {rung.seconds:.2g} s each time"
+        size = f"{plural(len(rung.entries), 'candidate')}, {rung.seconds:.2g} s each time"
         title = f"rung {number}: {rung.title}; {size}"
         heads = ["records/s", "spread", "beside"]
         print_table(title, ["candidate"], heads, self._rows(rung.entries), [""])
         for candidate, why in rung.refused:
             print(f"not possible: {candidate}: {why}")
         if rung.untried:
-            many = f"{len(rung.untried)} candidates"
+            many = plural(len(rung.untried), "candidate")
             print(f"no time was left for {many}: raise budget= to try all")
         known = {
             "title": rung.title,
@@ -130,10 +131,6 @@ def print_busy(num_cores: int) -> None:
     if load > BUSY * num_cores:
         what = "the results may differ when they have ended"
         print(f"note: other programs use this machine (load {load:.1f}): {what}")
-
-
-def plural(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def verdict(final: Final) -> str:

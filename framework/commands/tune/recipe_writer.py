@@ -109,7 +109,7 @@ def _flow(value: Any) -> str:
 def write_recipe(
     path: Path, text: str, wanted: Config, words: Sequence[str], grant: Grant, config_dir: str
 ) -> None:
-    """Write a recipe that ``words`` name. If they do not compose to ``wanted``: ConfigError C198."""
+    """Write a recipe that ``words`` name. ConfigError C198 if they do not compose to ``wanted``."""
     write_text(path, text)
     made, _ = composed(words, grant, config_dir)
     differ = sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key))

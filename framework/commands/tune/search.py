@@ -15,9 +15,10 @@ from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
 from framework.commands.probe import Probe, visit
+from framework.commands.report.units import plural
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
 from framework.commands.tune.halving import Climb, Final, Rung
-from framework.commands.tune.print_search import SearchPrinter, plural, won
+from framework.commands.tune.print_search import SearchPrinter, won
 from framework.commands.tune.recipe_writer import recipe_text, typed, without_searched, write_recipe
 from framework.errors import ConfigError
 from framework.measure.host import cores_per_rank, machine, threads_per_rank

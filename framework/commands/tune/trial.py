@@ -35,7 +35,7 @@ MEMORY_WORDS = (
 
 
 def main() -> None:
-    """Answer until standard input ends or a size does not run: the next needs a process of its own."""
+    """Answer until the input ends or a size does not run: the next needs a new process."""
     die_with_parent()
     set_all(signal.SIG_IGN)  # the parent decides
     kept = os.dup(1)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def begin(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:
-    """Prepare this process, and return the ``num_records`` of an epoch and whether it uses ``cuda``."""
+    """Prepare this process. Return the records of an epoch, and whether it uses CUDA."""
     torch.set_num_threads(threads_per_rank())
     with closing(Probe(config, allowed)) as probe:
         device = probe.assembly.device

@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> TuneRequest:
-    """Take the command line apart. ConfigError C104, C124, C195 or C196 for a word that cannot be used."""
+    """Take the command line apart. A wrong word is ConfigError C104, C124, C195 or C196."""
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word.startswith("-"):
@@ -103,8 +103,8 @@ def parse(arguments: Sequence[str]) -> TuneRequest:
     if "memory" in options:
         options["memory"] = _bytes(options["memory"])
     request = TuneRequest(tuple(words), config_dir, granted(list(arguments)), **options)
-    ignored = ("memory",) if request.what == "reading" else ("name", "force")
-    for key in ignored:
+    ignored = {"reading": ("memory",), "batch_size": ("name", "force")}
+    for key in ignored[request.what]:
         if key in own:
             problem = f"what={request.what} would ignore it"
             raise ConfigError(196, f"{key} = {own[key]}", problem, "leave it out")
