@@ -275,7 +275,7 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
         if override.is_discrete_sweep():
             value = list(override.sweep_iterator())
     except HydraException as error:
-        quote = f"{fix}; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
+        quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
         raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
     if not isinstance(value, list):
         value = [value]
