@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
 from framework.cli.allowed import Grant, granted
@@ -279,7 +280,8 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
         raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
     if not isinstance(value, list):
         value = [value]
-    names = [str(getattr(name, "text", name)) for name in value] + list(rest)
+    names = [str(name.text if isinstance(name, QuotedString) else name) for name in value]
+    names += rest
     if len(names) != 2:
         what = f"needs two names and has {len(names)}"
         raise ConfigError(187, f"compare = {' '.join(names)}", what, fix)

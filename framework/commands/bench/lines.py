@@ -94,7 +94,9 @@ def read(path: Path) -> Bench:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", "not text")
+        reason = "not text"
+        if isinstance(error, OSError):
+            reason = error.strerror
         raise ConfigError(187, where, f"cannot be read ({reason})", fix) from error
     lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
