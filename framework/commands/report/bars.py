@@ -90,7 +90,7 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
     for row, run in enumerate(runs):
         _write_names(axes, row, names[row], _step_words(run))
         end_s = 0.0
-        for span in filter(run.spans.get, spans):
+        for span in [name for name in spans if name in run.spans]:
             width_s = run.spans[span].mean_s
             style: dict[str, Any] = {"color": of_span(span), "edgecolor": PAPER, "linewidth": 0.5}
             left = end_s / unit_s

@@ -70,7 +70,8 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
 def _unique(names: Sequence[str], endings: Sequence[str]) -> list[str]:
     """Add its ending to every name that occurs twice."""
     counts = Counter(names)
-    return [n + end * (counts[n] > 1) for n, end in zip(names, endings, strict=True)]
+    pairs = zip(names, endings, strict=True)
+    return [name + ending if counts[name] > 1 else name for name, ending in pairs]
 
 
 def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -> list[Difference]:

@@ -72,6 +72,8 @@ def metric_names(runs: Sequence[RecordedRun]) -> list[str]:
 
 def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, over: str) -> _Lines:
     each, labels = looks(runs, names, len(OF_RUN), len(DASHES))
+    if len(runs) == 1:
+        labels = []
     curves: list[tuple[int, str, np.ndarray, np.ndarray]] = []
     num_left_out = 0
     for number, run in enumerate(runs):
@@ -90,7 +92,6 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
     for key, (number, split, x, y) in zip(keys, curves, strict=True):
         look = each[number]
         if len(runs) == 1:
-            labels = []
             look = OF_SPLIT.get(split, look)
         line = _Line(names[number], split, look, thinned(x, y, most))
         if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
