@@ -1,18 +1,24 @@
 import math
 import time
+from contextlib import closing
 
 import pytest
 import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.probe import Counted, Probe, Rate, Windows, measured, visit
+from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
 from framework.order import Order
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
 TINY = ["data=synthetic", "batch_size=8"]
+
+
+def measured(config, allowed, measure) -> Rate:
+    with closing(Probe(config, allowed)) as probe:
+        return measure(probe)
 
 
 @pytest.fixture(scope="module")
