@@ -16,17 +16,12 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
-from framework.input.array_values import (
-    array_of_npy,
-    check_num_bytes,
-    native,
-    not_arrays,
-    read_npy_header,
-    text_mapping,
-)
+from framework.errors import DataError
+from framework.input.array_values import array_of_npy, native, not_arrays, read_npy_header
 from framework.input.label import numbered_classes
-from framework.store.hdf5_store import SIGNATURE, foreign_datasets
+from framework.input.rows import field_texts
+from framework.store.hdf5_store import foreign_datasets
+from framework.store.open_store import SIGNATURE
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)
@@ -44,10 +39,9 @@ class ArraysInput:
         self, path: str, classes: Sequence[str] | None, fields: Mapping[str, str] | None = None
     ) -> None:
         self.path, self.classes = path, classes
-        self.fields = None if fields is None else text_mapping(fields)
-        if self.fields == {}:
-            fix = "give input.fields={image: x, label: y}"
-            raise ConfigError(162, f"input.fields = {fields}", "names no array", fix)
+        self.fields = fields
+        if fields is not None:
+            self.fields = field_texts("fields", fields, "{image: x, label: y}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process maps the file itself
@@ -134,12 +128,8 @@ def check_same_length(path: str, lengths: dict[str, int]) -> int:
 def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
     """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
     file.seek(begin)
-    header = read_npy_header(file, where)
-    check_num_bytes(header, size, where)
-    count = header.num_bytes // header.dtype.itemsize
-    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    flat = np.frombuffer(memory, header.dtype, count, begin + header.start)
-    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+    header = read_npy_header(file, size, where)
+    return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)
 
 
 def _arrays_of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
@@ -160,8 +150,7 @@ def _array_of_member(
     where = f"{path}: {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as inside:
-            header = read_npy_header(inside, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-        check_num_bytes(header, member.file_size, where)
+            read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
         return array_of_npy(archive.read(member), where)
     with archive.open(member) as inside:
         while inside.read(BLOCK):  # the last read compares the CRC32

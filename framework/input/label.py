@@ -44,7 +44,6 @@ def number_classes(
 
     Raises:
         DataError: D161 for names that ``classes`` lacks.
-
     """
     known = check_classes(sorted(set(names), key=os.fsencode), classes, where)
     numbers = {name: number for number, name in enumerate(known)}
@@ -67,7 +66,6 @@ def label_column(
 
     Raises:
         DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
-
     """
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
@@ -92,7 +90,6 @@ def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: 
     Raises:
         ConfigError: C161 for a class that ``classes`` names twice.
         DataError: D161 for a present class that ``classes`` lacks.
-
     """
     if classes is None:
         return list(present)
@@ -114,7 +111,6 @@ def numbered_classes(largest: int, classes: Sequence[str] | None, where: str) ->
 
     Raises:
         DataError: D161 if ``classes`` are too few.
-
     """
     if classes is None:
         return [str(number) for number in range(largest + 1)] if largest < MOST_CLASSES else []

@@ -59,7 +59,6 @@ class Preparation:
 
     Raises:
         ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.
-
     """
 
     encode: str = "keep"
@@ -161,7 +160,6 @@ class Preparation:
             ConfigError: C142 for options of images if no field is one, C177 for a label map as a
                 JPEG.
             DataError: As reading and decoding have it, if no image is readable.
-
         """
         if self.encode == "jpeg" and (names := source.manifest.label_maps):
             where = f"pack.encode = jpeg, label map {', '.join(names)}"
@@ -231,7 +229,6 @@ class Preparation:
         Raises:
             DataError: D106 for an image that cannot be read, D107 for one of another shape than the
                 field's.
-
         """
         assert self.settled, "fields() comes first"
         records = {

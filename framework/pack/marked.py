@@ -49,7 +49,6 @@ class MarkedInput:
 
     Raises:
         ConfigError: C179: ``labels`` or ``values`` do not fit.
-
     """
 
     def __init__(
@@ -161,7 +160,6 @@ class MarkedInput:
             DataError: D170: a value that ``values`` does not map, or that is not within 0..255.
                 D171: an image that cannot be a label map. D172: a label map of another size than
                 the images of its record. Others as the input has them.
-
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:

@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, num_channels
+from framework.store.identity import unreadable
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
 
@@ -36,8 +37,7 @@ class FolderStore:
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
         walked = walk(path, SUFFIXES, follow_links)
-        note = walked.link_note(FOLLOW_KEY)
-        self.notes: tuple[str, ...] = () if note is None else (note,)
+        self.notes = walked.link_notes(FOLLOW_KEY)
         classes = [name for name in walked.folders if is_class(name)]
         self.files, labels = _images_of(walked, classes)
         self.labels = torch.tensor(labels)
@@ -55,8 +55,7 @@ class FolderStore:
         try:
             return Path(self.name(index)).read_bytes()
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise DataError(101, self.name(index), what, "mend or remove it") from error
+            raise unreadable(self.name(index), error) from error
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # files have no checksums
@@ -78,7 +77,7 @@ class FolderStore:
             return num_channels(self.read_bytes(0))
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            raise DataError(106, self.name(0), what, "mend or remove it") from error
+            raise DataError(106, self.name(0), what, "correct or remove it") from error
 
 
 @final

@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
-from framework.errors import DataError
 from framework.image.header import BadImage, read_header
+from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
 
 NPY = b"\x93NUMPY"
@@ -90,31 +90,25 @@ class ForeignLMDB:
                 file.seek(int(self.offsets[number]))
                 return file.read(int(self.sizes[number]))
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise DataError(101, self.path, what, "give read permission") from error
+            raise unreadable(self.path, error) from error
 
 
-class Pattern(NamedTuple):
-    """A pattern of keys: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent
-    sign.
+def key_expression(pattern: str) -> re.Pattern[str]:
+    """Return an expression whose only group matches what the keys of a record share.
+
+    In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
     """
-
-    text: str
-
-    @property
-    def expression(self) -> re.Pattern[str]:
-        """A regular expression whose only group matches what the keys of a record share."""
-        parts: list[str] = []
-        for part in re.split(r"(%(?:0\d+)?d|%s|%%)", self.text):
-            if part == "%s":
-                parts.append("(.+)")
-            elif part == "%d":
-                parts.append(r"(\d+)")
-            elif re.fullmatch(r"%0\d+d", part):
-                parts.append(rf"(\d{{{int(part[2:-1])},}})")
-            else:
-                parts.append(re.escape(part.replace("%%", "%")))
-        return re.compile("".join(parts), re.DOTALL | re.ASCII)
+    parts: list[str] = []
+    for part in re.split(r"(%(?:0\d+)?d|%s|%%)", pattern):
+        if part == "%s":
+            parts.append("(.+)")
+        elif part == "%d":
+            parts.append(r"(\d+)")
+        elif re.fullmatch(r"%0\d+d", part):
+            parts.append(rf"(\d{{{int(part[2:-1])},}})")
+        else:
+            parts.append(re.escape(part.replace("%%", "%")))
+    return re.compile("".join(parts), re.DOTALL | re.ASCII)
 
 
 def lmdb_advice(path: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, final
 
 from framework.errors import DataError
+from framework.store.identity import unreadable
 
 
 class Walked(NamedTuple):
@@ -32,23 +33,27 @@ class Walked(NamedTuple):
     specials: int = 0
     follow_links: str | None = None
 
-    def link_note(self, key: str) -> str | None:
-        """Say how many links were skipped, and that the option ``key`` follows them."""
+    def link_notes(self, key: str) -> tuple[str, ...]:
+        """Say how many links were skipped, if any, and that the option ``key`` follows them."""
         if not self.links:
-            return None
-        if self.follow_links is None:
-            why = f"; {key}=ROOT follows those that stay under the folder ROOT"
-        else:
+            return ()
+        why = f"; {key}=ROOT follows those that stay under the folder ROOT"
+        if self.follow_links is not None:
             why = f": no new file or folder under {key} = {self.follow_links}"
-        return f"{self.root}: {self._skipped()}{why}"
+        return (f"{self.root}: {self._skipped()}{why}",)
+
+    @property
+    def left_out(self) -> str:
+        """A note on what was skipped, for a manifest's ``source``."""
+        count = self.links + self.specials
+        return f" ({count} links and special files left out)" if count else ""
 
     def nothing(self, what: str, fix: str, key: str) -> DataError:
         """Return the error for a folder without files: D191 if links were skipped, else D110."""
         if not self.links:
             return DataError(110, self.root, what, fix)
-        if self.follow_links is None:
-            fix = f"name the folder that the links stay under: {key}=ROOT"
-        else:
+        fix = f"name the folder that the links stay under: {key}=ROOT"
+        if self.follow_links is not None:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
         return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
 
@@ -163,5 +168,4 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise DataError(101, folder, what, "give read permission, or remove it") from error
+        raise unreadable(folder, error) from error

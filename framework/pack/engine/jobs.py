@@ -7,7 +7,7 @@ number of processes or machines make the same files.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -148,7 +148,6 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
 
     Raises:
         DataError: For a bad item, unless bad items are left out.
-
     """
     start, stop = work.plan.span(job.number)
     before: list[Stamp] = []
@@ -217,8 +216,10 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     crcs: list[int] = []
     size, sha256 = 0, ""
     if num_records:
-        chunks = iter(held) if held is not None else (chunk for _, chunk in _read(work, job, []))
-        counts, crcs = _publish(work, path, chunks, num_records)
+        chunks = held or (chunk for _, chunk in _read(work, job, []))
+        manifest = replace(work.manifest, num_records=num_records)
+        is_alone = work.plan.num_jobs == 1  # then its file may become the store
+        counts = write_file(work.make_writer, path, manifest, _noted(work, chunks, crcs), is_alone)
         size, sha256 = path.stat().st_size, file_sha256(path)
     words = "".join(f"{crc:08x}" for crc in crcs)
     stamp = stamp_of(items)
@@ -227,36 +228,45 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     )
 
 
-def _publish(
-    work: PackWork, path: Path, chunks: Iterator[Chunk], num_records: int
-) -> tuple[np.ndarray, list[int]]:
-    """Write the records' file. Return the records of each class, and a checksum per record."""
-    fields = work.manifest.fields
-    counts = np.zeros(len(work.manifest.classes), np.int64)
-    crcs: list[int] = []
+def _noted(work: PackWork, chunks: Iterable[Chunk], crcs: list[int]) -> Iterator[Chunk]:
+    """Yield the chunks after adding the checksums of their records to ``crcs``."""
+    for chunk in chunks:
+        if chunk.keys:
+            crcs += content_crcs(chunk.records, work.manifest.fields)
+            yield chunk
+
+
+def write_file(
+    make_writer: MakeWriter,
+    path: Path,
+    manifest: Manifest,
+    chunks: Iterable[Chunk],
+    is_measured: bool,
+) -> np.ndarray:
+    """Write one file of records, and return the number of records of each class.
+
+    ``is_measured`` says whether the file gets the statistics of its channels.
+    """
+    sampler = StatisticsSampler(manifest.fields if is_measured else {}, manifest.num_records)
+    counts = np.zeros(len(manifest.classes), np.int64)
     writer: RecordWriter | None = None
-    is_alone = work.plan.num_jobs == 1  # then its file may become the store
-    sampler = StatisticsSampler(fields if is_alone else {}, num_records)
     try:
         with uninterrupted():
-            writer = work.make_writer(str(path), fields=fields, num_records=num_records)
+            writer = make_writer(
+                str(path), fields=manifest.fields, num_records=manifest.num_records
+            )
         for chunk in chunks:
-            if not chunk.keys:
-                continue
             with uninterrupted():
                 writer.write(chunk.records, chunk.keys)
             sampler.pass_by(chunk.records, len(chunk.keys))
             counts += class_counts(chunk, len(counts))
-            crcs += content_crcs(chunk.records, fields)
-        manifest = replace(work.manifest, class_counts=counts.tolist(), statistics=sampler.result())
+        statistics = sampler.result()
         with uninterrupted():
-            writer.close(replace(manifest, num_records=num_records))
-    except (OSError, ResourceError) as error:
-        raise disk_error(error, str(path)) from error
+            writer.close(replace(manifest, class_counts=counts.tolist(), statistics=statistics))
     finally:
         if writer is not None:
             writer.abort()
-    return counts, crcs
+    return counts
 
 
 def disk_error(error: Exception, path: str) -> Exception:
@@ -265,10 +275,10 @@ def disk_error(error: Exception, path: str) -> Exception:
     Missing space is DiskFull, other answers of the disk are R101, and other errors stay.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
-    is_known = isinstance(error, DiskFull) or (
-        isinstance(error, ResourceError) and error.args[0] != 101
-    )
-    if is_known or not isinstance(cause, OSError) or cause.errno is None:
+    is_other = isinstance(error, ResourceError) and error.args[0] != 101
+    if isinstance(error, DiskFull) or is_other:
+        return error
+    if not isinstance(cause, OSError) or cause.errno is None:
         return error
     what = f"cannot write: {os.strerror(cause.errno)}"
     if cause.errno in FULL:
@@ -315,7 +325,7 @@ def _read_step(
             chunks.append(_read_twice(work, item))
         except DataError as error:
             bad.append(_bad_item(work, item, error))
-    return _joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
+    return joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
 
 
 def _read_twice(work: PackWork, item: int) -> Chunk:
@@ -341,24 +351,24 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
         if not chunk.keys or field.encoding != "raw":
             continue
         array: np.ndarray = chunk.records[name]
-        if array.shape[1:] != tuple(field.shape) or array.dtype != np.dtype(field.dtype):
-            what = (
-                f"{name} is {array.dtype} {array.shape[1:]}, "
-                f"the first record's {field.dtype} {tuple(field.shape)}"
-            )
+        given = f"{array.dtype} {array.shape[1:]}"
+        wanted = f"{np.dtype(field.dtype)} {tuple(field.shape)}"
+        if given != wanted:
+            what = f"{name} is {given}, the first record's {wanted}"
             fix = "give records of one shape; pack.size=[height,width] scales images to one"
             raise DataError(151, chunk.keys[0], what, fix)
     return chunk
 
 
-def _joined(chunks: list[Chunk], fields: Mapping[str, Field]) -> Chunk:
+def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
+    """Return the records of all chunks as one."""
     records: Records = {}
     for name, field in fields.items():
         parts = [chunk.records[name] for chunk in chunks]
-        if field.encoding == "raw" and parts:
-            records[name] = np.concatenate(parts)
-        else:
-            records[name] = [value for part in parts for value in part]
+        records[name] = [value for part in parts for value in part]
+        if field.encoding == "raw":
+            empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
+            records[name] = np.concatenate(parts) if parts else empty
     return Chunk(records, [key for chunk in chunks for key in chunk.keys])
 
 

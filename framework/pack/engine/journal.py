@@ -33,7 +33,6 @@ class JobResult:
         size_bytes: Bytes of the file, whose hash is ``sha256``.
         stamp: A hash over the names, sizes and times of the job's items.
         crcs: A CRC32 per record, 8 hexadecimal digits each.
-
     """
 
     number: int

@@ -51,7 +51,6 @@ def pack(
             bad; others for a bad item.
         ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
             R153: processes keep being killed.
-
     """
     start = time.perf_counter()
     try:

@@ -29,7 +29,6 @@ class Packing:
 
     Raises:
         ConfigError: C150 for a value that is not possible, C151 for a share that is not.
-
     """
 
     source: RecordInput

@@ -33,7 +33,6 @@ class TaskEvent(NamedTuple):
         kind: ``done``, or ``lost`` if its process died.
         task: The task.
         value: The result, or the exit code of the process.
-
     """
 
     kind: str
@@ -56,7 +55,6 @@ class ProcessPool:
         num_workers: The most processes; 0: tasks are done in this process.
         on_message: Called with what a task sends while it is done.
         start_method: None: fork if the system can, which hands over ``work`` without pickling it.
-
     """
 
     def __init__(

@@ -86,7 +86,6 @@ class JobSupervisor:
         Raises:
             DataError: D154 for an item that kills, unless bad items are left out.
             ResourceError: R153 if processes are killed without such an item.
-
         """
         for event in self._pool.run(Job(number) for number in numbers):
             if event.kind == "lost" and isinstance(event.task, _Probe):
@@ -147,7 +146,7 @@ class JobSupervisor:
         name = self._work.source.name(item)
         what = f"the process that reads it is killed ({_cause(code)})"
         if not self._work.skip:
-            fix = "mend or remove it, or leave it out with pack.on_error=skip"
+            fix = "correct or remove it, or leave it out with pack.on_error=skip"
             raise DataError(154, name, what, fix)
         self._deadly[task.number].append(BadItem(item, name, "D154", what))
         if item + 1 < task.stop:
