@@ -31,6 +31,12 @@ from framework.transform.resize import centered
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml, which no other encoding has to repeat
+# Options and their defaults, as the manifest names them.
+USUAL = {
+    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth")),
+    "layout": "chw",
+    "max_pixels": MAX_PIXELS,
+}
 TRIES = 100  # items that may be bad before the first readable image
 
 
@@ -93,62 +99,55 @@ class Preparation:
         ):
             if not is_possible:
                 where = f"pack.{name} = {getattr(self, name)}"
-                raise ConfigError(140, where, "not a value it can have", f"give {words}")
+                raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
         self._check_together()
 
     def _check_together(self) -> None:
-        def exclude(first: str, second: str, fix: str) -> None:
-            if getattr(self, first) is not None and getattr(self, second) is not None:
-                where = (
-                    f"pack.{first} = {getattr(self, first)}, "
-                    f"pack.{second} = {getattr(self, second)}"
-                )
+        is_deep, is_kept = self.bit_depth == 16, self.encode == "keep"
+        is_interleaved = self.layout == "hwc"
+        kept = "kept bytes do not change: set pack.encode=jpeg, png or raw"
+        deep = "16 bits are stored as arrays only: set pack.encode=raw"
+        interleaved = "only 8-bit arrays interleave: set pack.encode=raw"
+        quality = "only JPEGs have a quality: set pack.encode=jpeg"
+        for first, second, applies, fix in (
+            ("resize", "max_side", True, "leave one out"),
+            ("resize", "size", True, "leave one out"),
+            ("max_side", "size", True, "leave one out"),
+            ("resize", "encode", is_kept, kept),
+            ("max_side", "encode", is_kept, kept),
+            ("size", "encode", is_kept, kept),
+            ("bit_depth", "encode", is_kept, kept),
+            ("bit_depth", "encode", is_deep and self.encode != "raw", deep),
+            ("layout", "encode", is_interleaved and self.encode != "raw", interleaved),
+            ("layout", "bit_depth", is_interleaved and is_deep, interleaved),
+            ("quality", "encode", self.quality != QUALITY and self.encode != "jpeg", quality),
+        ):
+            values = getattr(self, first), getattr(self, second)
+            if applies and None not in values:
+                where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
                 raise ConfigError(141, where, "one excludes the other", fix)
-
-        exclude("resize", "max_side", "leave one out")
-        exclude("resize", "size", "leave one out")
-        exclude("max_side", "size", "leave one out")
-        if self.encode == "keep":
-            for name in ("resize", "max_side", "size", "bit_depth"):
-                exclude(
-                    name, "encode", "kept bytes do not change: set pack.encode=jpeg, png or raw"
-                )
-        if self.bit_depth == 16 and self.encode != "raw":
-            exclude("bit_depth", "encode", "16 bits are stored as arrays only: set pack.encode=raw")
-        if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):
-            exclude("layout", "encode", "only 8-bit arrays interleave: set pack.encode=raw")
-        if self.quality != QUALITY and self.encode != "jpeg":
-            exclude("quality", "encode", "only JPEGs have a quality: set pack.encode=jpeg")
 
     @property
     def options(self) -> dict[str, Any]:
         """What was asked for, for the manifest."""
         options: dict[str, Any] = {"encode": self.encode}
-        for name in ("resize", "max_side", "size", "color", "bit_depth"):
+        for name, usual in USUAL.items():
             value: Any = getattr(self, name)
-            if value is not None:
+            if value != usual:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self._quality
-        if self.layout != "chw":
-            options["layout"] = self.layout
-        if self.max_pixels != MAX_PIXELS:
-            options["max_pixels"] = self.max_pixels
         return options
 
     @property
     def _quality(self) -> int:
-        return QUALITY if self.quality is None else self.quality
+        return self.quality or QUALITY
 
     @property
     def _changes_pixels(self) -> bool:
         asked = (self.resize, self.max_side, self.size, self.color)
-        return (
-            self.encode in ("jpeg", "png")
-            or self.bit_depth == 16
-            or self.layout == "hwc"
-            or any(value is not None for value in asked)
-        )
+        is_plain = self.encode in ("keep", "raw") and self.bit_depth != 16 and self.layout == "chw"
+        return not is_plain or any(value is not None for value in asked)
 
     def fields(self, source: RecordInput) -> dict[str, Field]:
         """Return the fields of the prepared records, and settle them for ``__call__``.
@@ -190,7 +189,9 @@ class Preparation:
             channels = COLORS[self.color]
         if self.encode in ("jpeg", "png") or (self.encode == "keep" and field.encoding == "image"):
             return Field("uint8", (channels, None, None), "image", kind)
-        shape = tuple(self.size or (field.shape[:2] if field.interleaved else field.shape[1:]))
+        shape = self.size or field.shape[1:]
+        if self.size is None and field.interleaved:
+            shape = field.shape[:2]
         if None not in shape:
             shape = self._scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
@@ -200,22 +201,20 @@ class Preparation:
         """Return the fields with the shape of the first readable record."""
         errors: list[DataError] = []
         for item in range(min(source.manifest.num_records, TRIES)):
-            fields: dict[str, Field] = {}
             try:
                 chunk = source.read(item, item + 1)
-                for name in names if chunk.keys else ():
-                    planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
-                    dtype = str(planes.dtype)
-                    fields[name] = replace(self._target(name), dtype=dtype, shape=planes.shape)
+                if chunk.keys:
+                    return {name: self._measured(chunk, name) for name in names}
             except DataError as error:
                 errors.append(error)
-                continue
-            if chunk.keys:
-                return fields
         if errors:
             raise errors[0]
         what = f"no record in its first {TRIES} items"
         raise DataError(140, source.manifest.source, what, "set pack.size")
+
+    def _measured(self, chunk: Chunk, name: str) -> Field:
+        planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
+        return replace(self._target(name), dtype=str(planes.dtype), shape=planes.shape)
 
     def _stored_field(self, field: Field) -> Field:
         """Return the field as it is stored. In this class the shape of pixels is [C, H, W]."""
@@ -249,7 +248,7 @@ class Preparation:
                 self._check(chunk, name, number)
             return chunk.records[name]
         if target.encoding == "image":
-            return [self._encoded(self._pixels(chunk, name, number)) for number in numbers]
+            return [self._encoded(chunk, name, number) for number in numbers]
         shape = (side or 0 for side in self._stored_field(target).shape)
         stored = np.empty((len(numbers), *shape), target.dtype)
         arrays = stored if self.layout == "chw" else stored.transpose(0, 3, 1, 2)
@@ -262,8 +261,8 @@ class Preparation:
             arrays[number] = image
         return stored
 
-    def _encoded(self, image: np.ndarray) -> bytes:
-        planes = image.transpose(2, 0, 1)
+    def _encoded(self, chunk: Chunk, name: str, number: int) -> bytes:
+        planes = self._pixels(chunk, name, number).transpose(2, 0, 1)
         return encode_png(planes) if self.encode == "png" else encode_jpeg(planes, self._quality)
 
     def _check(self, chunk: Chunk, name: str, number: int) -> None:
@@ -351,7 +350,7 @@ def _scaled_deep(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _bad(key: str, name: str, error: BadImage) -> DataError:
-    return DataError(106, key, f"{name} is not a readable image ({error})", "mend or remove it")
+    return DataError(106, key, f"{name} is not a readable image ({error})", "correct or remove it")
 
 
 def _text(shape: Sequence[int | None]) -> str:

@@ -69,17 +69,16 @@ class MarkedInput:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The fields that are label maps. ConfigError C179 if one cannot be."""
-        if self.given is None:
+        names = self.given
+        if names is None:
             names = tuple(dict.fromkeys((*self.source.manifest.label_maps, *self._guessed)))
-        else:
-            names = tuple(self.given)
         for name in names:
             _check_field(name, self.source.manifest.fields)
         if self.values is not None and not names:
             where = f"input.values = {dict(self.values)}"
             fix = "name the label maps: input.labels=[mask]"
             raise ConfigError(179, where, "no field is a label map", fix)
-        return names
+        return tuple(names)
 
     @cached_property
     def _guessed(self) -> tuple[str, ...]:
@@ -88,11 +87,12 @@ class MarkedInput:
         encoded = [name for name, field in fields.items() if field.encoding == "image"]
         if len(images) < 2 or not encoded:
             return ()
-        guessed: list[str] = []
-        for name in encoded:
-            files = [data for records in self._samples for data in records[name]]
-            if files and all(_looks_like_labels(data) for data in files):
-                guessed.append(name)
+        samples = {
+            name: [data for part in self._samples for data in part[name]] for name in encoded
+        }
+        guessed = [
+            name for name, files in samples.items() if files and all(map(_looks_like_labels, files))
+        ]
         return tuple(guessed) if len(guessed) < len(images) else ()
 
     @cached_property
@@ -127,18 +127,13 @@ class MarkedInput:
 
     def _sampled_values(self, name: str) -> set[int]:
         present: set[int] = set()
-        for records in self._samples:
-            for value in records[name]:
-                with suppress(BadImage):
-                    present |= set(np.unique(self._numbers(value)).tolist())
+        for value in (value for records in self._samples for value in records[name]):
+            with suppress(BadImage):
+                present |= set(np.unique(self._numbers(value)).tolist())
         return present
 
-    @property
-    def manifest(self) -> Manifest:
-        return self._manifest
-
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         inputs = self.source.manifest
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
         options = dict(inputs.options)
@@ -187,7 +182,7 @@ class MarkedInput:
             raise DataError(171, where, f"is not a label map: {error}", fix) from error
         except BadImage as error:
             what = f"not a readable image ({error})"
-            raise DataError(106, where, what, "mend or remove it") from error
+            raise DataError(106, where, what, "correct or remove it") from error
 
     def _numbers(self, value: Any) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -197,16 +192,13 @@ class MarkedInput:
     def _mapped(self, numbers: np.ndarray, where: str) -> np.ndarray:
         """Return the numbers as uint8, mapped by ``values``."""
         present = np.unique(numbers).tolist()
-        possible = range(256) if self.values is None else self.values
-        unknown = [str(int(number)) for number in present if number not in possible]
-        if unknown:
+        possible, fault = range(256), "not within 0..255"
+        if self.values is not None:
+            possible, fault = self.values, "which input.values does not map"
+        if unknown := [str(int(number)) for number in present if number not in possible]:
             more = ", ..." if len(unknown) > 10 else ""
-            listed = ", ".join(unknown[:10]) + more
-            if self.values is None:
-                what = f"holds {listed}, not within 0..255"
-                raise DataError(170, where, what, "map its values with input.values")
-            what = f"holds {listed}, which input.values does not map"
-            raise DataError(170, where, what, "add it to input.values")
+            what = f"holds {', '.join(unknown[:10])}{more}, {fault}"
+            raise DataError(170, where, what, "map its values with input.values")
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)
@@ -216,13 +208,14 @@ class MarkedInput:
         fields = self.manifest.fields
         images = [name for name, field in fields.items() if field.kind == "image"]
         for number, key in enumerate(keys):
-            sizes: dict[str, tuple[int, int]] = {}
-            with suppress(BadImage):  # preparing the images says what is wrong with them
-                for name in (*images, *self.labels):
-                    sizes[name] = _size(records[name][number], fields[name])
-            if not images or len(sizes) < len({*images, *self.labels}):
+            try:
+                sizes = {
+                    name: _size(records[name][number], fields[name])
+                    for name in (*images, *self.labels)
+                }
+            except BadImage:  # preparing the images says what is wrong with them
                 continue
-            for name in self.labels:
+            for name in self.labels if images else ():
                 if all(sizes[image] != sizes[name] for image in images):
                     first = images[0]
                     what = f"{name} has {_text(sizes[name])} pixels, {first} {_text(sizes[first])}"

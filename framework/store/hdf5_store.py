@@ -13,6 +13,7 @@ The file holds:
 
 import io
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -33,7 +34,6 @@ from framework.store.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quota
 from framework.store.gather import row_gather
 from framework.store.identity import check_exists
 from framework.store.manifest import from_json
-from framework.system.durable import temporary_name
 
 ALIGNMENT = 4096  # bytes; the map can view any aligned dataset as int64
 MOST_SHRUNK = 1100  # deflate shrinks at most 1032 times; a larger claim is false and costs memory
@@ -110,10 +110,10 @@ class HDF5Writer(FileWriter):
         )
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
-        self._spools: dict[str, _Spool] = {"keys": _Spool(temporary_name(self.path))}
+        self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
         for name, field in fields.items():
             if field.encoding != "raw":
-                self._spools[f"records/{name}"] = _Spool(temporary_name(self.path))
+                self._spools[f"records/{name}"] = _Spool(self.path.parent)
                 continue
             chunks = None
             if chunk_records is not None:
@@ -425,9 +425,8 @@ class _Target(io.FileIO):
 class _Spool:
     """Byte strings of unknown total size, kept in an unnamed file until HDF5 copies them."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "x+b")  # noqa: SIM115
-        os.unlink(path)  # a crash leaves nothing behind
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # a crash leaves nothing behind
         self._sizes: list[int] = []
 
     def write(self, values: list[bytes]) -> None:

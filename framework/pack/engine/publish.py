@@ -17,12 +17,7 @@ from framework.contracts.records import Chunk, Manifest, Records, RecordStore, S
 from framework.errors import DataError
 from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement, write_file
 from framework.pack.engine.journal import BadItem, JobResult, Journal
-from framework.store.channel_statistics import (
-    READ_RECORDS,
-    StatisticsSampler,
-    add_read,
-    sample_indices,
-)
+from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest
 from framework.store.manifest import from_json, to_json
 from framework.store.open_store import file_kind, open_file, open_store
@@ -113,26 +108,15 @@ def _joined_path(journal: Journal) -> Path:
 def put_folder(
     manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
 ) -> None:
-    """Move the folder of the jobs' files to ``path``. Its manifest is written last."""
-    sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-    wanted = sample_indices(manifest.num_records)
-    start = 0
-    for job in results:
-        mine = wanted[(wanted >= start) & (wanted < start + job.num_records)] - start
-        start += job.num_records
-        if len(mine):
-            with closing(open_store(str(journal.file(job.number)))) as store:
-                for indices in mine.split(READ_RECORDS):
-                    add_read(sampler, store, indices)
-    full = replace(
-        manifest,
-        shards=_shards(journal, results),
-        digest=digest(_crcs(results)),
-        statistics=sampler.result(),
-    )
-    for name in set(os.listdir(journal.files)) - {shard.name for shard in full.shards}:
+    """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
+    manifest = replace(manifest, shards=_shards(journal, results), digest=digest(_crcs(results)))
+    for name in set(os.listdir(journal.files)) - {shard.name for shard in manifest.shards}:
         (journal.files / name).unlink()  # its job was done again, and has no records now
-    write_text(journal.files / MANIFEST, to_json(full) + "\n")
+    target = journal.files / MANIFEST
+    write_text(target, to_json(manifest) + "\n")
+    with closing(open_store(str(journal.files))) as store:
+        manifest = replace(manifest, statistics=statistics_of(store))
+    write_text(target, to_json(manifest) + "\n")
     move(journal.files, path)
 
 
