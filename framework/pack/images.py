@@ -103,29 +103,29 @@ class Preparation:
         self._check_together()
 
     def _check_together(self) -> None:
-        is_deep, is_kept = self.bit_depth == 16, self.encode == "keep"
-        is_interleaved = self.layout == "hwc"
-        kept = "kept bytes do not change: set pack.encode=jpeg, png or raw"
-        deep = "16 bits are stored as arrays only: set pack.encode=raw"
-        interleaved = "only 8-bit arrays interleave: set pack.encode=raw"
-        quality = "only JPEGs have a quality: set pack.encode=jpeg"
-        for first, second, applies, fix in (
-            ("resize", "max_side", True, "leave one out"),
-            ("resize", "size", True, "leave one out"),
-            ("max_side", "size", True, "leave one out"),
-            ("resize", "encode", is_kept, kept),
-            ("max_side", "encode", is_kept, kept),
-            ("size", "encode", is_kept, kept),
-            ("bit_depth", "encode", is_kept, kept),
-            ("bit_depth", "encode", is_deep and self.encode != "raw", deep),
-            ("layout", "encode", is_interleaved and self.encode != "raw", interleaved),
-            ("layout", "bit_depth", is_interleaved and is_deep, interleaved),
-            ("quality", "encode", self.quality != QUALITY and self.encode != "jpeg", quality),
-        ):
-            values = getattr(self, first), getattr(self, second)
-            if applies and None not in values:
-                where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
-                raise ConfigError(141, where, "one excludes the other", fix)
+        self._exclude("resize", "max_side", "leave one out")
+        self._exclude("resize", "size", "leave one out")
+        self._exclude("max_side", "size", "leave one out")
+        is_deep = self.bit_depth == 16
+        if self.encode == "keep":
+            fix = "kept bytes do not change: set pack.encode=jpeg, png or raw"
+            for name in ("resize", "max_side", "size", "bit_depth"):
+                self._exclude(name, "encode", fix)
+        if is_deep and self.encode != "raw":
+            fix = "16 bits are stored as arrays only: set pack.encode=raw"
+            self._exclude("bit_depth", "encode", fix)
+        if self.layout == "hwc" and (is_deep or self.encode != "raw"):
+            fix = "only 8-bit arrays interleave: set pack.encode=raw"
+            self._exclude("layout", "encode", fix)
+        if self.quality != QUALITY and self.encode != "jpeg":
+            fix = "only JPEGs have a quality: set pack.encode=jpeg"
+            self._exclude("quality", "encode", fix)
+
+    def _exclude(self, first: str, second: str, fix: str) -> None:
+        values = getattr(self, first), getattr(self, second)
+        if None not in values:
+            where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
+            raise ConfigError(141, where, "one excludes the other", fix)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -104,6 +105,12 @@ class Increment(NamedTuple):
     records: int = 0
     num_bytes: int = 0
 
+    def plus(self, other: "Increment") -> "Increment":
+        return Increment(*map(sum, zip(self, other, strict=True)))
+
+    def undone(self) -> "Increment":
+        return Increment(-self.items, -self.records, -self.num_bytes)
+
 
 ReportIncrement = Callable[[Increment], None]
 
@@ -117,10 +124,8 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
     num_items = source.manifest.num_records
     sizes: list[int] = []
     for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
-        try:
+        with suppress(DataError):
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
-        except DataError:
-            continue
     size = max(1.0, sum(sizes) / max(1, len(sizes)))
     most = max(1, min(JOB_ITEMS, int(JOB_BYTES / size)))
     per_job = min(most, max(int(MIN_JOB_BYTES / size), -(-num_items // MIN_JOBS), 1))
@@ -134,7 +139,6 @@ def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Return the bytes of all records of a chunk."""
     return sum(
         v.nbytes if isinstance(v, np.ndarray) else sum(map(len, v)) for v in chunk.records.values()
     )
@@ -173,24 +177,22 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[Stamp]:
     """Return a stamp per item, which changes if the item is a file that changes."""
-    result: list[Stamp] = []
-    for item in range(start, stop):
-        name = source.name(item)
-        try:
-            status = os.stat(name)
-            result.append((name, status.st_size, status.st_mtime_ns))
-        except (OSError, ValueError):
-            result.append((name, 0, 0))
-    return result
+    return [_stamp(source.name(item)) for item in range(start, stop)]
+
+
+def _stamp(name: str) -> Stamp:
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return name, 0, 0
+    return name, status.st_size, status.st_mtime_ns
 
 
 def stamp_of(items: list[Stamp]) -> str:
-    """Return a hash of stamps."""
     return hashlib.sha256(repr(items).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -199,16 +201,16 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     """Write a job's file. Records that do not fit into memory are read a second time."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
-    num_records = num_bytes = 0
+    total = Increment(0)
     for num_items, chunk in _read(work, job, bad):
         done = Increment(num_items, len(chunk.keys), chunk_bytes(chunk))
-        num_records += done.records
-        num_bytes += done.num_bytes
-        if num_bytes > HELD_BYTES:
+        total = total.plus(done)
+        if total.num_bytes > HELD_BYTES:
             held = None
         elif held is not None:
             held.append(chunk)
         report(done)
+    num_records = total.records
     path = work.journal.file(job.number)
     if path.is_dir():  # an old store on its way out: a kill came while the new one took its place
         shutil.rmtree(path)
@@ -224,7 +226,7 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     words = "".join(f"{crc:08x}" for crc in crcs)
     stamp = stamp_of(items)
     return JobResult(
-        job.number, num_records, num_bytes, size, sha256, stamp, counts.tolist(), words, bad
+        job.number, num_records, total.num_bytes, size, sha256, stamp, counts.tolist(), words, bad
     )
 
 
@@ -312,28 +314,21 @@ def _read_step(
     work: PackWork, start: int, stop: int, excluded: Mapping[int, BadItem], bad: list[BadItem]
 ) -> Chunk:
     if not any(start <= item < stop for item in excluded):
-        try:
+        with suppress(DataError):  # read item by item to find the bad ones
             return _checked(work, start, stop)
-        except DataError:
-            pass  # read item by item to find the bad ones
     chunks: list[Chunk] = []
     for item in range(start, stop):
         if item in excluded:
             bad.append(excluded[item])
             continue
-        try:
-            chunks.append(_read_twice(work, item))
+        with suppress(DataError):
+            chunks.append(_checked(work, item, item + 1))
+            continue
+        try:  # a second chance: its file may have been half written
+            chunks.append(_checked(work, item, item + 1))
         except DataError as error:
             bad.append(_bad_item(work, item, error))
     return joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
-
-
-def _read_twice(work: PackWork, item: int) -> Chunk:
-    """Give a bad item a second chance: its file may have been half written."""
-    try:
-        return _checked(work, item, item + 1)
-    except DataError:
-        return _checked(work, item, item + 1)
 
 
 def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
@@ -376,7 +371,5 @@ def probe(work: PackWork, start: int, stop: int, report: Callable[[int], None]) 
     """Read and prepare items one by one, and report each first, to find the one that kills."""
     for item in range(start, stop):
         report(item)
-        try:
+        with suppress(DataError):  # bad, but not deadly
             prepared(work.source, work.prepare, item, item + 1)
-        except DataError:
-            continue  # bad, but not deadly

@@ -199,11 +199,8 @@ class _Run:
 
     def _add(self, done: Increment) -> None:
         now = self.now
-        self.now = now._replace(
-            items=now.items + done.items,
-            records=now.records + done.records,
-            num_bytes=now.num_bytes + done.num_bytes,
-        )
+        sums = Increment(now.items, now.records, now.num_bytes).plus(done)
+        self.now = now._replace(**sums._asdict())
         self.on_progress(self.now)
 
     def needed(self) -> int:

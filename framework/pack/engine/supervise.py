@@ -110,13 +110,11 @@ class JobSupervisor:
             return
         if isinstance(task, Job):
             before = self._under_way.get(task.number, Increment(0))
-            sums = (old + new for old, new in zip(before, message, strict=True))
-            self._under_way[task.number] = Increment(*sums)
+            self._under_way[task.number] = before.plus(message)
         self._on_progress(message)
 
     def _lost(self, job: Job, code: int) -> None:
-        gone = self._under_way.pop(job.number, Increment(0))
-        self._on_progress(Increment(*(-count for count in gone)))
+        self._on_progress(self._under_way.pop(job.number, Increment(0)).undone())
         if self._deaths[job.number] == RETRIES and job.number not in self._deadly:
             self._deaths[job.number] += 1
             self._deadly[job.number] = []
@@ -128,10 +126,7 @@ class JobSupervisor:
         """Do the task again, unless that was done often enough."""
         self._deaths[name] += 1
         if self._deaths[name] > RETRIES + 2:
-            what = (
-                f"the processes that do it are killed ({_cause(code)}), "
-                "and no item alone is the cause"
-            )
+            what = f"its processes are killed ({_cause(code)}), and no item alone is the cause"
             fix = "look at memory and the system's log; use fewer workers"
             raise ResourceError(153, f"job {name}", what, fix)
         self._pool.tasks.appendleft(task)
