@@ -103,29 +103,26 @@ class Preparation:
         self._check_together()
 
     def _check_together(self) -> None:
-        self._exclude("resize", "max_side", "leave one out")
-        self._exclude("resize", "size", "leave one out")
-        self._exclude("max_side", "size", "leave one out")
-        is_deep = self.bit_depth == 16
-        if self.encode == "keep":
-            fix = "kept bytes do not change: set pack.encode=jpeg, png or raw"
-            for name in ("resize", "max_side", "size", "bit_depth"):
-                self._exclude(name, "encode", fix)
-        if is_deep and self.encode != "raw":
-            fix = "16 bits are stored as arrays only: set pack.encode=raw"
-            self._exclude("bit_depth", "encode", fix)
-        if self.layout == "hwc" and (is_deep or self.encode != "raw"):
-            fix = "only 8-bit arrays interleave: set pack.encode=raw"
-            self._exclude("layout", "encode", fix)
-        if self.quality != QUALITY and self.encode != "jpeg":
-            fix = "only JPEGs have a quality: set pack.encode=jpeg"
-            self._exclude("quality", "encode", fix)
+        def exclude(first: str, second: str, fix: str) -> None:
+            values = getattr(self, first), getattr(self, second)
+            if None not in values:
+                where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
+                raise ConfigError(141, where, "one excludes the other", fix)
 
-    def _exclude(self, first: str, second: str, fix: str) -> None:
-        values = getattr(self, first), getattr(self, second)
-        if None not in values:
-            where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
-            raise ConfigError(141, where, "one excludes the other", fix)
+        exclude("resize", "max_side", "leave one out")
+        exclude("resize", "size", "leave one out")
+        exclude("max_side", "size", "leave one out")
+        if self.encode == "keep":
+            for name in ("resize", "max_side", "size", "bit_depth"):
+                exclude(
+                    name, "encode", "kept bytes do not change: set pack.encode=jpeg, png or raw"
+                )
+        if self.bit_depth == 16 and self.encode != "raw":
+            exclude("bit_depth", "encode", "16 bits are stored as arrays only: set pack.encode=raw")
+        if self.layout == "hwc" and (self.encode != "raw" or self.bit_depth == 16):
+            exclude("layout", "encode", "only 8-bit arrays interleave: set pack.encode=raw")
+        if self.quality != QUALITY and self.encode != "jpeg":
+            exclude("quality", "encode", "only JPEGs have a quality: set pack.encode=jpeg")
 
     @property
     def options(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ counted, except those that stay under a root that the user names.
 import os
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, final
 
 from framework.errors import DataError
@@ -18,8 +19,7 @@ class Walked(NamedTuple):
 
     Attributes:
         root: the folder.
-        names: regular files, relative to it, in byte order; other bytes than UTF-8 are escaped
-            (``surrogateescape``).
+        names: regular files, relative to it, in byte order (``surrogateescape``).
         folders: the folders directly in it, in byte order.
         links: the number of skipped symbolic links.
         specials: the number of skipped pipes, sockets and devices.
@@ -120,8 +120,10 @@ class _Walker:
                 self.visited.add(real)
             for entry in _entries(os.path.join(self.root, folder)):
                 name = os.path.join(folder, entry.name)
-                if entry.is_symlink():
-                    self._note_link(name)
+                if entry.is_symlink() and self.allowed is None:
+                    self.skipped_links += 1
+                elif entry.is_symlink():
+                    self.links.append(name)
                 elif entry.is_dir(follow_symlinks=False):
                     self._note_folder(name)
                     pending.append(name)
@@ -138,8 +140,7 @@ class _Walker:
         except (OSError, ValueError):  # it leads nowhere, or in a circle
             self.skipped_links += 1
             return
-        allowed = self.allowed or ""
-        is_inside = target == allowed or target.startswith(os.path.join(allowed, ""))
+        is_inside = Path(target).is_relative_to(self.allowed or "")
         if is_inside and stat.S_ISREG(kind):
             self._note_file(name)
         elif is_inside and stat.S_ISDIR(kind) and target not in self.visited:
@@ -147,12 +148,6 @@ class _Walker:
             self._walk_folder(name)
         else:
             self.skipped_links += 1
-
-    def _note_link(self, name: str) -> None:
-        if self.allowed is None:
-            self.skipped_links += 1
-        else:
-            self.links.append(name)
 
     def _note_file(self, name: str) -> None:
         if name.lower().endswith(self.suffixes):
