@@ -35,16 +35,11 @@ def pack(
     on_progress: OnProgress = _ignore,
     start_method: str | None = None,
 ) -> Packed:
-    """Pack a store.
+    """Pack a store with ``num_workers`` processes.
 
-    Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An
-    old store at ``path`` stays until the new one is complete.
-
-    Args:
-        packing: What is packed, and into what.
-        num_workers: Processes; 0: this one; None: one per core if there is more than one job.
-        on_progress: Called with the progress.
-        start_method: As in ``ProcessPool``.
+    0 means this process, None one process per core if there is more than one job. Finished jobs
+    stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An old store at
+    ``path`` stays until the new one is complete. ``start_method`` is that of ``ProcessPool``.
 
     Raises:
         DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are
@@ -65,18 +60,21 @@ def pack(
         if is_part:
             locks.enter_context(_locked(packing.path, f"part{packing.part}.lock"))
         locks.enter_context(_locked(packing.path, "lock", shared=is_part))
-        run = _Run(packing, on_progress)
-        try:
-            packed = run.pack(num_workers, start_method)
-        except ResourceError as error:
-            full = jobs.disk_error(error, str(run.path))
-            if not isinstance(full, DiskFull):
-                raise
-            run.tidy()  # before free space is measured
-            raise disk_space.with_shortage(full, run.path, run.needed()) from error
-        finally:
-            run.tidy()
+        packed = _packed(_Run(packing, on_progress), num_workers, start_method)
     return replace(packed, seconds=time.perf_counter() - start)
+
+
+def _packed(run: "_Run", num_workers: int | None, start_method: str | None) -> Packed:
+    try:
+        return run.pack(num_workers, start_method)
+    except ResourceError as error:
+        full = jobs.disk_error(error, str(run.path))
+        if not isinstance(full, DiskFull):
+            raise
+        run.tidy()  # before free space is measured
+        raise disk_space.with_shortage(full, run.path, run.needed()) from error
+    finally:
+        run.tidy()
 
 
 def _locked(
@@ -223,7 +221,7 @@ class _Run:
             return Packed(None, self.now.items, waiting=done.count(None), resumed=self.resumed)
         manifest = publish.whole(self.manifest, results)
         if not manifest.num_records:
-            raise self._nothing(results)
+            return self._close(results)
         if self.packing.one_file:
             is_joined = self.packing.make_part is not None or len(results) > 1
             if is_joined:
@@ -235,21 +233,18 @@ class _Run:
         return self._close(results)
 
     def _close(self, results: Sequence[JobResult]) -> Packed:
-        """List bad items and remove the journal, since the store is at its place."""
-        bad = [item for job in results for item in job.bad]
-        publish.list_bad(self.path, bad)
-        self.journal.remove()
-        manifest, size = publish.whole(self.manifest, results), publish.size_of(self.path)
-        return Packed(manifest, self.plan.num_items, size, self.resumed, bad=bad)
-
-    def _nothing(self, results: Sequence[JobResult]) -> DataError:
+        """List bad items and remove the journal, since the store is at its place, if any is."""
         bad = [item for job in results for item in job.bad]
         listing = publish.list_bad(self.path, bad)
         self.journal.remove()
-        what = "its items hold no record"
-        if bad:
-            what = f"all {len(bad)} items are bad, as {listing} says"
-        return DataError(150, self.manifest.source, what, "give something to pack")
+        manifest = publish.whole(self.manifest, results)
+        if not manifest.num_records:
+            what = "its items hold no record"
+            if bad:
+                what = f"all {len(bad)} items are bad, as {listing} says"
+            raise DataError(150, manifest.source, what, "give something to pack")
+        num_bytes = publish.size_of(self.path)
+        return Packed(manifest, self.plan.num_items, num_bytes, self.resumed, bad=bad)
 
 
 def _all_of(results: Sequence[JobResult | None]) -> list[JobResult] | None:
