@@ -31,25 +31,15 @@ class BadImage(ValueError):
 
 
 class ImageHeader(NamedTuple):
-    """What a header says about its image.
+    """What a header says about its image."""
 
-    Attributes:
-        format: jpeg, png, gif, webp, bmp or tiff.
-        height: pixels, as stored.
-        width: pixels, as stored.
-        channels: 1 gray, 2 gray and alpha, 3 color or palette, 4 color and alpha or CMYK.
-        bit_depth: bits per channel.
-        orientation: EXIF's, 1 to 8; 1 is upright.
-        frames: 1, or 2 for any larger number.
-    """
-
-    format: str
-    height: int
-    width: int
-    channels: int
-    bit_depth: int = 8
-    orientation: int = 1
-    frames: int = 1
+    format: str  # jpeg, png, gif, webp, bmp or tiff
+    height: int  # pixels, as stored
+    width: int  # pixels, as stored
+    channels: int  # 1 gray, 2 gray and alpha, 3 color or palette, 4 color and alpha or CMYK
+    bit_depth: int = 8  # per channel
+    orientation: int = 1  # EXIF's, 1 to 8; 1 is upright
+    frames: int = 1  # 1, or 2 for any larger number
 
     @property
     def size(self) -> tuple[int, int]:

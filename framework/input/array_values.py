@@ -76,4 +76,6 @@ def native(array: np.ndarray) -> np.ndarray:
 
 def value_of(data: bytes, name: str, where: str) -> bytes | np.ndarray:
     """Return the array of a .npy file, or the bytes of any other file."""
-    return array_of_npy(data, where) if name.lower().endswith(".npy") else data
+    if name.lower().endswith(".npy"):
+        return array_of_npy(data, where)
+    return data

@@ -26,14 +26,15 @@ def read_idx(path: str) -> np.ndarray:
     try:
         with open(path, "rb") as file:
             is_zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_zipped else open(path, "rb") as file:
-            data = file.read()
+        read = gzip.open if is_zipped else open
+        with read(path, "rb") as file:
+            data: bytes = file.read()
     except FileNotFoundError as error:
         fix = "give an IDX file such as train-images-idx3-ubyte.gz"
         raise DataError(101, path, "no such file", fix) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
-    num_dimensions = data[3] if len(data) > 3 else 0
+    num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
         fix = "give the file as it was published"

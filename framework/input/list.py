@@ -64,7 +64,9 @@ class ListInput(RowInput):
 
     def __post_init__(self) -> None:
         self.is_scp = self.path.lower().endswith(".scp")
-        usual = {"image": "path"} if self.is_scp else {"image": "path", "label": "class"}
+        usual = {"image": "path"}
+        if not self.is_scp:
+            usual["label"] = "class"
         self.has_names = self.header and not self.is_scp
         self.parsed = _parsed_columns(self.columns or usual, self.has_names, first=int(self.is_scp))
         self.first_path = next(f for f, column in self.parsed.items() if column.kind == "path")
@@ -74,8 +76,10 @@ class ListInput(RowInput):
     @cached_property
     def items(self) -> _Table:
         """The rows, and the columns of the fields. DataError D110, D164."""
-        lines = _read_scp(self.path) if self.is_scp else _read_table(self.path)
-        head = next(lines, Line(1, [])) if self.has_names else Line(1, [])
+        read = _read_scp if self.is_scp else _read_table
+        lines, head = read(self.path), Line(1, [])
+        if self.has_names:
+            head = next(lines, head)
         places = {field: self._place(head, column) for field, (_, column) in self.parsed.items()}
         rows = list(lines)
         if not rows:
@@ -134,7 +138,7 @@ class ListInput(RowInput):
         return Manifest(count, {}, self._classes(), source=f"list {self.path}")
 
     def _classes(self) -> list[str]:
-        kind = self.parsed["label"].kind if "label" in self.parsed else ""
+        kind = self.parsed.get("label", Column("", 0)).kind
         if kind == "class":
             return self._labels[1]
         if kind == "int" and self.numbers["label"].min() >= 0:

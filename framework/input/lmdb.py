@@ -98,7 +98,9 @@ class LMDBInput(RowInput):
             match = expression.fullmatch(key)
             if match is None:
                 continue
-            name = int(match.group(1)) if is_number else match.group(1)
+            name: int | str = match.group(1)
+            if is_number:
+                name = int(name)
             if name in places:
                 what = f"the keys {self.file.keys[places[name]]!r} and {key!r} are one record"
                 raise DataError(163, self.path, what, "give the number of digits, as in %09d")
@@ -121,7 +123,7 @@ class LMDBInput(RowInput):
         return label_column(texts, self.classes, self.path, self.name)
 
     def outline(self) -> Manifest:
-        classes = [] if self.labels is None else self.labels[1]
+        _, classes = self.labels or ([], [])
         return Manifest(len(self.items.keys), {}, classes, source=f"lmdb {self.path}")
 
     def row(self, index: int) -> Row:

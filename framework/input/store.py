@@ -53,8 +53,11 @@ class StoreInput:
             if num_classes > np.iinfo(label.dtype).max + 1:
                 what = f"{num_classes} classes do not fit {label.dtype}"
                 raise DataError(169, self.paths[0], what, "pack wider labels first")
-        options = first.options if all(other.options == first.options for other in others) else {}
-        source = f"stores {', '.join(self.paths)}" if others else first.source
+        options, source = first.options, first.source
+        if any(other.options != options for other in others):
+            options = {}
+        if others:
+            source = f"stores {', '.join(self.paths)}"
         return Manifest(self.starts[-1], first.fields, self.classes, source=source, options=options)
 
     @cached_property

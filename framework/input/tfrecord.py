@@ -140,10 +140,9 @@ class TFRecordInput(RowInput):
         if len(texts) != 1:
             what = f"holds {len(texts)} values"
             raise DataError(167, where, what, "give one image file, or numbers")
-        return self._class_number(texts[0], where) if field == "label" else texts[0]
-
-    def _class_number(self, data: bytes, where: str) -> np.ndarray:
-        name = data.decode("utf-8", "surrogateescape")
+        if field != "label":
+            return texts[0]
+        name = texts[0].decode("utf-8", "surrogateescape")
         classes = self.classes or []
         if name not in classes:
             fix = "name all classes there, or take a feature of numbers"

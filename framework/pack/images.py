@@ -50,32 +50,19 @@ class Preparation:
     sizes stay equal. Label maps keep their numbers: they are scaled to the nearest pixel, and
     ``color`` and ``bit_depth`` do not apply to them.
 
-    Attributes:
-        encode: ``keep`` (each file's own bytes, after a check), ``jpeg`` (4:2:0; JPEGs are encoded
-            anew, too), ``png``, or ``raw`` (arrays of one shape).
-        resize: Pixels of the shorter side; smaller images are not enlarged.
-        max_side: The most pixels of the longer side; smaller images are not enlarged.
-        size: Height and width. The largest centered window of that shape is scaled to it.
-        quality: Of JPEGs, 1 to 100.
-        color: ``rgb``, ``gray``, or None for that of the input's first image.
-        bit_depth: For 16-bit images. None refuses them, 8 divides by 257 and rounds, 16 makes all
-            images uint16 and multiplies 8-bit ones by 257.
-        max_pixels: The most pixels of an image, according to its header.
-        layout: Of arrays: ``chw``, or ``hwc``, which is faster to cut and scale in training.
-
     Raises:
         ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.
     """
 
-    encode: str = "keep"
-    resize: int | None = None
-    max_side: int | None = None
-    size: Sequence[int] | None = None
-    quality: int | None = None
-    color: str | None = None
-    bit_depth: int | None = None
-    max_pixels: int = MAX_PIXELS
-    layout: str = "chw"
+    encode: str = "keep"  # or jpeg (4:2:0; JPEGs are encoded anew, too), png, raw (one shape)
+    resize: int | None = None  # pixels of the shorter side; smaller images are not enlarged
+    max_side: int | None = None  # pixels of the longer side; smaller images are not enlarged
+    size: Sequence[int] | None = None  # the largest centered window of this shape is scaled to it
+    quality: int | None = None  # of JPEGs, 1 to 100
+    color: str | None = None  # rgb, gray, or None for that of the input's first image
+    bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
+    max_pixels: int = MAX_PIXELS  # of an image, according to its header
+    layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
     settled: dict[str, Field | None] = field(
         default_factory=dict[str, Field | None], init=False, compare=False, repr=False
     )
@@ -248,7 +235,9 @@ class Preparation:
             return [self._encoded(chunk, name, number) for number in numbers]
         shape = (side or 0 for side in self._stored_field(target).shape)
         stored = np.empty((len(numbers), *shape), target.dtype)
-        arrays = stored if self.layout == "chw" else stored.transpose(0, 3, 1, 2)
+        arrays = stored
+        if self.layout == "hwc":
+            arrays = stored.transpose(0, 3, 1, 2)
         for number in numbers:
             image = self._pixels(chunk, name, number).transpose(2, 0, 1)
             if image.shape != target.shape:

@@ -193,12 +193,14 @@ class MarkedInput:
         """Return the numbers as uint8, mapped by ``values``."""
         present = np.unique(numbers).tolist()
         possible, fault = range(256), "not within 0..255"
+        fix = "map its values with input.values"
         if self.values is not None:
             possible, fault = self.values, "which input.values does not map"
+            fix = "add it to input.values"
         if unknown := [str(int(number)) for number in present if number not in possible]:
             more = ", ..." if len(unknown) > 10 else ""
             what = f"holds {', '.join(unknown[:10])}{more}, {fault}"
-            raise DataError(170, where, what, "map its values with input.values")
+            raise DataError(170, where, what, fix)
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)

@@ -125,7 +125,9 @@ def lmdb_advice(path: str) -> str:
             named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
             name = field_name(named or usual, fields)
         fields.setdefault(name, pattern)  # only one field can be the label
-    return pack_command("lmdb", path, fields) if fields else OTHER_WAY
+    if not fields:
+        return OTHER_WAY
+    return pack_command("lmdb", path, fields)
 
 
 def number_of(text: str) -> np.ndarray | None:
@@ -142,11 +144,11 @@ def text_of(data: bytes) -> str | None:
     """Return a value as a short text; None if it is not a text, empty or too long."""
     if len(data) > LONGEST_TEXT:
         return None
-    try:
+    with suppress(UnicodeDecodeError):
         text = data.decode().strip()
-    except UnicodeDecodeError:
-        return None
-    return text if text and text.isprintable() else None
+        if text and text.isprintable():
+            return text
+    return None
 
 
 def _quoted(path: str) -> str:
@@ -188,6 +190,6 @@ def _kind_of(data: bytes) -> str | None:
     if data.startswith(NPY):
         return "value"
     text = text_of(data)
-    if text is not None and number_of(text) is None:
-        return LABEL
-    return None if text is None else "value"
+    if text is None:
+        return None
+    return LABEL if number_of(text) is None else "value"

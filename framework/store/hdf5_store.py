@@ -89,8 +89,10 @@ class HDF5Store(FileStore["_Maps"]):
 class HDF5Writer(FileWriter):
     """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files.
 
-    ``chunk_records`` are the records per chunk of a raw field; None: contiguous, the fastest to
-    read. ``compression`` of chunks is gzip, lzf or None. Chunks suit data that is read in order.
+    Args:
+        chunk_records: records per chunk of a raw field; None: contiguous, the fastest to read.
+        compression: of chunks: gzip, lzf or None. Chunks suit data that is read in order.
+        others: those of ``FileWriter``.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from framework.store.lmdb_btree import META_MAGIC
 from framework.store.shards import ShardedStore
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
+HEAD_BYTES = 20
 
 
 def open_store(path: str) -> RecordStore:
@@ -26,14 +27,16 @@ def open_file(path: str) -> RecordStore:
     from framework.store.hdf5_store import HDF5Store  # noqa: PLC0415
     from framework.store.lmdb_store import LMDBStore  # noqa: PLC0415
 
-    kind = file_kind(path)
-    is_hdf5 = kind == "hdf5" or (kind is None and path.endswith(".h5"))
-    return HDF5Store(path) if is_hdf5 else LMDBStore(path)
+    kind = None
+    if os.path.isfile(path):
+        kind = file_kind(read_head(path, HEAD_BYTES))
+    if kind == "hdf5" or (kind is None and path.endswith(".h5")):
+        return HDF5Store(path)
+    return LMDBStore(path)
 
 
-def file_kind(path: str) -> str | None:
-    """Return ``hdf5`` or ``lmdb`` by the first bytes of a file, or None."""
-    head = read_head(path, 20) if os.path.isfile(path) else b""
+def file_kind(head: bytes) -> str | None:
+    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
     if head[16:] == META_MAGIC.to_bytes(4, "little"):
         return "lmdb"
     return "hdf5" if head.startswith(SIGNATURE) else None

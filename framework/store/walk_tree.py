@@ -15,23 +15,14 @@ from framework.store.identity import unreadable
 
 
 class Walked(NamedTuple):
-    """The content of a folder.
-
-    Attributes:
-        root: the folder.
-        names: regular files, relative to it, in byte order (``surrogateescape``).
-        folders: the folders directly in it, in byte order.
-        links: the number of skipped symbolic links.
-        specials: the number of skipped pipes, sockets and devices.
-        follow_links: the root that links had to stay under; None if all were skipped.
-    """
+    """The content of a folder."""
 
     root: str
-    names: list[str]
-    folders: list[str]
-    links: int = 0
-    specials: int = 0
-    follow_links: str | None = None
+    names: list[str]  # regular files, relative to the root, in byte order (``surrogateescape``)
+    folders: list[str]  # directly in the root, in byte order
+    links: int = 0  # skipped symbolic links
+    specials: int = 0  # skipped pipes, sockets and devices
+    follow_links: str | None = None  # the root that links had to stay under; None: all skipped
 
     def link_notes(self, key: str) -> tuple[str, ...]:
         """Say how many links were skipped, if any, and that the option ``key`` follows them."""

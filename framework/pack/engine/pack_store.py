@@ -35,11 +35,16 @@ def pack(
     on_progress: OnProgress = _ignore,
     start_method: str | None = None,
 ) -> Packed:
-    """Pack a store with ``num_workers`` processes.
+    """Pack a store.
 
-    0 means this process, None one process per core if there is more than one job. Finished jobs
-    stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An old store at
-    ``path`` stays until the new one is complete. ``start_method`` is that of ``ProcessPool``.
+    Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An
+    old store at ``path`` stays until the new one is complete.
+
+    Args:
+        packing: What is packed, and into what.
+        num_workers: Processes; 0: this one; None: one per core if there is more than one job.
+        on_progress: Called with the progress.
+        start_method: As in ``ProcessPool``.
 
     Raises:
         DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are

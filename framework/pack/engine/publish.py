@@ -20,7 +20,7 @@ from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest
 from framework.store.manifest import from_json, to_json
-from framework.store.open_store import file_kind, open_file, open_store
+from framework.store.open_store import HEAD_BYTES, file_kind, open_file, open_store
 from framework.store.shards import MANIFEST
 from framework.system.durable import move, write_text
 
@@ -157,8 +157,7 @@ def check_place(path: Path) -> None:
         raise DataError(115, str(path), "is a link", "give the place it points to")
     if not path.exists():
         return
-    is_ours = _is_our_folder(path) if path.is_dir() else path.is_file() and _is_our_file(path)
-    if not is_ours:
+    if not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
         raise DataError(115, str(path), "is there already, and is not a store of ours", fix)
 
@@ -172,7 +171,11 @@ def _is_our_folder(path: Path) -> bool:
 
 
 def _is_our_file(path: Path) -> bool:
-    if file_kind(str(path)) is None:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if file_kind(head) is None:
         return False
     with closing(open_file(str(path))) as store:
         try:
