@@ -12,7 +12,7 @@ from framework.contracts.records import Manifest
 from framework.input.file_items import read_file
 from framework.input.label import check_classes, class_in, class_pattern, number_classes
 from framework.input.rows import Row, RowInput
-from framework.store.folder_store import SUFFIXES, is_class
+from framework.store.folder_store import SUFFIXES, images_of, is_class
 from framework.store.walk_tree import Walked, walk
 
 
@@ -54,8 +54,8 @@ class FolderInput(RowInput):
         classes = self.classes
         what = "no image here"
         if self.pattern is None:
-            pairs = [(name.split(os.sep)[0], name) for name in self.walked.names if os.sep in name]
-            folders = [name for name in self.walked.folders if is_class(name)]
+            pairs = images_of(self.walked)
+            folders = list(filter(is_class, self.walked.folders))
             classes = check_classes(folders, classes, self.path)
             what = "no image in any subfolder"
         else:
@@ -63,10 +63,10 @@ class FolderInput(RowInput):
                 (class_in(name, self.pattern, os.path.join(self.path, name)), name)
                 for name in self.walked.names
             ]
+            pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
         if not pairs:
             fix = f"one subfolder per class, or input.label_pattern; files {' '.join(SUFFIXES)}"
             raise self.walked.nothing(what, fix, "input.follow_links")
-        pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
         numbers, known = number_classes([label for label, _ in pairs], classes, self.path)
         return _Labeled([name for _, name in pairs], np.array(numbers, np.int64), known)
 

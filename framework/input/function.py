@@ -77,12 +77,7 @@ class FunctionInput:
         return chunk_of(rows, keys, self.manifest.fields, keys.__getitem__)
 
     def _rows(self, index: int) -> list[Row]:
-        """Return the records of an item.
-
-        Raises:
-            UserRecordError: U100 with the user's line, for an exception of the function.
-            DataError: D168 for an exception of a library.
-        """
+        """Return the records of an item. U100 for an error of the function, D168 of a library."""
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)

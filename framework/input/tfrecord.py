@@ -164,11 +164,7 @@ class TFRecordInput(RowInput):
 
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:
-    """Return the Examples of a file. Lengths are compared with their checksums and the file's size.
-
-    Raises:
-        DataError: D101, D166.
-    """
+    """Return the Examples of a file. Lengths are compared with their checksums and its size."""
     frames: list[Frame] = []
     try:
         with open(path, "rb") as file:

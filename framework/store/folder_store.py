@@ -38,13 +38,18 @@ class FolderStore:
         self.path = path
         walked = walk(path, SUFFIXES, follow_links)
         self.notes = walked.link_notes(FOLLOW_KEY)
-        classes = [name for name in walked.folders if is_class(name)]
-        self.files, labels = _images_of(walked, classes)
-        self.labels = torch.tensor(labels)
+        images = images_of(walked)
+        if not images:
+            fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
+            raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
+        classes = list(filter(is_class, walked.folders))
+        numbers = {name: number for number, name in enumerate(classes)}
+        self.files = [name for _, name in images]
+        self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         image = Field("uint8", (self._channels(), None, None), "image")
         fields = {"image": image, "label": Field("int64", ())}
-        self.manifest = Manifest(len(labels), fields, classes, counts, source=path)
+        self.manifest = Manifest(len(images), fields, classes, counts, source=path)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]
@@ -145,16 +150,9 @@ def is_class(name: str) -> bool:
     return not name.endswith(PARTS)
 
 
-def _images_of(walked: Walked, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return relative names and class numbers of the images, sorted by class."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    images: list[tuple[int, str]] = []
-    for name in walked.names:
-        folder = name.split(os.sep)[0]
-        if folder in numbers:
-            images.append((numbers[folder], name))
-    if not images:
-        fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
-        raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
-    images.sort(key=lambda image: image[0])  # within a class, names stay in byte order
-    return [name for _, name in images], [number for number, _ in images]
+def images_of(walked: Walked) -> list[tuple[str, str]]:
+    """Return the class and the relative name of each image in a class, in byte order."""
+    classes = set(filter(is_class, walked.folders))
+    images = [(name.split(os.sep)[0], name) for name in walked.names]
+    images = [image for image in images if image[0] in classes]
+    return sorted(images, key=lambda image: os.fsencode(image[0]))  # names are in order already

@@ -1,5 +1,4 @@
-"""HDF5 stores: raw fields are read through a memory map, image fields are one byte array with
-offsets.
+"""HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
 Raw fields are contiguous by default, because one random read of a chunked dataset decodes a chunk.
 The file holds:

@@ -1,5 +1,4 @@
-"""Reads LMDB 0.9's file format directly: where each value lies, so that a memory map serves
-batches.
+"""Reads where each value of an LMDB 0.9 file lies, so that a memory map serves batches.
 
 A store never changes under its name. So no transaction, reader table or lock is needed, and their
 limits (one environment per file and process, none across a fork) do not apply. This is three times

@@ -83,7 +83,7 @@ class _Walker:
     def __init__(self, root: str, suffixes: tuple[str, ...], follow_links: str | None) -> None:
         self.root = root
         self.suffixes = suffixes
-        self.allowed = None if follow_links is None else os.path.realpath(follow_links)
+        self.allowed = follow_links and os.path.realpath(follow_links)
         self.names: list[str] = []
         self.folders: list[str] = []
         self.links: list[str] = []  # still to be followed
