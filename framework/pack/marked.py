@@ -61,10 +61,12 @@ class MarkedInput:
         is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
         if labels is not None and not is_list:
             fix = "give input.labels=[mask], say"
-            raise ConfigError(179, f"input.labels = {labels}", "is not a list of fields", fix)
+            raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
         self.given: Sequence[str] | None = labels
-        self.values = None if values is None else _checked_values(values)
+        self.values = values
+        if values is not None:
+            self.values = _checked_values(values)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -233,32 +235,23 @@ def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> Ma
 
     ``max_pixels`` is that of ``pack:``; None for the default.
     """
-    values = block.get("values")
-    if values is not None and not isinstance(values, Mapping):
-        raise _not_values(values)
     limit = max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
-    return MarkedInput(source, block.get("labels"), values, limit)
+    return MarkedInput(source, block.get("labels"), block.get("values"), limit)
 
 
-def _checked_values(values: Mapping[Any, Any]) -> dict[int, int]:
+def _checked_values(values: Any) -> dict[int, int]:
     """Return a new value for each old one, ``IGNORE`` for "ignore". ConfigError C179."""
-    checked: dict[int, int] = {}
-    for old, new in values.items():
-        number = IGNORE if new == "ignore" else new
-        if type(old) is not int or type(number) is not int or not 0 <= number <= 255:
-            raise _not_values(dict(values))
-        checked[old] = number
-    if not checked:
-        raise _not_values(dict(values))
+    checked: dict[Any, Any] = {}
+    if isinstance(values, Mapping):
+        checked = {old: IGNORE if new == "ignore" else new for old, new in values.items()}
+    is_whole = all(type(number) is int for pair in checked.items() for number in pair)
+    if not checked or not is_whole or not all(0 <= new <= 255 for new in checked.values()):
+        fix = (
+            "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
+            "new values 0 to 255, or ignore, which is 255"
+        )
+        raise ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
     return checked
-
-
-def _not_values(values: Any) -> ConfigError:
-    fix = (
-        "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
-        "new values 0 to 255, or ignore, which is 255"
-    )
-    return ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
 
 
 def _check_field(name: str, fields: Mapping[str, Field]) -> None:
@@ -277,15 +270,21 @@ def _check_field(name: str, fields: Mapping[str, Field]) -> None:
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
     """Return (height, width) of an array of one number per pixel, or None for other shapes."""
     sides = [side or 0 for side in shape]
-    if len(sides) == 3 and 1 in (sides[0], sides[2]):
-        sides.pop(0 if sides[0] == 1 else 2)
-    return (sides[0], sides[1]) if len(sides) == 2 and min(sides) >= 1 else None
+    if len(sides) == 3 and sides[0] == 1:
+        del sides[0]
+    elif len(sides) == 3 and sides[2] == 1:
+        del sides[2]
+    if len(sides) != 2 or min(sides) < 1:
+        return None
+    return sides[0], sides[1]
 
 
 def _size(value: Any, field: Field) -> tuple[int, int]:
     if not isinstance(value, np.ndarray):
         return image_size(value)
-    return value.shape[:2] if field.interleaved else value.shape[1:]
+    if field.interleaved:
+        return value.shape[:2]
+    return value.shape[1:]
 
 
 def _text(size: tuple[int, int]) -> str:
@@ -298,8 +297,6 @@ def _looks_like_labels(data: bytes) -> bool:
         labels_header(data)
         if data[25] == PALETTE:
             return True
-    try:
         numbers = decode_labels(data)
-    except BadImage:
-        return False
-    return len(np.unique(numbers)) <= min(MOST_VALUES, numbers.size // PIXELS_PER_VALUE)
+        return len(np.unique(numbers)) <= min(MOST_VALUES, numbers.size // PIXELS_PER_VALUE)
+    return False

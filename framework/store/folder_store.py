@@ -114,10 +114,12 @@ class FolderWriter:
         for image, label in zip(records["image"], records["label"], strict=True):
             folder = self._temporary / str(int(label))
             folder.mkdir(exist_ok=True)
-            if isinstance(image, np.ndarray):
-                data = encode_png(image.transpose(2, 0, 1) if self._interleaved else image)
-            else:
+            if not isinstance(image, np.ndarray):
                 data = bytes(image)
+            elif self._interleaved:
+                data = encode_png(image.transpose(2, 0, 1))
+            else:
+                data = encode_png(image)
             (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
             self._row += 1
 

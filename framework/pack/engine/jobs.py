@@ -135,7 +135,9 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
     """Return the records of items ``start``..``stop`` as they are stored."""
     chunk = source.read(start, stop)
-    return chunk if prepare is None or not chunk.keys else prepare(chunk)
+    if prepare is None or not chunk.keys:
+        return chunk
+    return prepare(chunk)
 
 
 def chunk_bytes(chunk: Chunk) -> int:
