@@ -8,15 +8,12 @@ import gzip
 import math
 import struct
 import zlib
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.input.arrays import check_same_length
+from framework.input.rows import ColumnInput
 
 UINT8 = 8  # the type byte of unsigned bytes, the only type that image sets use
 
@@ -47,36 +44,18 @@ def read_idx(path: str) -> np.ndarray:
 
 
 @final
-@dataclass(eq=False)
-class IdxInput:
+class IdxInput(ColumnInput):
     """Fields ``image`` uint8 [1, H, W] and ``label``. Keys are the records' numbers."""
 
-    images: str
-    labels: str
+    kind = "idx"
+    classes = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IdxInput, (self.images, self.labels)  # another process reads the files itself
+    def __init__(self, images: str, labels: str) -> None:
+        self.path, self.labels = images, labels
 
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = read_idx(self.images), read_idx(self.labels)
+    def load(self) -> dict[str, Any]:
+        images, labels = read_idx(self.path), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
             what = f"images of shape {images.shape}, labels {labels.shape}"
-            raise DataError(113, self.images, what, "give images first, then labels")
-        check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
-        return images[:, None], labels.astype(np.int64)
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        images, labels = self.arrays
-        classes = [str(number) for number in range(int(labels.max()) + 1)]
-        fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
-        return Manifest(len(labels), fields, classes, source=f"idx {self.images}")
-
-    def read(self, start: int, stop: int) -> Chunk:
-        images, labels = self.arrays
-        keys = [str(number) for number in range(start, stop)]
-        return Chunk({"image": images[start:stop], "label": labels[start:stop]}, keys)
-
-    def name(self, index: int) -> str:
-        return f"{self.images}: record {index}"
+            raise DataError(113, self.path, what, "give images first, then labels")
+        return {"image": images[:, None], "label": labels.astype(np.int64)}

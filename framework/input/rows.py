@@ -1,20 +1,22 @@
 """What importers share: items that become rows, and rows that become the records of a store.
 
-A new importer is a subclass of ``RowInput``: it lists its items, and reads one of them.
+A new importer is a subclass of ``RowInput``, which lists its items and reads one of them, or of
+``ColumnInput``, which gives an array for each field.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
-from framework.input.array_values import DTYPES
+from framework.input.array_values import DTYPES, native
+from framework.input.label import numbered_classes
 
 Row = dict[str, Any]  # one record: a field is ``bytes`` (an image file) or a NumPy array
 TRIES = 100  # bad items before the error of the first one is raised
@@ -47,6 +49,62 @@ class RowInput(ABC):
         rows = [self.row(index) for index in range(start, stop)]
         keys = [self.key(index) for index in range(start, stop)]
         return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
+
+
+class ColumnInput(ABC):
+    """A RecordInput of arrays, whose first dimension is the records. Keys are their numbers.
+
+    An integer array ``label`` numbers the classes.
+    """
+
+    path: str
+    classes: Sequence[str] | None
+    kind: ClassVar[str]  # for the manifest's source
+
+    @abstractmethod
+    def load(self) -> dict[str, Any]:
+        """Return objects with shape and dtype that give their rows, by field."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process reads the files itself.
+        return {name: v for name, v in self.__dict__.items() if name not in ("arrays", "manifest")}
+
+    @cached_property
+    def arrays(self) -> dict[str, Any]:
+        return self.load()
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        lengths = {name: len(array) for name, array in self.arrays.items()}
+        count = check_same_length(self.path, lengths)
+        fields = {
+            name: Field(array.dtype.name, array.shape[1:]) for name, array in self.arrays.items()
+        }
+        return Manifest(count, fields, self._class_names(), source=f"{self.kind} {self.path}")
+
+    def _class_names(self) -> list[str]:
+        label = self.arrays.get("label")
+        if label is None or label.ndim != 1 or label.dtype.kind not in "iu":
+            return []
+        labels = label[:]
+        if labels.min() < 0:
+            return []
+        return numbered_classes(int(labels.max()), self.classes, self.path)
+
+    def read(self, start: int, stop: int) -> Chunk:
+        records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
+        return Chunk(records, [str(number) for number in range(start, stop)])
+
+    def name(self, index: int) -> str:
+        return f"{self.path}: record {index}"
+
+
+def check_same_length(path: str, lengths: dict[str, int]) -> int:
+    """Return the length of all arrays. DataError D111 if lengths differ or are 0."""
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        fix = "give arrays of one length, at least 1, or choose some with input.fields"
+        raise DataError(111, path, f"its arrays have {lengths} records", fix)
+    return next(iter(lengths.values()))
 
 
 def field_texts(option: str, given: Any, example: str) -> dict[str, str]:
