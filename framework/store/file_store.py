@@ -71,14 +71,15 @@ class FileStore(ABC, Generic[MappedT]):
 
     def _open(self) -> MappedT:
         """Return the maps of this process. They are complete before other threads see them."""
+        mapped = self._mapped
         # After a fork, the maps that are here belong to the parent.
-        if self._mapped is not None and self._mapped[0] == os.getpid():
-            return self._mapped[1]
+        if mapped is not None and mapped[0] == os.getpid():
+            return mapped[1]
         identity = identify(self.path, self._identity)
-        mapped = self._map()
+        maps = self._map()
         self._identity = identify(self.path, identity)  # again: mapping opens the file anew
-        self._mapped = os.getpid(), mapped
-        return mapped
+        self._mapped = os.getpid(), maps
+        return maps
 
     @abstractmethod
     def _map(self) -> MappedT: ...
