@@ -113,9 +113,9 @@ class ShardedStore:
         if sum(shard.num_records for shard in manifest.shards) != manifest.num_records:
             wrong.append(f"the files do not hold {manifest.num_records} records")
         if wrong:
+            what = ", ".join(wrong[:MAX_NAMED])
             if len(wrong) > MAX_NAMED:
-                wrong[MAX_NAMED:] = [f"and {len(wrong) - MAX_NAMED} more"]
-            what = ", ".join(wrong)
+                what += f" and {len(wrong) - MAX_NAMED} more"
             raise DataError(118, self.path, what, "put the files in order, or pack it again")
 
     def _store(self, number: int) -> RecordStore:
