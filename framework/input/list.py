@@ -177,7 +177,10 @@ class ListInput(RowInput):
 
     def key(self, index: int) -> str:
         rows, places = self.items
-        return rows[index].cells[0 if self.is_scp else places[self.first_path]]
+        place = 0
+        if not self.is_scp:
+            place = places[self.first_path]
+        return rows[index].cells[place]
 
     def _line(self, row: Line) -> str:
         return f"{self.path}: line {row.number}"
@@ -215,7 +218,9 @@ def _read_text(path: str) -> str:
 
 def _read_table(path: str) -> Iterator[Line]:
     """Yield the rows of a TSV (by its name) or CSV file, without empty lines."""
-    delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
+    delimiter = ","
+    if path.lower().endswith((".tsv", ".tab")):
+        delimiter = "\t"
     text = io.StringIO(_read_text(path), newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:

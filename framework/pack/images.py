@@ -215,10 +215,11 @@ class Preparation:
         """
         assert self.settled, "fields() comes first"
         records = {
-            name: values if self.settled[name] is None else self._values(chunk, name)
-            for name, values in chunk.records.items()
+            name: self._values(chunk, name)
+            for name, field in self.settled.items()
+            if field is not None and name in chunk.records
         }
-        return Chunk(records, chunk.keys)
+        return Chunk({**chunk.records, **records}, chunk.keys)
 
     def _target(self, name: str) -> Field:
         field = self.settled[name]

@@ -419,7 +419,9 @@ class _Target(io.FileIO):
         return total
 
     def truncate(self, size: int | None = None) -> int:
-        return 0 if self.drop else super().truncate(size)
+        if self.drop:
+            return 0
+        return super().truncate(size)
 
 
 @final

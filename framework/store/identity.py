@@ -60,4 +60,6 @@ def _nearest(path: str) -> str:
         close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
     except OSError:
         return ""
-    return f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
+    if not close:
+        return ""
+    return f" (did you mean '{os.path.join(folder, close[0])}'?)"
