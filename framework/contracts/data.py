@@ -135,6 +135,13 @@ def is_exact(augment: Augment) -> bool:
     return isinstance(augment, Exact) and augment.exact
 
 
+def chance(name: str, value: float) -> float:
+    """Return ``value`` if it is a probability, else raise ValueError."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
+    return value
+
+
 class MicroBatch(NamedTuple):
     """The records of one forward pass; ``weight`` and ``last`` as in ``order.Share``."""
 
