@@ -41,13 +41,12 @@ class Workers:
     whole batches, for transforms that hold the lock. They start at the first ``map`` and live until
     ``close``. A ``map`` beside one that is not closed starts processes of its own.
 
-    Attributes:
+    Args:
         read: The reader.
         num: The number of workers; 0: the caller's thread reads.
         kind: ``thread`` or ``process``.
         timeout_s: The longest wait for a batch; after it, ResourceError R106.
         start_method: How processes start; None: the system's way.
-        stages: The seconds per stage of the batches handed over.
 
     """
 
@@ -67,7 +66,7 @@ class Workers:
         self.kind = kind
         self.timeout_s = timeout_s
         self.start_method = start_method
-        self.stages = Stages()
+        self.stages = Stages()  # of the batches handed over
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
         self._busy = threading.Lock()  # torch's processes serve one iterator at a time
@@ -75,9 +74,13 @@ class Workers:
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
         """Yield one batch per request, in order. The iterator may be closed early."""
-        if self.num == 0:
-            return self._in_line(requests) if self.read.decodes else self._gathered(requests)
-        return self._threads(requests) if self.kind == "thread" else self._by_processes(requests)
+        if self.num and self.kind == "process":
+            return self._by_processes(requests)
+        if self.num:
+            return self._threads(requests)
+        if self.read.decodes:
+            return self._in_line(requests)
+        return self._gathered(requests)
 
     def _in_line(self, requests: Iterable[Request]) -> Generator[Batch]:
         ahead = threading.current_thread() is not threading.main_thread()
@@ -117,9 +120,11 @@ class Workers:
     def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
         work = self.read.begin(request)
         count = len(request.indices)
-        # A slice per thread: smaller ones would end at the same time. Raw records are one slice,
-        # since two threads read no more of them than one.
-        step = max(LEAST_SLICE, -(-count // self.num)) if self.read.decodes else max(1, count)
+        # Raw records are one slice, since two threads read no more of them than one. Others are a
+        # slice per thread: smaller ones would end at the same time.
+        step = max(1, count)
+        if self.read.decodes:
+            step = max(LEAST_SLICE, -(-count // self.num))
         return work, [
             pool.submit(self.read.fill, work, start, min(start + step, count))
             for start in range(0, max(1, count), step)
@@ -140,7 +145,9 @@ class Workers:
         return batch
 
     def _too_late(self, request: Request | None = None) -> ResourceError:
-        which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
+        which = ""
+        if request is not None:
+            which = f" (records {request.indices[:4].tolist()}...)"
         where = f"workers.timeout_s = {self.timeout_s:g}"
         fix = "look at the disk or the transform, or raise workers.timeout_s"
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
@@ -204,7 +211,9 @@ class Workers:
     def _iterator(self) -> Any:
         """The iterator that the loader keeps with its processes, or None."""
         loader: Any = self._loader
-        return None if loader is None else loader._iterator  # noqa: SLF001
+        if loader is None:
+            return None
+        return loader._iterator  # noqa: SLF001
 
     def _kill(self) -> None:
         """End all processes because one hangs, so that torch stops waiting."""
@@ -343,18 +352,11 @@ class _Watch:
 
 
 class Failure(NamedTuple):
-    """An error as plain words, since an exception that does not pickle would hang the loader.
+    """An error as plain words, since an exception that does not pickle would hang the loader."""
 
-    Attributes:
-        words: The arguments of the error.
-        kind: The name of its class.
-        trace: The traceback in the worker.
-
-    """
-
-    words: tuple[int, str, str, str]
-    kind: str
-    trace: str = ""
+    words: tuple[int, str, str, str]  # the arguments of the error
+    kind: str  # the name of its class
+    trace: str = ""  # the traceback in the worker
 
     def error(self) -> PacelineError:
         error = error_kinds()[self.kind](*self.words)
