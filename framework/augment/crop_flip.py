@@ -135,11 +135,7 @@ def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int)
 
 
 def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """Do the same pixel by pixel.
-
-    That is slow with torch's operators, which read an index per pixel. Compiled, it is one kernel
-    together with what comes before and after.
-    """
+    """Do the same pixel by pixel, which is slow with torch's operators, but one compiled kernel."""
     count, channels, height, width = image.shape
     device = image.device
     places = torch.arange(width, device=device)

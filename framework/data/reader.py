@@ -87,11 +87,10 @@ class _Slice(NamedTuple):
 
 @final
 class _Memory:
-    """Memory of batches that nobody holds any more, to be used again.
+    """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
 
-    Fresh memory costs a page fault per 4 kB, more than decoding a thumbnail. A tensor made of a
-    numpy array holds the array while the tensor or a view of it lives, so the array's reference
-    count shows whether it is free.
+    A tensor made of a NumPy array holds the array while the tensor or a view of it lives, so the
+    array's reference count shows whether it is free.
     """
 
     def __init__(self) -> None:
@@ -115,10 +114,7 @@ class _Memory:
 
 @final
 class BatchReader:
-    """Reads batches from a store.
-
-    Every batch gets ``index``. Image fields become uint8 [B, C, H, W].
-    """
+    """Reads batches, each with ``index``. Image fields become uint8 [B, C, H, W]."""
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
         self.store = store

@@ -17,10 +17,7 @@ from framework.system.malloc import keep_freed_memory
 
 @final
 class StoreSource:
-    """Batches from a store, read by ``context.num_workers`` workers.
-
-    ``on_close`` is called once, at the end.
-    """
+    """Batches of a store, read by workers. ``on_close`` is called once, at the end."""
 
     graph_refusal = None
 

@@ -16,11 +16,7 @@ from framework.order import Order, draws, spread
 
 @final
 class SyntheticSource:
-    """The same random images ([C, H, W]) and labels at every step.
-
-    Memory holds one batch, whatever ``num_records`` says. ``path`` names the split, and is not
-    opened.
-    """
+    """The same random images ([C, H, W]) and labels at every step. Memory holds one batch."""
 
     graph_refusal = None
 

@@ -1,7 +1,4 @@
-"""Run the reader in this thread, a pool of threads, or worker processes.
-
-Results come in the order of the requests.
-"""
+"""Run the reader in this thread, a pool of threads, or processes, in the order of the requests."""
 
 import os
 import signal
@@ -91,10 +88,7 @@ class Workers:
                 yield batch
 
     def _gathered(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Read records that need no decoding.
-
-        The loop is minimal because one read takes only about 40 us.
-        """
+        """Read records in a minimal loop: without decoding, one read takes only about 40 us."""
         read = self.read
         sums_s = self.stages.sums_s
         for request in requests:
@@ -266,11 +260,7 @@ def _without_core_warning() -> Generator[None]:
 
 @final
 class _Pool:
-    """Threads that take calls from a queue.
-
-    They are daemons, unlike those of ``concurrent.futures``: a thread that hangs must not keep the
-    program from ending.
-    """
+    """Threads that take calls from a queue. As daemons, they let the program end if one hangs."""
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
@@ -397,10 +387,7 @@ class _Reads(Dataset[Any]):
 
 
 def _share(batch: Batch) -> None:
-    """Move a batch into shared memory.
-
-    An error can be reported here. In the thread that sends the batch, both would be lost.
-    """
+    """Share a batch's memory here: an error in the thread that sends the batch would be lost."""
     try:
         for tensor in tensors(batch).values():
             tensor.share_memory_()

@@ -70,17 +70,10 @@ class _End:
 
 @final
 class Ahead(Generic[T]):
-    """An iterator that a thread runs ahead of its consumer.
+    """An iterator that a thread runs ahead of its consumer, by ``depth`` items.
 
     Order is kept, and an error is raised in place of the item that it prevented. ``close`` stops
-    and joins the thread, in which it also closes a generator.
-
-    Args:
-        produce: The iterator.
-        depth: How many items may be ready.
-        occupancy: Counts at each item how many were ready.
-        num_threads: How many threads share the work of this one.
-
+    and joins the thread, in which it also closes a generator. ``num_threads`` share its work.
     """
 
     def __init__(

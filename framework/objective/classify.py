@@ -11,13 +11,9 @@ from framework.contracts.training import Outcome
 
 @final
 class Classify:
-    """Cross-entropy. Better: higher accuracy, then lower loss.
+    """Cross-entropy over the model's logits [B, classes]. Better: higher accuracy, then lower loss.
 
-    Attributes:
-        input: The field that the model takes. The model returns logits [B, classes].
-        target: int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
-        label_smoothing: As in ``torch.nn.CrossEntropyLoss``.
-
+    ``target`` is int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
     """
 
     def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002

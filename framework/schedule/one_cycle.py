@@ -1,7 +1,4 @@
-"""A line up to the full rate, then a line down to 0.
-
-Source: Smith and Topin, "Super-convergence".
-"""
+"""A line up to the full rate, then down to 0. Source: Smith and Topin, "Super-convergence"."""
 
 from typing import final
 

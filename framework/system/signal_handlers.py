@@ -24,4 +24,4 @@ def handled(
         yield
     finally:
         for number, known in before.items():
-            signal.signal(number, signal.SIG_DFL if known is None else known)
+            signal.signal(number, known or signal.SIG_DFL)

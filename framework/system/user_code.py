@@ -44,18 +44,20 @@ def user_error(
         kind: The class of the result.
 
     """
-    if isinstance(error, (PacelineError, MemoryError)):
-        return None
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is slow to import
+    # torch's OutOfMemoryError is slow to import
+    lacks_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if isinstance(error, PacelineError) or lacks_memory:
         return None
     source_and_place = _source_of(error, packages)
     if source_and_place is None:
         return None
     source, place = source_and_place
-    doing = f"in {place.function}: " if place.function else ""
-    what = f"{doing}{type(source).__name__}: {words_of(source) or 'no words'}"
-    where = f"{_shortest(place.file)}:{place.line}"
-    return kind(100, where, f"{what} ({about})" if about else what, fix)
+    what = f"{type(source).__name__}: {words_of(source) or 'no words'}"
+    if place.function:
+        what = f"in {place.function}: {what}"
+    if about:
+        what += f" ({about})"
+    return kind(100, f"{_shortest(place.file)}:{place.line}", what, fix)
 
 
 def raise_if_user_error(
@@ -128,6 +130,7 @@ def _library_folders() -> tuple[str, ...]:
 
 def _shortest(file: str) -> str:
     """Return the path relative to the working directory if the file lies below it."""
-    path = os.path.abspath(file)
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
+    relative = os.path.relpath(file)
+    if relative.startswith(os.pardir):
+        return os.path.abspath(file)
+    return relative

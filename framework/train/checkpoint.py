@@ -121,10 +121,7 @@ class CheckpointFolder:
 
 
 class _Counting:
-    """A file that counts the length and the CRC32 of what is written to it.
-
-    The disk begins to write while torch still does.
-    """
+    """A file that sums length and CRC32 of what is written. The disk begins to write at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -228,12 +225,7 @@ def read_stamp(file: IO[bytes]) -> Stamp:
 
 
 def newest_state(run_dir: Path) -> RecoveredState:
-    """Return the newest state of a run that is whole.
-
-    Raises:
-        CheckpointError: K101 if the run has no state, K102 if none can be read.
-
-    """
+    """Return a run's newest whole state. CheckpointError K101, K102 if there is none."""
     damaged: list[str] = []
     for _, path in _by_age(run_dir / FOLDER):
         try:

@@ -41,11 +41,7 @@ class Recorder(Protocol):
 
 @final
 class CudaRecorder:
-    """Captures CUDA graphs.
-
-    Source:
-        The order of the calls: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
-    """
+    """Captures CUDA graphs. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -102,16 +98,8 @@ class GraphedPasses:
     """Runs passes and update of a step as one graph.
 
     Batches that do not count fully, or have another shape, run kernel by kernel. If a step cannot
-    be captured, one note says so and all steps run kernel by kernel. A captured step marks only
-    ``forward``.
-
-    Args:
-        passes: Runs the passes kernel by kernel.
-        stepper: Updates the weights.
-        recorder: Captures the step.
-        set_rates: Sets the learning rates before each captured step.
-        say: Prints the note.
-
+    be captured, ``say`` prints one note, and all steps run kernel by kernel. A captured step marks
+    only ``forward``, and calls ``set_rates`` before it.
     """
 
     def __init__(
@@ -147,10 +135,9 @@ class GraphedPasses:
         return self._repeat(batch)
 
     def _fits(self, batch: Batch) -> bool:
-        """Return whether a batch has the shape that is captured.
+        """Return whether a batch has the captured shape, or until then, the newest shape.
 
-        Until a step is captured, the newest shape counts: a resumed epoch may begin with its last
-        batch, which is short.
+        A resumed epoch may begin with its last batch, which is short.
         """
         if len(tensors(batch)) < len(batch):
             self._give_up("the batch has values that are no tensors")

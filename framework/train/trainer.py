@@ -1,7 +1,4 @@
-"""The Trainer: the sequence of a run, and nothing else.
-
-The Trainer sees only contracts. Every variation of a run is another part.
-"""
+"""The sequence of a run. The Trainer sees only contracts: every variation is another part."""
 
 import math
 import time

@@ -61,10 +61,7 @@ class _Compositions(threading.local):
 
 @final
 class Pipeline:
-    """The pipeline as a ``RecordFunction``.
-
-    ``inverted``: masks that pass through the library as ``IGNORE`` minus each number.
-    """
+    """The pipeline as a ``RecordFunction``. ``inverted``: masks that pass as ``IGNORE`` - x."""
 
     def __init__(
         self,
@@ -120,10 +117,7 @@ class Pipeline:
         return image
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
-        """Return the library's name of each field, and the pipeline over these fields.
-
-        The first image has the name ``image``.
-        """
+        """Return the library's name of each field, and the pipeline. One image is ``image``."""
         known = self._compositions.known
         if fields not in known:
             library = _import()

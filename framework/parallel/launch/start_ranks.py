@@ -185,11 +185,8 @@ class _Engine:
     def run(self, ranks: _Ranks, leave_alone: bool) -> int:
         """Return the number of the signal that stopped the ranks, or 0. Raise the engine's error.
 
-        Args:
-            ranks: The ranks that get the signals. Before all are at work there is nothing to save,
-                and a signal ends this process.
-            leave_alone: Return when the stopped ranks have ended, without waiting for other hosts.
-
+        Before all ranks are at work there is nothing to save, and a signal ends this process. With
+        ``leave_alone``, the other hosts are not waited for once the stopped ranks have ended.
         """
         thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()
