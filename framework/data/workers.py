@@ -7,9 +7,9 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -166,8 +166,9 @@ class Workers:
                 self._loader = self._make_loader()
         self._requests.now = requests
         try:
-            with _Watch(self.timeout_s, self._kill, self.start_method) as watch:
-                for result in watch.over(self._loader):
+            watched = _watched(self._loader, self.timeout_s, self._kill, self.start_method)
+            with closing(watched) as results:
+                for result in results:
                     if isinstance(result, Failure):
                         raise result.error()
                     self.stages.add_slices(result.slices_s)
@@ -298,47 +299,31 @@ class _Pool:
                 thread.join()
 
 
-@final
-class _Watch:
-    """A thread that calls ``late`` if the wait for a result exceeds ``timeout_s``."""
+def _watched(
+    loader: Iterable[Any], timeout_s: float, late: Callable[[], None], start_method: str | None
+) -> Generator[Any]:
+    """Yield a loader's results. A thread calls ``late`` if the wait for one is too long."""
+    since = time.monotonic()
+    end = threading.Event()
 
-    def __init__(self, timeout_s: float, late: Any, start_method: str | None) -> None:
-        self.timeout_s = timeout_s
-        self.late = late
-        self._start_method = start_method
-        self._since = float("inf")
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="paceline-watch", daemon=True)
-
-    def __enter__(self) -> "_Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def over(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's results, timing only the waits for them."""
-        results: Iterator[Any] | None = None
-        while True:
-            self._since = time.monotonic()
-            try:
-                if results is None:
-                    with _without_core_warning(), deaf_children(self._start_method):
-                        results = iter(loader)  # waits for the rest of an epoch that was left early
-                result = next(results)
-            except StopIteration:
+    def look() -> None:
+        while not end.wait(min(1.0, timeout_s / 4)):
+            if time.monotonic() - since > timeout_s:
+                late()
                 return
-            finally:
-                self._since = float("inf")
+
+    thread = threading.Thread(target=look, name="paceline-watch", daemon=True)
+    thread.start()
+    try:
+        with _without_core_warning(), deaf_children(start_method):
+            results = iter(loader)  # waits for the rest of an epoch that was left early
+        while (result := next(results, None)) is not None:
+            since = float("inf")
             yield result
-
-    def _look(self) -> None:
-        while not self._end.wait(min(1.0, self.timeout_s / 4)):
-            if time.monotonic() - self._since > self.timeout_s:
-                self.late()
-                return
+            since = time.monotonic()
+    finally:
+        end.set()
+        thread.join()
 
 
 class Failure(NamedTuple):

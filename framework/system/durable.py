@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from framework.errors import ResourceError
-from framework.system.signal_handlers import handled
-from framework.system.stopping import NUMBERS, at_end
+from framework.system.stopping import NUMBERS, at_end, handled
 
 # The errors of a full disk, a quota and a limit.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
@@ -22,7 +22,6 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
-from framework.system.signal_handlers import handled
 
 # SIGUSR1 is Slurm's warning before its time limit.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -64,6 +63,26 @@ def by_signal(number: int) -> str:
     if number == signal.SIGINT:
         return ""
     return f" by {signal.Signals(number).name}"
+
+
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals],
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
+) -> Generator[None, None, None]:
+    """Install ``handler`` for ``numbers`` until the block ends.
+
+    Does nothing outside the main thread, the only one in which Python accepts handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, known or signal.SIG_DFL)
 
 
 def install() -> None:

@@ -5,7 +5,6 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from functools import cache
-from types import FrameType
 from typing import NamedTuple
 
 from framework.errors import PacelineError, UserCodeError, words_of
@@ -97,14 +96,10 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
         code = frame.f_code
         if _is_ours(code.co_filename):
             return None
-        if _is_installed_as(frame, packages) or not _is_library(code.co_filename):
+        name = f"{frame.f_globals.get('__name__')}."
+        if name.startswith(tuple(packages)) or not _is_library(code.co_filename):
             return Place(code.co_filename, line, code.co_qualname)
     return None
-
-
-def _is_installed_as(frame: FrameType, packages: Sequence[str]) -> bool:
-    name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and any(f"{name}.".startswith(package) for package in packages)
 
 
 def _is_ours(file: str) -> bool:

@@ -96,25 +96,26 @@ class CheckpointFolder:
         final: bool,
     ) -> None:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
+        names = ["last.pt"]
+        if best:
+            names.append("best.pt")
         try:
-            self._save(step, state, weights, best)
+            if weights is not None:  # first, so that a run that resumes from the state has them
+                for name in names:
+                    with open_durable(self.folder / name) as file:
+                        _dump(weights, file)
+                    reach("checkpoint.weights")
+            self._sequence += 1
+            path = self.folder / f"step-{step:08}.pt"
+            save_state(path, {**state, **self.facts}, step, self._sequence)
+            self._remove_old()
         except ResourceError as error:
             if final:
                 raise
             self._warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
         self._saved_at = time.monotonic()
 
-    def _save(
-        self, step: int, state: dict[str, Any], weights: dict[str, Any] | None, best: bool
-    ) -> None:
-        if weights is not None:  # first, so that a run that resumes from the state has them
-            for name in ("last.pt", "best.pt") if best else ("last.pt",):
-                with open_durable(self.folder / name) as file:
-                    _dump(weights, file)
-                reach("checkpoint.weights")
-        self._sequence += 1
-        path = self.folder / f"step-{step:08}.pt"
-        save_state(path, {**state, **self.facts}, step, self._sequence)
+    def _remove_old(self) -> None:
         for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
             path.unlink(missing_ok=True)
             reach("checkpoint.removed")

@@ -12,7 +12,6 @@ from typing import Any
 
 from framework.errors import DistributedError
 from framework.parallel.launch.hosts import Meeting
-from framework.system.signal_handlers import handled
 from framework.system.stopping import (
     NUMBERS,
     SAME_S,
@@ -21,6 +20,7 @@ from framework.system.stopping import (
     deaf_children,
     end,
     expects_signals,
+    handled,
 )
 
 SAVE_S = 600  # how long stopped ranks may take to end their step and save
