@@ -39,15 +39,7 @@ def launch(
     """Run ``python -m module arguments`` as ranks on this machine, and wait for them.
 
     Every call uses a free port and restores the environment, so the jobs of a sweep can follow each
-    other.
-
-    Args:
-        num_processes: Number of ranks on this machine.
-        module: The module that each rank runs.
-        arguments: Its arguments.
-        environment: Variables that the ranks get in addition.
-        max_restarts: How often all ranks are restarted when one fails.
-        meeting: The other hosts, if there are any.
+    other. The ranks get ``environment`` in addition. ``meeting`` knows the other hosts.
 
     Returns:
         0, or the number of the signal that ended the ranks after they had time to save.
