@@ -20,9 +20,9 @@ from framework.contracts.records import Manifest
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.image.decode import accepted_header, decode
+from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order import ON_HOST, Order, Share, draws, spread
+from framework.order import Order, Share, spread
 from framework.store.open_store import open_store
 from framework.system.native import crowded
 
@@ -176,10 +176,7 @@ class DALISource:
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)
-        numbers = None
-        if request.training:
-            num_draws = self.context.transform.num_draws
-            numbers = draws(request.indices, self.context.seed, request.epoch, num_draws, ON_HOST)
+        numbers = self._reader.numbers(request, request.indices)
         values: list[Any] = []
         for name in self._names:
             if name in self._maps:
@@ -201,27 +198,12 @@ class DALISource:
     def _windows(
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
     ) -> tuple[Any, ...]:
-        sizes = self._sizes(images, indices, self.manifest.fields[name].interleaved)
+        sizes = self._reader.sizes(self.manifest.fields[name], images, indices)
         windows = self.context.transform.windows(torch.tensor(sizes), numbers)
         start = windows[:, :2].float()
         shape = windows[:, 2:4].float()
         flip = windows[:, 4].int()
         return start.numpy(), shape.numpy(), (flip & 1).numpy(), (flip >> 1).numpy()
-
-    def _sizes(self, images: Any, indices: Tensor, interleaved: bool) -> list[tuple[int, int]]:
-        """Return (height, width) of each image."""
-        if isinstance(images, Tensor):
-            sides = images.shape[2:]
-            if interleaved:
-                sides = images.shape[1:3]
-            return [(sides[0], sides[1])] * len(images)
-        sizes: list[tuple[int, int]] = []
-        for index, data in zip(indices.tolist(), images, strict=True):
-            try:
-                sizes.append(accepted_header(data).size)
-            except BadImage as error:
-                raise unreadable(self.store, index, error) from error
-        return sizes
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
         """Return a DataError that names the record, which DALI does not.

@@ -207,6 +207,12 @@ class BatchReader:
         work.slices_s.append(watch.stages_s)
         return batch
 
+    def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
+        """Return the transform's draws, float32 [B, num_draws]; None outside training."""
+        if not request.training:
+            return None
+        return draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
+
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
         """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
@@ -234,20 +240,13 @@ class BatchReader:
         """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
         if not self.cut:
             return {}
-        numbers = None
-        if request.training:
-            numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
+        part = _Slice(indices, self.numbers(request, indices), watch)
         watch.mark("transform")
-        part = _Slice(indices, numbers, watch)
-        if self.function is not None:
-            pixels = {
-                name: self._pixels(field, records[name], part) for name, field in self.cut.items()
-            }
-            return self._changed(self.function, pixels, request, part)
-        return {
-            name: self._cut(field, records[name], part, outs.get(name))
-            for name, field in self.cut.items()
-        }
+        cut = self.cut.items()
+        if self.function is None:
+            return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}
+        pixels = {name: self._pixels(field, records[name], part) for name, field in cut}
+        return self._changed(self.function, pixels, request, part)
 
     def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
         """Write each image's window to ``out``, or to new memory of the first window's size."""
@@ -258,7 +257,10 @@ class BatchReader:
         channels = field.channels or 3
         interleaved = field.encoding == "image" or field.interleaved
         labels = field.kind == "labels"
-        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+        windows = self._raw(field, values, part)
+        if field.encoding == "image":
+            windows = self._decoded(field, values, part)
+        for number, (pixels, window) in enumerate(windows):
             shape = (channels, *(transform.size or window[2:4]))
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
@@ -278,23 +280,19 @@ class BatchReader:
             out = torch.from_numpy(planes)
         return out
 
-    def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
-        """Yield (unscaled pixels, window) of each image. Raw pixels keep their layout."""
-        if field.encoding == "image":
-            yield from self._decoded(field, values, part)
-            return
-        sides = slice(1, 3)
+    def _raw(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
+        """Yield (unscaled pixels, window) of each raw image, in its layout."""
         before: tuple[slice, ...] = (slice(None),)  # the channels
         if field.interleaved:
-            sides = slice(2)
             before = ()
-        windows = self._chosen([field.shape[sides]] * len(values), part)
+        windows = self._chosen(self.sizes(field, values, part.indices), part)
         for value, window in zip(values, windows, strict=True):
             yield np.asarray(value)[(*before, *_place(window))], window
 
     def _decoded(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
         """Yield (unscaled pixels, window) of each encoded image: [h, w, C], until the next one."""
-        headers = self._headers(values, part)
+        headers = self._headers(values, part.indices)
+        part.watch.mark("decode")
         windows = self._chosen([header.size for header in headers], part)
         channels = field.channels or 3
         size = self.transform.size
@@ -316,14 +314,21 @@ class BatchReader:
         part.watch.mark("transform")
         return windows
 
-    def _headers(self, values: Any, part: _Slice) -> list[ImageHeader]:
+    def sizes(self, field: Field, values: Any, indices: Tensor) -> list[Any]:
+        """Return (height, width) of each image that the store gave for ``indices``."""
+        if field.encoding == "image":
+            return [header.size for header in self._headers(values, indices)]
+        if field.interleaved:
+            return [field.shape[:2]] * len(indices)
+        return [field.shape[1:]] * len(indices)
+
+    def _headers(self, values: Any, indices: Tensor) -> list[ImageHeader]:
         headers: list[ImageHeader] = []
-        for index, data in zip(part.indices.tolist(), values, strict=True):
+        for index, data in zip(indices.tolist(), values, strict=True):
             try:
                 headers.append(accepted_header(data))
             except BadImage as error:
                 raise unreadable(self.store, index, error) from error
-        part.watch.mark("decode")
         return headers
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
@@ -356,11 +361,7 @@ class BatchReader:
         return stacked
 
     def _change(
-        self,
-        function: RecordFunction,
-        images: dict[str, np.ndarray],
-        index: int,
-        seed: int | None,
+        self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
     ) -> Batch:
         """Return the function's result for a record. Its errors name the record."""
         try:
