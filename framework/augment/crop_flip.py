@@ -48,7 +48,7 @@ class CropFlip:
     ) -> None:
         check_statistics(mean, std)
         if padding < 0:
-            raise ValueError(f"padding = {padding} is less than nothing")
+            raise ValueError(f"padding = {padding} must be at least 0")
         self.fields = fields_of(field)
         self.padding = padding
         self.flip = chance("flip", flip)

@@ -31,7 +31,7 @@ class SyntheticSource:
     ) -> None:
         if context.num_workers:
             where = f"workers.num = {context.num_workers}, data = synthetic"
-            what = "there is nothing to read, so nobody would use them"
+            what = "there is nothing to read, so workers would be idle"
             raise ConfigError(174, where, what, "leave workers.num out")
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}

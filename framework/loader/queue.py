@@ -4,7 +4,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from queue import Empty, Full, Queue
-from typing import Generic, TypeVar, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 from framework.contracts.batch import move, pin, use
 from framework.contracts.data import MicroBatch, MicroBatches
@@ -61,11 +61,10 @@ class Occupancy:
         return mean
 
 
-class _End:
+class _End(NamedTuple):
     """The end of the epoch, with the error that ended it."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 @final

@@ -29,7 +29,7 @@ def user_error(
     error: BaseException,
     packages: Sequence[str] = (),
     about: str = "",
-    fix: str = "mend it",
+    fix: str = "correct it",
     kind: type[UserCodeError] = UserCodeError,
 ) -> UserCodeError | None:
     """Return error U100 if the user's code, or a library that it called, raised ``error``.
@@ -60,7 +60,7 @@ def user_error(
 
 
 def raise_if_user_error(
-    error: BaseException, packages: Sequence[str] = (), about: str = "", fix: str = "mend it"
+    error: BaseException, packages: Sequence[str] = (), about: str = "", fix: str = "correct it"
 ) -> None:
     """Raise what ``user_error`` returns, if anything, from ``error``."""
     fault = user_error(error, packages, about, fix)

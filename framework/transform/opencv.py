@@ -69,7 +69,7 @@ class OpenCVTransform:
 
     def __init__(self, padding: int, flip: float) -> None:
         if padding < 0:
-            raise ValueError(f"padding = {padding} is negative")
+            raise ValueError(f"padding = {padding} must be at least 0")
         self.function: RecordFunction | None = ShiftFlip(padding, chance("flip", flip))
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -80,33 +81,28 @@ def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | Non
         "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
     }
     known = LaunchConfig.__dataclass_fields__  # of this version of torch
-    return LaunchConfig(
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
         nproc_per_node=num_processes,
+        run_id=f"paceline-{os.getpid()}",
         rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a free port
         max_restarts=max_restarts,
         monitor_interval=0.1,
-        **_rendezvous(meeting),
         **{name: value for name, value in options.items() if name in known},
     )
-
-
-def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
-    """Return the options that say where the ranks of all hosts meet: a free port for one host."""
     if meeting is None:
-        return {
-            "min_nodes": 1,
-            "max_nodes": 1,
-            "run_id": f"paceline-{os.getpid()}",
-            "rdzv_endpoint": "localhost:0",
-        }
-    return {
-        "min_nodes": meeting.num_nodes,
-        "max_nodes": meeting.num_nodes,
-        "run_id": "paceline",
-        "rdzv_endpoint": str(meeting.endpoint),
-        "rdzv_configs": {"is_host": meeting.leads, "join_timeout": JOIN_S},
-        "local_addr": meeting.address,
-    }
+        return config
+    return replace(
+        config,
+        min_nodes=meeting.num_nodes,
+        max_nodes=meeting.num_nodes,
+        run_id="paceline",
+        rdzv_endpoint=str(meeting.endpoint),
+        rdzv_configs={"is_host": meeting.leads, "join_timeout": JOIN_S},
+        local_addr=meeting.address,
+    )
 
 
 @contextmanager
