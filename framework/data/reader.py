@@ -51,15 +51,13 @@ def is_cut(field: Field, transform: Transform) -> bool:
     return field.channels is not None and (resizes or transform.function is not None)
 
 
-@final
-class ReadWork:
+class ReadWork(NamedTuple):
     """A batch that is being read. Threads may fill slices of it at the same time."""
 
-    def __init__(self, request: Request, images: dict[str, Tensor]) -> None:
-        self.request = request
-        self.images = images  # the memory of image fields, if their size is known
-        self.parts: dict[int, Batch] = {}  # the other fields of filled slices, by their start
-        self.slices_s: list[dict[str, float]] = []  # per stage, of each slice and of finishing
+    request: Request
+    images: dict[str, Tensor]  # the memory of image fields, if their size is known
+    parts: dict[int, Batch]  # the other fields of filled slices, by their start
+    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
 
 
 class Timed(NamedTuple):
@@ -171,7 +169,7 @@ class BatchReader:
         if size is not None and self.function is None:
             for name, field in self.cut.items():
                 images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
-        return ReadWork(request, images)
+        return ReadWork(request, images, {}, [])
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -31,38 +32,25 @@ LEAST_SLICE = 8
 
 
 @final
+@dataclass
 class Workers:
     """Workers that run a reader.
 
     Threads share a batch slice by slice, since decoding releases Python's lock. Processes read
     whole batches, for transforms that hold the lock. They start at the first ``map`` and live until
     ``close``. A ``map`` beside one that is not closed starts processes of its own.
-
-    Args:
-        read: The reader.
-        num: The number of workers; 0: the caller's thread reads.
-        kind: ``thread`` or ``process``.
-        timeout_s: The longest wait for a batch; after it, ResourceError R106.
-        start_method: How processes start; None: the system's way.
-
     """
 
-    def __init__(
-        self,
-        read: BatchReader,
-        num: int,
-        kind: str,
-        timeout_s: float = 300.0,
-        start_method: str | None = None,
-    ) -> None:
-        if kind not in ("thread", "process"):
-            where = f"workers.kind = {kind}"
+    read: BatchReader
+    num: int  # 0: the caller's thread reads
+    kind: str  # ``thread`` or ``process``
+    timeout_s: float = 300.0  # the longest wait for a batch; after it, ResourceError R106
+    start_method: str | None = None  # how processes start; None: the system's way
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("thread", "process"):
+            where = f"workers.kind = {self.kind}"
             raise ConfigError(107, where, "not a kind of worker", "choose thread or process")
-        self.read = read
-        self.num = num
-        self.kind = kind
-        self.timeout_s = timeout_s
-        self.start_method = start_method
         self.stages = Stages()  # of the batches handed over
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
@@ -153,7 +141,7 @@ class Workers:
             finally:
                 self._busy.release()
             return
-        others = Workers(self.read, self.num, self.kind, self.timeout_s, self.start_method)
+        others = replace(self)
         others.stages = self.stages
         try:
             yield from others.map(requests)

@@ -12,6 +12,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
 
@@ -53,33 +54,18 @@ class RecoveredState(NamedTuple):
 
 
 @final
+@dataclass
 class CheckpointFolder:
-    """The checkpoints in a run's directory.
+    """The checkpoints in a run's directory, without what a killed process left half written."""
 
-    Files that a killed process left half written are removed.
+    run_dir: Path
+    facts: dict[str, Any]  # stored with every state
+    keep: int  # how many states are kept
+    every_s: float | None  # seconds after which another state is due
+    warn: Callable[[str], None]  # prints that the disk refused a save that is not the last
 
-    Args:
-        run_dir: The directory of the run.
-        facts: Stored with every state.
-        keep: How many states are kept.
-        every_s: Seconds after which another state is due, or None.
-        warn: Prints that the disk refused a save that is not the last.
-
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        facts: dict[str, Any],
-        keep: int,
-        every_s: float | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.folder = run_dir / FOLDER
-        self.facts = facts
-        self.keep = keep
-        self.every_s = every_s
-        self._warn = warn
+    def __post_init__(self) -> None:
+        self.folder = self.run_dir / FOLDER
         remove_leftovers(self.folder)
         self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
@@ -112,7 +98,7 @@ class CheckpointFolder:
         except ResourceError as error:
             if final:
                 raise
-            self._warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
+            self.warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
         self._saved_at = time.monotonic()
 
     def _remove_old(self) -> None:

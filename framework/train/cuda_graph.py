@@ -5,7 +5,7 @@ If a step consists of many small kernels, launching them takes longer than runni
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import torch
@@ -94,6 +94,7 @@ class CudaRecorder:
 
 
 @final
+@dataclass
 class GraphedPasses:
     """Runs passes and update of a step as one graph.
 
@@ -102,27 +103,21 @@ class GraphedPasses:
     only ``forward``, and calls ``set_rates`` before it.
     """
 
-    def __init__(
-        self,
-        passes: Passes,
-        stepper: Stepper,
-        recorder: Recorder,
-        set_rates: Callable[[], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self.passes = passes
-        self.stepper = stepper
-        self.recorder = recorder
-        self.set_rates = set_rates
-        self.say = say
+    passes: Passes
+    stepper: Stepper
+    recorder: Recorder
+    set_rates: Callable[[], None]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         # inside a graph, events cannot be told apart
-        self._unmarked = replace(passes, mark=lambda _: None)
+        self._unmarked = replace(self.passes, mark=lambda _: None)
         self._inputs: Batch = {}
         self._warm_ups = WARM_UPS
         self._outcome: Outcome | None = None
         self._replay: Callable[[], None] | None = None
         self._failed = False
-        stepper.share_rates()
+        self.stepper.share_rates()
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
         if weight != 1.0 or self._failed or not self._fits(batch):

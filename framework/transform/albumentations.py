@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, final
 
@@ -50,20 +51,16 @@ class Albumentations(AfterGeometry):
 
 
 @final
+@dataclass
 class Pipeline:
-    """The pipeline as a ``RecordFunction``. ``inverted``: masks that pass as ``IGNORE`` - x."""
+    """The pipeline as a ``RecordFunction``."""
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        masks: Sequence[str],
-        evaluation: bool,
-        inverted: Sequence[str] = (),
-    ) -> None:
-        self.steps = steps
-        self.masks = masks
-        self.evaluation = evaluation
-        self.inverted = inverted
+    steps: Sequence[Step]
+    masks: Sequence[str]
+    evaluation: bool
+    inverted: Sequence[str] = ()  # masks that pass through it as ``IGNORE`` minus each number
+
+    def __post_init__(self) -> None:
         # each thread has pipelines of its own, because seeding one and running it are two calls
         self._of_thread = threading.local()
 
