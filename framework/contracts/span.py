@@ -8,7 +8,7 @@ steps takes kilobytes.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, log
+from math import ceil, inf, log
 
 import numpy as np
 
@@ -108,8 +108,8 @@ def shares(spans: Spans) -> dict[str, float]:
 
     The shares add up to 1. If ``idle`` is present, ``wait`` is not part of that sum.
     """
-    whole_s = step_s(spans)
-    return {name: span.total_s / whole_s if whole_s else 0.0 for name, span in spans.items()}
+    whole_s = step_s(spans) or inf
+    return {name: span.total_s / whole_s for name, span in spans.items()}
 
 
 def waiting_share(spans_s: Mapping[str, float]) -> float | None:
