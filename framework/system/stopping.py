@@ -14,12 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
@@ -134,18 +134,22 @@ def undone(action: Action) -> Generator[None]:
 
 
 @contextmanager
-def reason(words: str | Callable[[str], str]) -> Generator[None]:
+def _listed(items: list[Any], item: object) -> Generator[None]:
+    items.append(item)
+    try:
+        yield
+    finally:
+        items.remove(item)
+
+
+def reason(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
     """Print ``words`` if a signal ends the process inside the block.
 
     ``{by}`` in them, or the argument of a function that makes them, names the signal.
     """
     if isinstance(words, str):
         words = partial(words.replace, "{by}")
-    _reasons.append(words)
-    try:
-        yield
-    finally:
-        _reasons.remove(words)
+    return _listed(_reasons, words)
 
 
 def printed(tell: Callable[[], object]) -> Action:
@@ -171,14 +175,9 @@ def scratch_folder(prefix: str) -> Generator[str]:
         yield folder
 
 
-@contextmanager
-def polite(pid: int) -> Generator[None]:
+def polite(pid: int) -> AbstractContextManager[None]:
     """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
-    _polite.append(pid)
-    try:
-        yield
-    finally:
-        _polite.remove(pid)
+    return _listed(_polite, pid)
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
