@@ -134,8 +134,12 @@ class MarkedInput:
                 present |= set(np.unique(self._numbers(value)).tolist())
         return present
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         inputs = self.source.manifest
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
         options = dict(inputs.options)
