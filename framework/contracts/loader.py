@@ -12,16 +12,10 @@ from framework.contracts.span import Span
 
 
 class Clock(Protocol):
-    """Measures where the time goes.
-
-    The time between two marks belongs to the name of the second one, so that none is left over.
-    """
+    """Measures where the time goes: the time between two marks belongs to the second."""
 
     def mark(self, name: str) -> None:
-        """Count the time since the last mark as ``name``, without synchronizing.
-
-        The name ``report`` ends a step.
-        """
+        """Count the time since the last mark, without synchronizing. ``report`` ends a step."""
         ...
 
     def skip(self) -> None:
@@ -44,31 +38,24 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class LoaderContext:
-    """What a Loader is given at runtime.
-
-    ``augment(batch, epoch)`` finishes a batch on the device.
-    """
+    """What a Loader is given at runtime."""
 
     source: Source
     device: torch.device
-    augment: Callable[[Batch, int], Batch]
+    augment: Callable[[Batch, int], Batch]  # of (batch, epoch): finishes a batch on the device
     clock: Clock
 
 
 class LoaderStats(NamedTuple):
     """How preparing batches went since the last call of ``Loader.stats``.
 
-    Attributes:
-        stages_s: Thread-seconds per stage, as in ``Source.stages``.
-        ready: Average number of host batches that were ready when the next one was requested. None
-            if none was requested, or if there is no queue.
-        depth: The most batches that the queue holds; 0 without a queue.
-
+    ``ready`` is the average number of host batches that were ready when the next one was requested.
+    It is None if none was requested, or if there is no queue.
     """
 
-    stages_s: Mapping[str, float]
+    stages_s: Mapping[str, float]  # thread-seconds per stage, as in ``Source.stages``
     ready: float | None
-    depth: int
+    depth: int  # the most batches that the queue holds; 0 without a queue
 
 
 class Loader(Protocol):
@@ -84,10 +71,7 @@ class Loader(Protocol):
 
     @property
     def identity(self) -> dict[str, int]:
-        """What decides the records of each step.
-
-        A run resumed inside an epoch must have the same.
-        """
+        """What decides the records of each step. A resumed epoch must have the same."""
         ...
 
     @property
@@ -103,10 +87,7 @@ class Loader(Protocol):
         ...
 
     def stats(self) -> LoaderStats:
-        """Return how preparing batches went since the last call.
-
-        Call this in the thread that takes the batches.
-        """
+        """Return the statistics since the last call, in the thread that takes the batches."""
         ...
 
     def close(self) -> None: ...

@@ -28,10 +28,13 @@ class UnshardedState:
 
 
 class SingleProcess(UnshardedState):
-    """There is one process, which has nobody to communicate with."""
+    """There is one process, which communicates with no other."""
 
     rank = 0
     world_size = 1
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         return _NOTHING

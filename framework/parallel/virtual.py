@@ -1,9 +1,8 @@
 """Virtual ranks: 1, 2 or 4 processes learn the same bits.
 
 A batch is cut into a fixed number of parts, whatever number of processes computes them, and all
-sums are added in one order.
-
-Source: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
+sums are added in one order. Source: Li et al., "EasyScale: accuracy-consistent elastic training for
+deep learning", SC 2023.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -28,7 +27,6 @@ class PairwiseSum:
     """Adds tensors as a balanced binary tree, so that aligned runs of 2**n of them are subtrees.
 
     It keeps log2(count) + 1 tensors, and adds in their memory. This order is also more exact.
-
     Source: Higham, "The accuracy of floating point summation", 1993.
     """
 
@@ -64,14 +62,7 @@ class VirtualParallel(UnshardedState, RankGroup):
 
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
     numbers. Gradients and batch norm's buffers are averaged over the parts after the last one.
-
-    Args (the others are those of ddp):
-        virtual_ranks: Number of parts.
-        num_threads: Threads of a process on the CPU. Another number adds in another order.
-
-    Raises:
-        ConfigError: C143: the processes cannot share the parts and keep the order of adding.
-
+    Another number of ``num_threads`` on the CPU adds in another order.
     """
 
     def __init__(
@@ -103,9 +94,6 @@ class VirtualParallel(UnshardedState, RankGroup):
         generator = torch.get_rng_state().to(self.device)
         dist.broadcast(generator, 0)
         torch.set_rng_state(generator.cpu())
-        return model
-
-    def unwrap(self, model: nn.Module) -> nn.Module:
         return model
 
     @contextmanager
@@ -170,10 +158,7 @@ class _Step:
     def end(self) -> None:
         """Add the part's gradients and buffers to the sum. An unused parameter has zeros."""
         self._check()
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
-            for parameter in self._parameters.values()
-        ]
+        gradients = [_gradient(parameter) for parameter in self._parameters.values()]
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
         values = [self._value(buffer, start) for buffer, start in buffers]
         everything = torch.cat([tensor.flatten() for tensor in (*_reals(gradients), *values)])
@@ -190,9 +175,7 @@ class _Step:
     def _check(self) -> None:
         """Check that the next part, and the other ranks, find the model as the step found it.
 
-        Raises:
-            ConfigError: C146: the forward pass changed a weight or the set of buffers.
-
+        ConfigError C146 if the forward pass changed a weight or the set of buffers.
         """
         names = [name for name, _ in self._model.named_parameters()]
         versions = zip(names, self._current_versions(), self._versions, strict=True)
@@ -203,10 +186,7 @@ class _Step:
         faults += [f"adds, removes or reshapes {name}" for name in differing]
         if faults:
             what = f"forward {faults[0]}, which parts of a batch cannot share"
-            fix = (
-                "set parallel=none, or use a forward that leaves them alone (an Embedding without "
-                "max_norm)"
-            )
+            fix = "set parallel=none, or leave them alone (as an Embedding without max_norm does)"
             raise ConfigError(146, "model", what, fix)
 
     def _value(self, buffer: Tensor, start: Tensor) -> Tensor:
@@ -219,8 +199,9 @@ class _Step:
         if buffer.is_floating_point():
             return torch.cat([changed, buffer.flatten()])
         change = (buffer.long() - start.long()).to(torch.float32).flatten()
-        factor = self._count if self._part == 0 else 0
-        return torch.cat([changed, change * factor])
+        if self._part > 0:
+            return torch.cat([changed, change * 0])
+        return torch.cat([changed, change * self._count])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
@@ -244,6 +225,12 @@ class _Step:
         # The ranks' last parts differ, so all generators continue from a common state.
         seed_generators((self._seed + self._count) % _SEEDS)
         torch.set_rng_state(self._generator)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    return parameter.grad.to_dense()
 
 
 def _reals(tensors: Iterable[Tensor]) -> list[Tensor]:

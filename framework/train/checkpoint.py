@@ -12,6 +12,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
 
@@ -32,21 +33,12 @@ _BATCH = 2 << 20  # bytes that the disk is asked to write at once
 
 
 class Stamp(NamedTuple):
-    """What stands behind a state in its file.
-
-    Attributes:
-        step: The optimizer step.
-        sequence: The number of the save, over all runs in the folder. Steps may repeat, and clocks
-            jump.
-        length: Bytes of the state.
-        crc: CRC32 of the state.
-
-    """
+    """What stands behind a state in its file."""
 
     step: int
-    sequence: int
-    length: int
-    crc: int
+    sequence: int  # counts the saves of all runs in the folder: steps may repeat, and clocks jump
+    length: int  # bytes of the state
+    crc: int  # CRC32 of the state
 
 
 class Damaged(Exception):
@@ -54,54 +46,31 @@ class Damaged(Exception):
 
 
 class RecoveredState(NamedTuple):
-    """The newest state that is whole.
-
-    Attributes:
-        state: Tensors and plain values.
-        path: Its file.
-        damaged: The newer files that are damaged, and what is wrong with them.
-
-    """
+    """The newest state that is whole."""
 
     state: dict[str, Any]
     path: Path
-    damaged: tuple[str, ...]
+    damaged: tuple[str, ...]  # the newer files that are damaged, and what is wrong with them
 
 
 @final
+@dataclass
 class CheckpointFolder:
-    """The checkpoints in a run's directory.
+    """The checkpoints in a run's directory, without what a killed process left half written."""
 
-    Files that a killed process left half written are removed.
+    run_dir: Path
+    facts: dict[str, Any]  # stored with every state
+    keep: int  # how many states are kept
+    every_s: float | None  # seconds after which another state is due
+    warn: Callable[[str], None]  # prints that the disk refused a save that is not the last
 
-    Args:
-        run_dir: The directory of the run.
-        facts: Stored with every state.
-        keep: How many states are kept.
-        every_s: Seconds after which another state is due, or None.
-        warn: Prints that the disk refused a save. Only the last save of a run has to succeed.
-
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        facts: dict[str, Any],
-        keep: int,
-        every_s: float | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.folder = run_dir / FOLDER
-        self.facts = facts
-        self.keep = keep
-        self.every_s = every_s
-        self._warn = warn
+    def __post_init__(self) -> None:
+        self.folder = self.run_dir / FOLDER
         remove_leftovers(self.folder)
         self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
 
     def is_late(self) -> bool:
-        """Return whether ``every_s`` has passed since the last save."""
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
 
     def save(
@@ -112,60 +81,40 @@ class CheckpointFolder:
         best: bool,
         final: bool,
     ) -> None:
-        """Save a state.
-
-        Args:
-            step: The optimizer step.
-            state: Tensors and plain values.
-            weights: Saved as ``last.pt``; None to leave that file as it is.
-            best: Whether the weights are also saved as ``best.pt``.
-            final: Whether this is the last save of the run.
-
-        Raises:
-            ResourceError: R101 if the disk refuses the final save.
-
-        """
+        """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
+        names = ["last.pt"]
+        if best:
+            names.append("best.pt")
         try:
-            self._save(step, state, weights, best)
+            if weights is not None:  # first, so that a run that resumes from the state has them
+                for name in names:
+                    with open_durable(self.folder / name) as file:
+                        _dump(weights, file)
+                    reach("checkpoint.weights")
+            self._sequence += 1
+            path = self.folder / f"step-{step:08}.pt"
+            save_state(path, {**state, **self.facts}, step, self._sequence)
+            self._remove_old()
         except ResourceError as error:
             if final:
                 raise
-            self._warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
+            self.warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
         self._saved_at = time.monotonic()
 
-    def _save(
-        self, step: int, state: dict[str, Any], weights: dict[str, Any] | None, best: bool
-    ) -> None:
-        if weights is not None:  # first, so that a run that resumes from the state has them
-            for name in ("last.pt", "best.pt") if best else ("last.pt",):
-                with open_durable(self.folder / name) as file:
-                    _dump(weights, file)
-                reach("checkpoint.weights")
-        self._sequence += 1
-        path = self.folder / f"step-{step:08}.pt"
-        save_state(path, {**state, **self.facts}, step, self._sequence)
+    def _remove_old(self) -> None:
         for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
             path.unlink(missing_ok=True)
             reach("checkpoint.removed")
 
 
 class _Counting:
-    """A file that counts the length and the CRC32 of what is written to it.
-
-    The disk begins to write while torch still does.
-
-    Attributes:
-        length: Bytes written.
-        crc: Their CRC32.
-        error: Why writing failed, or None. torch's own RuntimeError does not say why.
-
-    """
+    """A file that sums length and CRC32 of what is written. The disk begins to write at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.length = 0
         self.crc = 0
-        self.error: OSError | None = None
+        self.error: OSError | None = None  # torch's own RuntimeError does not say why it failed
         self._begun = 0
 
     def write(self, data: Any) -> int:
@@ -185,9 +134,7 @@ class _Counting:
         return len(view)
 
     def _begin(self) -> None:
-        """Ask the kernel to write what it holds and not to keep it, which saves a fifth of the
-        time.
-        """
+        """Ask the kernel to write and drop what it holds, which saves a fifth of the time."""
         size = self.length - self._begun
         if size >= _BATCH and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
@@ -198,7 +145,6 @@ class _Counting:
 
 
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
-    """Save a value with torch. OSError if the disk refuses."""
     counting = _Counting(file)
     try:
         torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
@@ -208,10 +154,7 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
-    """Save a state so that at every instant the old file or the new one is whole.
-
-    ResourceError R101.
-    """
+    """Save a state so that at every instant the old file or the new one is whole."""
     with open_durable(path) as file:
         counting = _dump(state, file)
         end = _END.pack(_MAGIC, VERSION, step, sequence, counting.length, counting.crc)
@@ -219,12 +162,7 @@ def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> N
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return a state, on the CPU. Nothing in the file is executed.
-
-    Raises:
-        Damaged: A byte is not what was saved, or the file is no state.
-
-    """
+    """Return a state, on the CPU, or raise Damaged. Nothing in the file is executed."""
     try:
         with open(path, "rb") as file:
             _compare(file)
@@ -244,6 +182,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _compare(file: IO[bytes]) -> None:
+    """Raise Damaged unless the bytes of a state are those that were saved."""
     stamp = read_stamp(file)
     file.seek(0)
     crc = 0
@@ -256,12 +195,7 @@ def _compare(file: IO[bytes]) -> None:
 
 
 def read_stamp(file: IO[bytes]) -> Stamp:
-    """Return the stamp behind the state in an open file.
-
-    Raises:
-        Damaged: There is no stamp, or one of another version or length.
-
-    """
+    """Return the stamp behind the state in an open file, or raise Damaged."""
     size = os.fstat(file.fileno()).st_size
     if size < END_BYTES:
         raise Damaged(f"only {size} bytes long")
@@ -278,12 +212,7 @@ def read_stamp(file: IO[bytes]) -> Stamp:
 
 
 def newest_state(run_dir: Path) -> RecoveredState:
-    """Return the newest state of a run that is whole.
-
-    Raises:
-        CheckpointError: K101 if the run has no state, K102 if none can be read.
-
-    """
+    """Return a run's newest whole state. CheckpointError K101, K102 if there is none."""
     damaged: list[str] = []
     for _, path in _by_age(run_dir / FOLDER):
         try:
@@ -304,15 +233,11 @@ def newest_state(run_dir: Path) -> RecoveredState:
 
 def newest_path(run_dir: Path) -> Path | None:
     """Return the file of the newest state, unread, or None."""
-    paths = _by_age(run_dir / FOLDER)
-    return paths[0][1] if paths else None
+    return next((path for _, path in _by_age(run_dir / FOLDER)), None)
 
 
 def _by_age(folder: Path) -> list[tuple[int, Path]]:
-    """Return sequence and path of all states, the newest first.
-
-    States without a stamp are the oldest.
-    """
+    """Return sequence and path of all states, the newest first, those without a stamp last."""
     states: list[tuple[int, Path]] = []
     for path in folder.glob("step-*.pt"):
         try:

@@ -5,21 +5,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.contracts.data import chance
 from framework.transform.none import whole
 
 
-def chance(name: str, value: float) -> float:
-    """Return ``value`` if it is a probability, else raise ValueError."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
-    return value
-
-
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
-    """Return windows' flip codes: int64 [B, 1], 0 to 3. ``draws`` [B, 2] decide.
-
-    Bit 0 is a mirror image, bit 1 upside down.
-    """
+    """Return flip codes from draws [B, 2]: int64 [B, 1]; bit 0: mirrored, bit 1: upside down."""
     chosen = draws < torch.tensor([flip, flip_vertical])
     return (chosen * torch.tensor([1, 2])).sum(1, keepdim=True)
 

@@ -15,9 +15,7 @@ Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 def checked(images: Images, result: Any, name: str) -> Images:
     """Return the result of ``name`` for ``images`` as contiguous arrays.
 
-    Raises:
-        ValueError: The result is not images of the same fields. The reader adds the record.
-
+    ValueError, to which the reader adds the record, for anything but images of the same fields.
     """
     if not isinstance(result, dict) or result.keys() != images.keys():
         given = type(result).__name__
@@ -49,11 +47,12 @@ class Change:
     ) -> None:
         self.evaluation = evaluation
         self.function = function
-        self._name = _name_of(function)
+        inner = function
         if isinstance(function, partial):
             # Hydra's partial asks for permission at each call, which takes 80 us
             self.function = partial(function.func, *function.args, **function.keywords)
-            self._name = _name_of(function.func)
+            inner = function.func
+        self._name = str(getattr(inner, "__qualname__", inner))  # a callable object has none
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
@@ -62,12 +61,22 @@ class Change:
         return checked(images, result, self._name)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", function))  # a callable object has none
+class AfterGeometry:
+    """A Transform whose function runs after the windows of another Transform."""
+
+    def __init__(self, geometry: Transform, function: RecordFunction) -> None:
+        self.geometry = geometry
+        self.size = geometry.size
+        self.antialias = geometry.antialias
+        self.num_draws = geometry.num_draws
+        self.function: RecordFunction | None = function
+
+    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        return self.geometry.windows(sizes, draws)
 
 
 @final
-class FunctionTransform:
+class FunctionTransform(AfterGeometry):
     """A user's function, called for each record.
 
     A function that holds Python's lock needs ``workers.kind=process``.
@@ -84,11 +93,4 @@ class FunctionTransform:
     def __init__(
         self, function: Callable[..., Images], geometry: Transform, evaluation: bool
     ) -> None:
-        self.geometry = geometry
-        self.size = geometry.size
-        self.antialias = geometry.antialias
-        self.num_draws = geometry.num_draws
-        self.function: RecordFunction | None = Change(function, evaluation)
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return self.geometry.windows(sizes, draws)
+        super().__init__(geometry, Change(function, evaluation))

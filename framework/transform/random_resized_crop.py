@@ -1,8 +1,7 @@
 """A random window of random area and aspect ratio, scaled and flipped; centered outside training.
 
 Source: Szegedy et al., "Going deeper with convolutions" (area 8 % to 100 %, ratio 3/4 to 4/3). They
-try up to ten windows until one fits; here, the only window drawn is shrunk until it fits, keeping
-its ratio.
+try up to ten windows until one fits; here, the only one drawn is shrunk until it fits.
 """
 
 import math
@@ -12,7 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.flip import chance, flip_codes
+from framework.contracts.data import chance
+from framework.transform.flip import flip_codes
 from framework.transform.resize import centered, pixels
 
 
@@ -24,8 +24,7 @@ class RandomResizedCrop:
         size: (height, width) in pixels that windows are scaled to.
         scale: Least and largest share of the area.
         ratio: Least and largest ratio of width to height.
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning it upside down.
+        flip, flip_vertical: As in FlipTransform.
         antialias: As in ``contracts.data.Transform``.
 
     """
