@@ -106,7 +106,7 @@ PUT_WRONGLY = [
     (
         [*PARTS, "augment.parts.jitter.hue=0.9"],
         "C113",
-        "augment.parts.jitter = .*: hue = 0.9 is not from 0 to 0.5",
+        "augment.parts.jitter = .*: hue = 0.9 must be from 0 to 0.5",
     ),
     ([*PARTS, "augment.parts.jitter.hue=abc"], "C101", "augment.parts.jitter.hue = abc"),
     (
