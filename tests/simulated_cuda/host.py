@@ -1,0 +1,106 @@
+"""What runs on the host beside the simulated device: loaders, a producer, and a step."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import torch
+
+from framework.contracts.batch import Batch
+from framework.contracts.loader import LoaderContext
+from framework.data.hdf5 import hdf5_source
+from framework.loader.plain import PlainLoader
+from framework.loader.prefetch import PrefetchLoader
+from framework.loader.stream import StreamLoader
+from framework.measure.clock import NoClock
+from tests.conftest import make_context
+from tests.simulated_cuda.device import Device
+from tests.simulated_cuda.tensors import CUDA
+
+BATCH_SIZE = 4
+
+
+class AheadInTurns:
+    """``Ahead`` without a thread: the device's seed decides how far the producer is ahead."""
+
+    device: Device
+
+    def __init__(self, produce: Iterator[Any], depth: int, occupancy: Any, threads: int) -> None:
+        self._produce = produce
+        self._depth = depth
+
+    def __iter__(self) -> Iterator[Any]:
+        ready: deque[Any] = deque()
+        error: Exception | None = None
+        ended = False
+        while True:
+            least = 0 if ready else 1
+            wanted = self.device.draw.randint(least, self._depth)
+            # a thread's work goes to the device's default stream
+            with self.device.on(self.device.default):
+                while not ended and len(ready) < wanted:
+                    try:
+                        ready.append(next(self._produce))
+                    except StopIteration:
+                        ended = True
+                    except Exception as raised:
+                        error = raised
+                        ended = True
+            if not ready:
+                if error is not None:
+                    raise error
+                return
+            yield ready.popleft()
+
+    def close(self) -> None:
+        with self.device.on(self.device.default):
+            self._produce.close()
+
+
+def make_loader(kind: str, path: str, stage: str = "none") -> Any:
+    """Return a real loader over a real store, with the producer in this thread."""
+    context = make_context(batch_size=BATCH_SIZE, device=CUDA)
+    source = hdf5_source(path, stage, context=context)
+    loader_context = LoaderContext(source, CUDA, augment, NoClock())
+    if kind == "stream":
+        return StreamLoader(2, 2, context=loader_context)
+    if kind == "prefetch":
+        return PrefetchLoader(2, True, context=loader_context)
+    return PlainLoader(True, context=loader_context)
+
+
+def augment(batch: Batch, epoch: int) -> Batch:
+    """Change every pixel, as a normalization does, in new memory."""
+    return {**batch, "image": batch["image"].float().mul(2).add(epoch)}
+
+
+def step(batch: Batch) -> Batch:
+    """Use a batch as a training step does: with results that stay, and memory that goes."""
+    image = batch["image"]
+    scratch = torch.full_like(image, -7.0)
+    sums = image.sum(dim=(1, 2, 3))
+    del scratch
+    torch.full_like(sums, -3.0)
+    torch.full_like(batch["label"], -1)
+    return {"sum": sums, "label": batch["label"] + 0, "index": batch["index"] + 0}
+
+
+def take(loader: Any, epoch: int, count: int | None = None) -> list[Batch]:
+    """Run the steps of an epoch, or ``count`` of them, and return their results on the host."""
+    results: list[Batch] = []
+    with closing(loader.epoch(epoch)) as batches:
+        for micro in islice(batches, count):
+            results.append(step(micro.batch))
+            del micro
+    return [{name: value.cpu() for name, value in result.items()} for result in results]
+
+
+def expected(path: str, epoch: int) -> list[Batch]:
+    """Return what ``take`` must return, computed without a device."""
+    source = hdf5_source(path, context=make_context(batch_size=BATCH_SIZE))
+    with closing(source.batches(epoch)) as batches:
+        results = [step(augment(micro.batch, epoch)) for micro in batches]
+    source.close()
+    return results
