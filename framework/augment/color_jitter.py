@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from framework.augment.labels import leaving_alone
-from framework.augment.normalize import SHARED, Fields, fields_of, unit
+from framework.augment.normalize import Fields, fields_of, threads_for, unit
 from framework.contracts.batch import Batch
 from framework.errors import ConfigError
-from framework.system.native import find, num_threads
+from framework.system.native import find
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = 1, 2, 4, 8  # as in native/color_jitter.c
 
@@ -30,10 +30,8 @@ class ColorJitter:
     after it. A width of 0 leaves a change out.
 
     Attributes:
-        field: The image's name in the batch, or several that are changed alike.
         brightness: x: factors from 1 - x, but not below 0, to 1 + x.
-        contrast: Like ``brightness``.
-        saturation: Like ``brightness``.
+        contrast, saturation: Like ``brightness``.
         hue: x: from -x to x turns of the color circle, at most 0.5.
 
     """
@@ -61,13 +59,14 @@ class ColorJitter:
         return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "ColorJitter":
-        return leaving_alone(self, self.fields, labels, "changes the colors of")
+        return leaving_alone(self, labels, "changes the colors of")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
         for name in self.fields:
-            image = unit(batch[name])
-            result[name] = image if draws is None else self._changed(image, draws)
+            result[name] = unit(batch[name])
+            if draws is not None:
+                result[name] = self._changed(result[name], draws)
         return result
 
     def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
@@ -79,7 +78,9 @@ class ColorJitter:
         factors.append((draws[:, 3] * (2 * self.hue) - self.hue) * 6)
         steps = sum(1 << i for i, width in enumerate((*widths, self.hue)) if width)
         result = _compiled(image, steps, factors)
-        return _by_torch(unit(image), steps, factors) if result is None else result
+        if result is None:
+            result = _by_torch(image, steps, factors)
+        return result
 
 
 def _factor(draws: Tensor, width: float) -> Tensor:
@@ -94,13 +95,8 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
     None if the compiled function is missing or is not made for this input.
     """
     function = find("paceline_color_jitter")
-    if (
-        function is None
-        or image.device.type != "cpu"
-        or image.dtype not in (torch.uint8, torch.float32)
-        or image.dim() != 4
-        or image.shape[1] != 3
-    ):
+    fits = image.device.type == "cpu" and image.dtype in (torch.uint8, torch.float32)
+    if function is None or not fits or image.dim() != 4 or image.shape[1] != 3:
         return None
     image = image.contiguous()
     table = torch.stack(list(factors), 1)
@@ -116,7 +112,7 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
         steps,
         table.data_ptr(),
         out.data_ptr(),
-        num_threads() if out.numel() >= SHARED else 1,
+        threads_for(out.numel()),
     )
     return out
 
@@ -130,7 +126,9 @@ def _by_torch(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor:
         image = _blend(image, _mean(_gray(image)), contrast)
     if steps & SATURATION:
         image = _blend(image, _gray(image), saturation)
-    return _turned(image, sixths) if steps & HUE else image
+    if steps & HUE:
+        image = _turned(image, sixths)
+    return image
 
 
 def _blend(image: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:

@@ -39,9 +39,11 @@ class Compose:
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         start = 0
         for part in self.parts.values():
-            stop = start + part.num_draws
-            batch = part(batch, None if draws is None else draws[:, start:stop])
-            start = stop
+            own = draws
+            if draws is not None:
+                own = draws[:, start : start + part.num_draws]
+            batch = part(batch, own)
+            start += part.num_draws
         return dict(batch)
 
 

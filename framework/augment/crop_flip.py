@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from framework.augment.flip import chance, words
+from framework.augment.flip import words
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import (
     Fields,
@@ -18,6 +18,7 @@ from framework.augment.normalize import (
     scale_and_shift,
 )
 from framework.contracts.batch import Batch
+from framework.contracts.data import chance
 
 
 @final
@@ -28,11 +29,9 @@ class CropFlip:
     Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
 
     Attributes:
-        field: The image's name in the batch, or several that are changed alike.
         padding: Black pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
-        mean: As in Normalize; None: pixels keep their dtype.
-        std: As in Normalize, or None with ``mean``.
+        mean, std: As in Normalize; None: pixels keep their dtype.
 
     """
 
@@ -59,69 +58,54 @@ class CropFlip:
 
     @property
     def normalized_fields(self) -> tuple[str, ...]:
-        return () if self.mean is None else self.fields
+        if self.mean is None:
+            return ()
+        return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
-        return moving(self, self.fields, labels)
+        return moving(self, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
         for name in self.fields:
-            result[name] = self._finished(batch[name], draws)
+            result[name] = self._changed(batch[name], draws, self.mean, self.std)
         if draws is not None:
             for name in self.labels:
-                result[name] = inverted(self._moved(inverted(batch[name]), draws))
+                result[name] = inverted(self._changed(inverted(batch[name]), draws, None, None))
         return result
 
-    def _finished(self, image: Tensor, draws: Tensor | None) -> Tensor:
+    def _changed(
+        self,
+        image: Tensor,
+        draws: Tensor | None,
+        mean: Sequence[float] | None,
+        std: Sequence[float] | None,
+    ) -> Tensor:
         if draws is not None:
-            offsets, mirror = self._places(draws)
-            scale, shift = scale_and_shift(image, self.mean, self.std)
+            offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
+            mirror = draws[:, 2] < self.flip
+            scale, shift = scale_and_shift(image, mean, std)
             result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
             if result is not None:
                 return result
             image = shifted(image, offsets, mirror, self.padding)
-        if self.mean is None or self.std is None:
+        if mean is None or std is None:
             return image
-        return normalized(image, self.mean, self.std)
-
-    def _moved(self, labels: Tensor, draws: Tensor) -> Tensor:
-        offsets, mirror = self._places(draws)
-        result = crop_flip(labels, offsets, mirror, self.padding, None, None)
-        return shifted(labels, offsets, mirror, self.padding) if result is None else result
-
-    def _places(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        return (draws[:, :2] * (2 * self.padding + 1)).long(), draws[:, 2] < self.flip
+        return normalized(image, mean, std)
 
 
 def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """Pad, cut and mirror images; the result is contiguous.
+    """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``crop_flip`` does.
 
-    Each record is mirrored on its way into the padded batch, four pixels at a time. A cut is then
-    a strided window of the padded memory, and one ``index_select`` copies the windows of all
-    records.
-
-    Args:
-        image: [B, C, H, W] of any dtype.
-        offsets: int64 [B, 2], 0 to 2 * padding: rows down, columns right.
-        mirror: bool [B], which records to mirror.
-        padding: Zeros on each side.
-
+    Each record is mirrored on its way into the padded batch. A cut is then a strided window of the
+    padded memory, and one ``index_select`` copies the windows of all records.
     """
     if is_compiling():
         return _gathered(image, offsets, mirror, padding)
-    image = image.contiguous()
     batch_size, channels, height, width = image.shape
-    source = words(image)
-    unit = width // source.shape[-1]  # pixels in a word
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
-    rows = height + 2 * padding
-    columns = width + 2 * side
-    padded = image.new_zeros(batch_size, channels, rows, columns)
-    inner_rows = slice(padding, padding + height)
-    inner_columns = slice(side // unit, (side + width) // unit)
-    inside = padded.view(source.dtype)[:, :, inner_rows, inner_columns]
-    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
+    padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
+    rows, columns = padded.shape[2:]
     # the cut comes after the mirror here, so that its column counts from the other side
     right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
     record = channels * rows * columns
@@ -132,6 +116,22 @@ def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Ten
         (batch_size * record - last_pixel, channels, height, width), (1, rows * columns, columns, 1)
     )
     return windows.index_select(0, starts)
+
+
+def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int) -> Tensor:
+    """Return the records with ``padding`` rows and ``side`` columns of zeros around them.
+
+    uint8 pixels are mirrored and copied four at a time.
+    """
+    batch_size, channels, height, width = image.shape
+    source = words(image)
+    unit = width // source.shape[-1]  # pixels in a word
+    padded = image.new_zeros(batch_size, channels, height + 2 * padding, width + 2 * side)
+    inner_rows = slice(padding, padding + height)
+    inner_columns = slice(side // unit, (side + width) // unit)
+    inside = padded.view(source.dtype)[:, :, inner_rows, inner_columns]
+    torch.where(mirror.view(-1, 1, 1, 1), image.flip(-1).view(source.dtype), source, out=inside)
+    return padded
 
 
 def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:

@@ -10,11 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.augment.curve import beta
-from framework.augment.flip import chance
 from framework.augment.labels import moving
-from framework.augment.mixup import as_numbers, blended, partner
-from framework.augment.normalize import Fields, fields_of
+from framework.augment.mixup import BlendedTarget, partner
 from framework.contracts.batch import Batch
 
 
@@ -30,29 +27,18 @@ def box(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 @final
-class CutMix:
+class CutMix(BlendedTarget):
     """Boxes of other records in training. Images keep their dtype.
 
-    Keys and the influence of ranks are those of ``Mixup``. The center of a box is anywhere, and the
+    The center of a box is anywhere, and the
     box ends at the image's sides, as in torchvision; each record draws its own box. A label map
     takes the same box from the partner's. If ``target`` is a label map, nothing else changes in it.
     """
 
     num_draws = 4
-    exact = True
-
-    def __init__(
-        self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float
-    ) -> None:
-        self.fields = fields_of(field)
-        self.target = target
-        self.num_classes = num_classes
-        self.curve = beta(alpha)
-        self.probability = chance("probability", probability)
-        self.labels: tuple[str, ...] = ()
 
     def with_labels(self, labels: Sequence[str]) -> "CutMix":
-        return moving(self, self.fields, labels)
+        return moving(self, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
@@ -66,8 +52,7 @@ class CutMix:
             return result
         # a product, since CUDA would turn a division by a constant into one
         share = taken.sum((1, 2, 3)).to(torch.float32) * (1 / (height * width))
-        target = as_numbers(batch[self.target], self.num_classes)
-        result[self.target] = blended(target, 1 - share)
+        result[self.target] = self.blended_target(batch, 1 - share)
         return result
 
     def _taken(self, draws: Tensor, height: int, width: int) -> Tensor:

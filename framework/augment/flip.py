@@ -10,13 +10,7 @@ from torch.compiler import is_compiling
 from framework.augment.labels import moving
 from framework.augment.normalize import Fields, fields_of
 from framework.contracts.batch import Batch
-
-
-def chance(name: str, value: float) -> float:
-    """Return ``value`` if it is a probability, else raise ValueError."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
-    return value
+from framework.contracts.data import chance
 
 
 def words(image: Tensor) -> Tensor:
@@ -24,15 +18,11 @@ def words(image: Tensor) -> Tensor:
 
     A compiled kernel does so by itself.
     """
-    if is_compiling():
+    if is_compiling() or image.dtype != torch.uint8 or not image.is_contiguous():
         return image
-    fits = (
-        image.dtype == torch.uint8
-        and image.shape[-1] % 4 == 0
-        and image.storage_offset() % 4 == 0
-        and image.is_contiguous()
-    )
-    return image.view(torch.int32) if fits else image
+    if image.shape[-1] % 4 or image.storage_offset() % 4:
+        return image
+    return image.view(torch.int32)
 
 
 def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
@@ -47,11 +37,7 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 class Flip:
     """Random mirror images, in training only. Label maps are flipped with the images.
 
-    Attributes:
-        field: The image's name in the batch, or several that are flipped alike.
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning the image upside down.
-
+    ``flip`` is the probability of a mirror image, ``flip_vertical`` of turning it upside down.
     """
 
     num_draws = 2
@@ -64,7 +50,7 @@ class Flip:
         self.labels: tuple[str, ...] = ()
 
     def with_labels(self, labels: Sequence[str]) -> "Flip":
-        return moving(self, self.fields, labels)
+        return moving(self, labels)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)

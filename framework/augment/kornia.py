@@ -8,8 +8,7 @@ change then depends on its batch, and another number of ranks learns something e
 augments have neither cost.
 """
 
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
-from framework.errors import ConfigError, ResourceError
-
-Step = Mapping[str, Any]  # name and params
+from framework.errors import ResourceError
+from framework.system.extras import Step, make_step
 
 
 @final
@@ -31,11 +29,8 @@ class Kornia:
     to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest pixel,
     and are ``IGNORE`` where the image is black. Changes of color leave them alone.
 
-    Attributes:
-        field: The image's name in the batch, or several that are changed alike.
-        pipeline: Steps in turn, each ``{name: RandomRotation, params: {degrees: 10.0}}``.
-        together: Whether a batch is done at once.
-
+    ``pipeline`` holds steps in turn, each ``{name: RandomRotation, params: {degrees: 10.0}}``. With
+    ``together``, a batch is done at once.
     """
 
     num_draws = 2
@@ -47,15 +42,16 @@ class Kornia:
         self.fields = fields_of(field)
         self.together = together
         self.labels: tuple[str, ...] = ()
+        kinds = {name: kind for name, kind in vars(library).items() if _is_theirs(library, kind)}
         self.steps = [
-            _make(library, step, f"augment.pipeline.{number}")
+            make_step("kornia.augmentation", kinds, step, f"augment.pipeline.{number}")
             for number, step in enumerate(pipeline)
         ]
         keys = ["input"] * len(self.fields)
         self.sequence = library.AugmentationSequential(*self.steps, data_keys=keys)
 
     def with_labels(self, labels: Sequence[str]) -> "Kornia":
-        known = moving(self, self.fields, labels)
+        known = moving(self, labels)
         keys = ["input"] * len(known.fields) + ["mask"] * len(known.labels)
         known.sequence = _import().AugmentationSequential(*self.steps, data_keys=keys)
         return known
@@ -72,7 +68,9 @@ class Kornia:
         return result
 
     def _changed(self, images: list[Tensor], draws: Tensor) -> list[Tensor]:
-        size = len(draws) if self.together else 1
+        size = 1
+        if self.together:
+            size = len(draws)
         devices = [draws.device] if draws.is_cuda else []
         parts: list[list[Tensor]] = []
         with torch.no_grad(), torch.random.fork_rng(devices):
@@ -99,31 +97,6 @@ def _import() -> Any:
         fix = "pip install 'paceline[kornia]'"
         raise ResourceError(131, "augment = kornia", what, fix) from error
     return kornia.augmentation
-
-
-def _make(library: Any, step: Step, where: str) -> Any:
-    """Return one augmentation.
-
-    Raises:
-        ConfigError: C130: Kornia has no augmentation of this name. C131: it refuses the parameters.
-
-    """
-    if unknown := sorted(step.keys() - {"name", "params"}):
-        what = "not a key of a step"
-        raise ConfigError(131, f"{where}.{unknown[0]}", what, "a step has name and params")
-    name = str(step.get("name"))
-    kinds = {word: kind for word, kind in vars(library).items() if _is_theirs(library, kind)}
-    if name not in kinds:
-        close = get_close_matches(name, kinds, n=1)
-        hint = "name a class of kornia.augmentation for images"
-        if close:
-            hint = f"did you mean {close[0]}?"
-        raise ConfigError(130, f"{where}.name = {name}", "Kornia has no such augmentation", hint)
-    try:
-        return kinds[name](**(step.get("params") or {}))
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        what = " ".join(str(error).split())[:300]
-        raise ConfigError(131, f"{where} = {name}", what, "correct its params") from error
 
 
 def _is_theirs(library: Any, kind: Any) -> bool:

@@ -10,30 +10,22 @@ from framework.contracts.records import IGNORE
 from framework.errors import ConfigError
 
 
-def moving(augment: Any, fields: Sequence[str], labels: Sequence[str]) -> Any:
+def moving(augment: Any, labels: Sequence[str]) -> Any:
     """Return a copy of ``augment`` whose ``labels`` are moved, and no longer among ``fields``."""
     known = copy(augment)
-    known.fields = tuple(name for name in fields if name not in labels)
+    known.fields = tuple(name for name in augment.fields if name not in labels)
     known.labels = tuple(labels)
     return known
 
 
-def leaving_alone(augment: Any, fields: Sequence[str], labels: Sequence[str], does: str) -> Any:
-    """Return ``augment``, which changes the colors of ``fields``.
+def leaving_alone(augment: Any, labels: Sequence[str], does: str) -> Any:
+    """Return ``augment``, which changes colors, if none of its fields is among ``labels``.
 
-    Args:
-        augment: The augment.
-        fields: The fields it changes.
-        labels: The fields that are label maps.
-        does: What it does, such as "normalizes".
-
-    Raises:
-        ConfigError: C193: one of the fields is a label map.
-
+    ``does`` says what it does, such as "normalizes". ConfigError C193 for a label map.
     """
-    wrong = [name for name in fields if name in labels]
+    wrong = [name for name in augment.fields if name in labels]
     if wrong:
-        where = f"augment.field = {', '.join(fields)}"
+        where = f"augment.field = {', '.join(augment.fields)}"
         what = f"{does} {', '.join(wrong)}, a label map"
         raise ConfigError(193, where, what, "leave it out: only pictures have colors")
     return augment

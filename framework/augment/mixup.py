@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from framework.augment.curve import beta
-from framework.augment.flip import chance
 from framework.augment.normalize import Fields, fields_of, unit
 from framework.contracts.batch import Batch
+from framework.contracts.data import chance
 from framework.errors import ConfigError
 
 
@@ -30,27 +30,14 @@ def blended(values: Tensor, share: Tensor) -> Tensor:
     return (values * share).add_(partner(values) * (1 - share))
 
 
-def as_numbers(target: Tensor, num_classes: int | None) -> Tensor:
-    """Return a target that can be blended: classes become float32 [B, num_classes] of 0 and 1."""
-    if target.is_floating_point():
-        return target
-    if num_classes is None:
-        what = "is needed to blend a target of classes"
-        raise ConfigError(133, "augment.num_classes = null", what, "set it as the model's")
-    shares = torch.zeros(len(target), num_classes, device=target.device)
-    return shares.scatter_(1, target.view(-1, 1), 1.0)
-
-
-@final
-class Mixup:
-    """Blends of two records in training. Images become float32. It must be last in a composition.
+class BlendedTarget:
+    """The keys of Mixup and CutMix, and how both blend a target.
 
     A record's partner is the record before it in its rank's part of the micro-batch. With another
     number of ranks or another accumulation, other pairs are blended, with the same shares, and the
     losses change. A rank that holds one record of a short last batch blends nothing.
 
     Attributes:
-        field: The image's name in the batch, or several that are blended alike.
         target: Floats, or class numbers, which become shares of ``num_classes``
             (float32 [B, num_classes]). ``objective=classify`` takes both.
         num_classes: How many classes there are; None for a target of floats.
@@ -59,7 +46,6 @@ class Mixup:
 
     """
 
-    num_draws = 2
     exact = True
 
     def __init__(
@@ -70,6 +56,25 @@ class Mixup:
         self.num_classes = num_classes
         self.curve = beta(alpha)
         self.probability = chance("probability", probability)
+        self.labels: tuple[str, ...] = ()
+
+    def blended_target(self, batch: Batch, share: Tensor) -> Tensor:
+        """Return the blended target. Classes become float32 [B, num_classes]."""
+        target = batch[self.target]
+        if not target.is_floating_point():
+            if self.num_classes is None:
+                what = "is needed to blend a target of classes"
+                raise ConfigError(133, "augment.num_classes = null", what, "set it as the model's")
+            shares = torch.zeros(len(target), self.num_classes, device=target.device)
+            target = shares.scatter_(1, target.view(-1, 1), 1.0)
+        return blended(target, share)
+
+
+@final
+class Mixup(BlendedTarget):
+    """Blends of two records in training. Images become float32. It must be last in a composition."""
+
+    num_draws = 2
 
     def with_labels(self, labels: Sequence[str]) -> "Mixup":
         """Raise ConfigError C193 for data with label maps."""
@@ -85,5 +90,4 @@ class Mixup:
             return {**batch, **images}
         share = torch.where(draws[:, 0] < self.probability, self.curve(draws[:, 1]), 1.0)
         images = {name: blended(image, share) for name, image in images.items()}
-        target = blended(as_numbers(batch[self.target], self.num_classes), share)
-        return {**batch, **images, self.target: target}
+        return {**batch, **images, self.target: self.blended_target(batch, share)}

@@ -25,7 +25,16 @@ def fields_of(field: Fields) -> tuple[str, ...]:
 def unit(image: Tensor) -> Tensor:
     """Return pixels as float32 in [0, 1]: uint8 over 255, floats as they are."""
     pixels = image.to(torch.float32)
-    return pixels if image.is_floating_point() else pixels.mul_(1 / 255)
+    if image.is_floating_point():
+        return pixels
+    return pixels.mul_(1 / 255)
+
+
+def threads_for(pixels: int) -> int:
+    """Return the number of threads that share a call of a compiled function."""
+    if pixels < SHARED:
+        return 1
+    return num_threads()
 
 
 def scale_and_shift(
@@ -34,7 +43,9 @@ def scale_and_shift(
     """Return the factors on ``image``'s values, and what is then added: float32 [1 or C, 1, 1]."""
     if mean is None or std is None:
         return None, None
-    white = 1 if image.is_floating_point() else 255
+    white = 255
+    if image.is_floating_point():
+        white = 1
     return _made_once(tuple(mean), tuple(std), white, image.device)
 
 
@@ -64,20 +75,14 @@ def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     same result. One kernel for both (``addcmul``, batch norm) may round once, depending on the
     compiler. The second pass works in place on cached memory and costs a tenth of the whole. On
     the CPU, ``native/crop_flip.c`` does uint8 and rounds alike.
-
-    Args:
-        image: [B, C, H, W], uint8 or floats in [0, 1].
-        mean: Per channel, or one for all.
-        std: Per channel, or one for all.
-
     """
     scale, shift = scale_and_shift(image, mean, std)
+    result = crop_flip(image, None, None, 0, scale, shift)
+    if result is not None:
+        return result
     assert scale is not None
     assert shift is not None
-    result = crop_flip(image, None, None, 0, scale, shift)
-    if result is None:
-        return image.to(torch.float32, copy=True).mul_(scale).add_(shift)
-    return result
+    return image.to(torch.float32, copy=True).mul_(scale).add_(shift)
 
 
 def crop_flip(
@@ -102,23 +107,23 @@ def crop_flip(
         The batch; None if the compiled function is missing or is not made for this input.
 
     """
-    if image.device.type != "cpu" or image.dtype != torch.uint8 or image.dim() != 4:
+    compiled = find("paceline_crop_flip")
+    if compiled is None or image.device.type != "cpu" or image.dtype != torch.uint8:
+        return None
+    if image.dim() != 4 or (scale is not None and scale.numel() not in (1, image.shape[1])):
         return None
     if any(given is not None and len(given) != len(image) for given in (offsets, mirror)):
         return None  # torch says what is wrong
-    compiled = find("paceline_crop_flip")
-    if compiled is None:
-        return None
     image = image.contiguous()
-    channels = image.shape[1]
-    if scale is not None and scale.numel() not in (1, channels):
-        return None
-    out = torch.empty(image.shape, dtype=torch.uint8 if scale is None else torch.float32)
-    per_channel = [None if t is None else t.flatten().expand(channels) for t in (scale, shift)]
-    given = (offsets, mirror, *per_channel)
-    held = [None if t is None else t.contiguous() for t in given]
-    pointers = [None if t is None else t.data_ptr() for t in held]
-    threads = num_threads() if out.numel() >= SHARED else 1
+    dtype = torch.uint8
+    tables = [offsets, mirror, None, None]
+    if scale is not None and shift is not None:
+        dtype = torch.float32
+        tables[2:] = [table.flatten().expand(image.shape[1]) for table in (scale, shift)]
+    out = torch.empty(image.shape, dtype=dtype)
+    held = [table if table is None else table.contiguous() for table in tables]
+    pointers = [table if table is None else table.data_ptr() for table in held]
+    threads = threads_for(out.numel())
     compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads)
     return out
 
@@ -137,11 +142,7 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
 class Normalize:
     """Subtract the mean and divide by the deviation, in training and evaluation.
 
-    Attributes:
-        field: The image's name in the batch, or several.
-        mean: Per channel, or one for all, for pixels in [0, 1].
-        std: Like ``mean``.
-
+    ``mean`` and ``std`` hold a number per channel, or one for all, for pixels in [0, 1].
     """
 
     num_draws = 0
@@ -158,7 +159,7 @@ class Normalize:
         return self.fields
 
     def with_labels(self, labels: Sequence[str]) -> "Normalize":
-        return leaving_alone(self, self.fields, labels, "normalizes")
+        return leaving_alone(self, labels, "normalizes")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         images = {name: normalized(batch[name], self.mean, self.std) for name in self.fields}

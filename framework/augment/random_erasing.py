@@ -15,10 +15,10 @@ from torch.compiler import assume_constant_result
 
 from framework.augment.curve import log_uniform
 from framework.augment.cutmix import box, inside
-from framework.augment.flip import chance
 from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of
 from framework.contracts.batch import Batch
+from framework.contracts.data import chance
 
 
 @final
@@ -26,7 +26,6 @@ class RandomErasing:
     """Painted boxes in training. Label maps stay: what was there is still to be predicted.
 
     Attributes:
-        field: The image's name in the batch, or several with the same box.
         probability: Probability of a box.
         scale: Least and largest share of the area.
         ratio: Least and largest ratio of height to width.
@@ -57,7 +56,7 @@ class RandomErasing:
         self.value = tuple(float(v) for v in value)
 
     def with_labels(self, labels: Sequence[str]) -> "RandomErasing":
-        return leaving_alone(self, self.fields, labels, "paints over")
+        return leaving_alone(self, labels, "paints over")
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)

@@ -26,18 +26,17 @@ def taken(batch: Batch, indices: Tensor) -> Batch:
 
     Tensors and lists are indexed. Any other value is kept as it is.
     """
-    numbers: list[int] = indices.tolist()
-
-    def select(value: Any) -> Any:
+    result = dict(batch)
+    for name, value in batch.items():
         if isinstance(value, Tensor):
-            return value[indices.to(value.device)]
-        return [value[number] for number in numbers] if isinstance(value, list) else value
-
-    return {name: select(value) for name, value in batch.items()}
+            result[name] = value[indices.to(value.device)]
+        elif isinstance(value, list):
+            result[name] = [value[number] for number in indices.tolist()]
+    return result
 
 
 def described(batch: Any) -> str:
-    """Return the names of a batch's fields and the shape of one record in each. Never raise."""
+    """Return the names of a batch's fields and the shape of one record in each. Never raises."""
     if not isinstance(batch, Mapping):
         return f"a {type(batch).__name__}"
     return ", ".join(
@@ -56,19 +55,15 @@ def _form(value: Any) -> str:
 
 
 def move(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch on ``device``.
-
-    A pinned batch is copied asynchronously on the current stream.
+    """Return the batch on ``device``, copied asynchronously on the current stream if it is pinned.
 
     Tensors that are already on ``device`` are not copied.
     """
-
-    def moved(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.device == device:
-            return value
-        return value.to(device, non_blocking=True)
-
-    return {name: moved(value) for name, value in batch.items()}
+    result = dict(batch)
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.device != device:
+            result[name] = value.to(device, non_blocking=True)
+    return result
 
 
 def pin(batch: Batch) -> Batch:
@@ -76,13 +71,11 @@ def pin(batch: Batch) -> Batch:
 
     Tensors that are already on a GPU stay there.
     """
-
-    def pinned(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.is_cuda:
-            return value
-        return value.pin_memory()
-
-    return {name: pinned(value) for name, value in batch.items()}
+    result = dict(batch)
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and not value.is_cuda:
+            result[name] = value.pin_memory()
+    return result
 
 
 class _Thread(threading.local):
@@ -94,17 +87,16 @@ _thread = _Thread()
 
 
 def use(device: torch.device, pinned: bool) -> None:
-    """Make ``device`` the current device of this thread. CUDA keeps one per thread.
+    """Make ``device`` the current device of this thread: CUDA keeps one per thread.
 
-    Args:
-        device: A CPU or a CUDA device.
-        pinned: Whether ``empty`` returns page-locked memory in this thread.
-
+    If ``pinned``, ``empty`` returns page-locked memory in this thread.
     """
     # torch refuses a CUDA device without a number.
     if device.type == "cuda" and device != torch.device("cuda"):
         torch.cuda.set_device(device)
-    _thread.pins_in = os.getpid() if pinned else 0
+    _thread.pins_in = 0
+    if pinned:
+        _thread.pins_in = os.getpid()
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

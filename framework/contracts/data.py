@@ -26,9 +26,7 @@ class KnowsLabels(Protocol):
     def with_labels(self, labels: Sequence[str]) -> Any:
         """Return a copy that treats the fields ``labels`` as label maps.
 
-        Raises:
-            ConfigError: C193: the configured change cannot be applied to a label map.
-
+        ConfigError C193 if the configured change cannot be applied to a label map.
         """
         ...
 
@@ -38,18 +36,12 @@ class Transform(Protocol):
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every result in pixels.
-
-        None: each result has the size of its window.
-        """
+        """(height, width) of every result in pixels; None: each has the size of its window."""
         ...
 
     @property
     def antialias(self) -> bool:
-        """Whether shrinking averages pixels.
-
-        False interpolates between neighbors, which is faster.
-        """
+        """Whether shrinking averages pixels. Interpolating between neighbors is faster."""
         ...
 
     @property
@@ -143,6 +135,13 @@ def is_exact(augment: Augment) -> bool:
     return isinstance(augment, Exact) and augment.exact
 
 
+def chance(name: str, value: float) -> float:
+    """Return ``value`` if it is a probability, else raise ValueError."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
+    return value
+
+
 class MicroBatch(NamedTuple):
     """The records of one forward pass; ``weight`` and ``last`` as in ``order.Share``."""
 
@@ -157,38 +156,27 @@ MicroBatches = Generator[MicroBatch, None, None]
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a Source is given at runtime.
+    """What a Source is given at runtime."""
 
-    Attributes:
-        order: Makes the order from the number of records.
-        training: Whether random changes are applied.
-        num_workers: None: one per core of this rank if images are decoded, none otherwise.
-        worker_kind: ``process`` or ``thread``.
-        device: Where the batches are used.
-        verify: ``off``, ``first_epoch`` (of this process) or ``always``: check records' CRC32.
-        worker_timeout_s: How long to wait for a batch.
-        start_method: ``fork``, ``forkserver``, ``spawn`` or None for the system's default.
-        num_cores: Cores that this rank may use.
-
-    """
-
-    order: Callable[[int], Order]
+    order: Callable[[int], Order]  # makes the order from the number of records
     transform: Transform
-    training: bool = True
+    training: bool = True  # whether random changes are applied
     seed: int = 0
-    num_workers: int | None = 0
-    worker_kind: str = "process"
+    num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
+    worker_kind: str = "process"  # or ``thread``
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    verify: str = "off"
-    worker_timeout_s: float = 300.0
-    start_method: str | None = None
-    num_cores: int = 1
+    verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
+    worker_timeout_s: float = 300.0  # how long to wait for a batch
+    start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's
+    num_cores: int = 1  # that this rank may use
+
+    def verifies(self, epoch: int, first_epoch: int) -> bool:
+        """Return whether the records of ``epoch`` are checked. ``first_epoch``: of this process."""
+        return self.verify == "always" or (self.verify == "first_epoch" and epoch == first_epoch)
 
 
 class Source(Protocol):
-    """Records as host batches, in the order of ``order.shares``.
-
-    DALI on a GPU gives device batches.
+    """Records as host batches, in the order of ``order.shares``. DALI's may be on the device.
 
     A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
     in the store. Image fields are uint8 [B, C, H, W].

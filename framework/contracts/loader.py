@@ -44,31 +44,24 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class LoaderContext:
-    """What a Loader is given at runtime.
-
-    ``augment(batch, epoch)`` finishes a batch on the device.
-    """
+    """What a Loader is given at runtime."""
 
     source: Source
     device: torch.device
-    augment: Callable[[Batch, int], Batch]
+    augment: Callable[[Batch, int], Batch]  # of (batch, epoch): finishes a batch on the device
     clock: Clock
 
 
 class LoaderStats(NamedTuple):
     """How preparing batches went since the last call of ``Loader.stats``.
 
-    Attributes:
-        stages_s: Thread-seconds per stage, as in ``Source.stages``.
-        ready: Average number of host batches that were ready when the next one was requested. None
-            if none was requested, or if there is no queue.
-        depth: The most batches that the queue holds; 0 without a queue.
-
+    ``ready`` is the average number of host batches that were ready when the next one was requested.
+    It is None if none was requested, or if there is no queue.
     """
 
-    stages_s: Mapping[str, float]
+    stages_s: Mapping[str, float]  # thread-seconds per stage, as in ``Source.stages``
     ready: float | None
-    depth: int
+    depth: int  # the most batches that the queue holds; 0 without a queue
 
 
 class Loader(Protocol):

@@ -53,16 +53,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store that is a directory.
-
-    ``sha256`` is that of the file's bytes, in hexadecimal. ``digest`` is from the file's manifest.
-    """
+    """One file of a store that is a directory."""
 
     name: str
     num_records: int
     size_bytes: int
-    sha256: str
-    digest: str = ""
+    sha256: str  # of the file's bytes, in hexadecimal
+    digest: str = ""  # from the file's manifest
 
 
 @dataclass(frozen=True)
@@ -77,32 +74,22 @@ class ChannelStatistics:
 class Manifest:
     """The description of a store, kept inside it as JSON.
 
-    Attributes:
-        fields: Fields of a record, by name.
-        classes: Class names by class number.
-        class_counts: Records per class.
-        source: Where the records come from.
-        options: How the store was packed.
-        digest: SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in order. It
-            depends on the content, not on the kind of store.
-        shards: Files of a store that is a directory, in the order of the records.
-        statistics: Measured while packing, by field. Empty before schema 3.
-        schema: Version of this format.
-
+    ``digest`` is the SHA-256 over the CRC32 (uint32, little-endian) of the records' bytes, in
+    order. It depends on the content, not on the kind of store.
     """
 
     num_records: int
-    fields: Mapping[str, Field]
-    classes: Sequence[str] = ()
-    class_counts: Sequence[int] = ()
-    source: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fields: Mapping[str, Field]  # of a record, by name
+    classes: Sequence[str] = ()  # names by class number
+    class_counts: Sequence[int] = ()  # records per class
+    source: str = ""  # where the records come from
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # how it was packed
     digest: str = ""
-    shards: Sequence[Shard] = ()
-    statistics: Mapping[str, ChannelStatistics] = field(
+    shards: Sequence[Shard] = ()  # files of a store that is a directory, in the records' order
+    statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
         default_factory=dict[str, ChannelStatistics]
     )
-    schema: int = 3
+    schema: int = 3  # version of this format
 
     @property
     def label_maps(self) -> tuple[str, ...]:
@@ -123,12 +110,7 @@ class RecordStore(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """The description of the store.
-
-        Raises:
-            DataError: The file is missing, truncated, or not a store.
-
-        """
+        """The store's description. DataError if the file is missing, truncated, or no store."""
         ...
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -155,12 +137,7 @@ class RecordStore(Protocol):
         ...
 
     def check(self) -> None:
-        """Check that the files are still those that were opened first.
-
-        Raises:
-            DataError: D117: a file was replaced or rewritten.
-
-        """
+        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
         ...
 
     def close(self) -> None:
@@ -175,12 +152,9 @@ class RecordWriter(Protocol):
     """
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
-        """Append records.
+        """Append records, with a name for each.
 
-        Args:
-            records: Raw fields are NumPy arrays [B, *shape]; image fields are lists of B ``bytes``.
-            keys: A name for each record.
-
+        Raw fields are NumPy arrays [B, *shape]; image fields are lists of B ``bytes``.
         """
         ...
 
@@ -211,19 +185,14 @@ class RecordInput(Protocol):
         """Fields, classes and source of the records; ``num_records`` is the number of items.
 
         The order of the items does not depend on the order in which a file system lists them.
-
-        Raises:
-            DataError: There is nothing to pack.
-
+        DataError if there is nothing to pack.
         """
         ...
 
     def read(self, start: int, stop: int) -> Chunk:
         """Return the records of items ``start`` to ``stop``. The same items give the same records.
 
-        Raises:
-            DataError: An item is bad; the error names it.
-
+        DataError, which names the item, for a bad one.
         """
         ...
 
@@ -242,4 +211,6 @@ class Notable(Protocol):
 
 def notes_of(part: object) -> tuple[str, ...]:
     """Return a part's notes, and () for a part without any."""
-    return part.notes if isinstance(part, Notable) else ()
+    if isinstance(part, Notable):
+        return part.notes
+    return ()

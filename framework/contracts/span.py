@@ -27,20 +27,12 @@ def buckets(seconds: Sequence[float]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds that one part of a step took, over the steps that had this part.
-
-    Attributes:
-        total_s: Sum over all steps.
-        num_steps: Number of steps.
-        recent: Seconds of each of the newest steps.
-        counts: Number of older steps by bucket.
-
-    """
+    """Seconds that one part of a step took, over the steps that had this part."""
 
     total_s: float = 0.0
     num_steps: int = 0
-    recent: tuple[float, ...] = ()
-    counts: Mapping[int, int] = field(default_factory=dict[int, int])
+    recent: tuple[float, ...] = ()  # seconds of each of the newest steps
+    counts: Mapping[int, int] = field(default_factory=dict[int, int])  # older steps by bucket
 
     @staticmethod
     def of(seconds: Sequence[float]) -> "Span":
@@ -49,9 +41,7 @@ class Span:
 
     def __add__(self, other: "Span") -> "Span":
         recent = self.recent + other.recent
-        counts = self.counts
-        if other.counts:
-            counts = _added(counts, other.counts)
+        counts = _added(self.counts, other.counts)
         if len(recent) > MOST_RECENT:
             counts = _added(counts, buckets(recent))
             recent = ()
@@ -59,7 +49,7 @@ class Span:
 
     @property
     def mean_s(self) -> float:
-        return self.total_s / self.num_steps if self.num_steps else 0.0
+        return self.total_s / max(1, self.num_steps)
 
     @property
     def p50_s(self) -> float:
@@ -74,14 +64,14 @@ class Span:
     def quantile_s(self, share: float) -> float:
         """Return the shortest time that ``share`` (0 to 1) of the steps did not exceed.
 
-        The result is the nearest rank, or the middle of its bucket.
+        It is the nearest rank, or the middle of its bucket.
         """
         if not self.num_steps:
             return 0.0
         rank = max(1, ceil(share * self.num_steps))
         if not self.counts:
             return sorted(self.recent)[rank - 1]
-        counts = _added(self.counts, buckets(self.recent)) if self.recent else self.counts
+        counts = _added(self.counts, buckets(self.recent))
         for number, count in sorted(counts.items()):
             rank -= count
             if rank <= 0:
@@ -89,7 +79,9 @@ class Span:
         raise AssertionError
 
 
-def _added(counts: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
+def _added(counts: Mapping[int, int], more: Mapping[int, int]) -> Mapping[int, int]:
+    if not more:
+        return counts
     return {number: counts.get(number, 0) + more.get(number, 0) for number in {*counts, *more}}
 
 
@@ -98,16 +90,9 @@ Spans = Mapping[str, Span]
 
 def merged(spans: Spans, more: Spans) -> dict[str, Span]:
     """Return the sums by name, in the order of a step."""
-    names = dict.fromkeys((*SPANS, IDLE, *spans, *more))
-    result: dict[str, Span] = {}
-    for name in names:
-        if name in spans and name in more:
-            result[name] = spans[name] + more[name]
-        elif name in spans:
-            result[name] = spans[name]
-        elif name in more:
-            result[name] = more[name]
-    return result
+    sums = {**spans, **more}
+    sums |= {name: span + more[name] for name, span in spans.items() if name in more}
+    return {name: sums[name] for name in dict.fromkeys((*SPANS, IDLE, *sums)) if name in sums}
 
 
 def step_s(spans: Spans) -> float:

@@ -15,17 +15,13 @@ from framework.contracts.span import Span
 class Outcome:
     """The result of an objective. Tensors of another form raise ConfigError C220.
 
-    Attributes:
-        loss: 0-d tensor: the mean over the records.
-        sums: Metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
-            with one value per record, which saves a sum in every step.
-        count: Number of records.
-
+    ``sums`` are metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
+    with one value per record, which saves a sum in every step.
     """
 
-    loss: Tensor
+    loss: Tensor  # 0-d: the mean over the records
     sums: dict[str, Tensor]
-    count: int
+    count: int  # the number of records
 
 
 class Objective(Protocol):
@@ -49,38 +45,21 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the log.
+    """One line of the log. What was not measured is empty or None."""
 
-    Attributes:
-        split: ``train`` or ``val``.
-        step: Optimizer steps of the run so far.
-        epoch: Number of the epoch.
-        means: Loss and metrics, averaged over records.
-        records_per_s: Records per second, over all ranks.
-        spans: Of the steps since the last line.
-        learning_rate: Of the last step.
-        epoch_left: Records until the end of the epoch.
-        left_s: Seconds until the end of the run at its pace so far.
-        stages_s: Thread-seconds per step of reading, by stage. Empty if not measured.
-        ready: Batches that were ready when one was requested. None if not measured.
-        skipped: Steps of the run so far that left the weights unchanged.
-        usage: Usage of the machine. Empty if not measured.
-
-    """
-
-    split: str
-    step: int
-    epoch: int
-    means: Mapping[str, float]
-    records_per_s: float
-    spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
-    learning_rate: float | None = None
-    epoch_left: int | None = None
-    left_s: float | None = None
-    stages_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    ready: float | None = None
-    skipped: int = 0
-    usage: Mapping[str, float] = field(default_factory=dict[str, float])
+    split: str  # ``train`` or ``val``
+    step: int  # optimizer steps of the run so far
+    epoch: int  # counted from 1
+    means: Mapping[str, float]  # loss and metrics, averaged over records
+    records_per_s: float  # over all ranks
+    spans: Mapping[str, Span] = field(default_factory=dict[str, Span])  # since the last line
+    learning_rate: float | None = None  # of the last step
+    epoch_left: int | None = None  # records until the end of the epoch
+    left_s: float | None = None  # seconds until the end of the run at its pace so far
+    stages_s: Mapping[str, float] = field(default_factory=dict[str, float])  # threads', per step
+    ready: float | None = None  # batches that were ready when one was requested
+    skipped: int = 0  # steps of the run so far that left the weights unchanged
+    usage: Mapping[str, float] = field(default_factory=dict[str, float])  # of the machine
 
 
 @dataclass(frozen=True)
@@ -129,14 +108,10 @@ class Checkpoints(Protocol):
 
         Args:
             step: Optimizer steps so far.
-            state: The state of the run.
-            weights: A plain ``state_dict``, published as the last weights; None to keep the old
-                ones.
+            state: The state of the run: tensors and plain values.
+            weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
             best: Whether to publish ``weights`` as the best, too.
-            final: Whether this is the last save of the run.
-
-        Raises:
-            ResourceError: The disk refuses the final save.
+            final: Whether this is the last save of the run, which must succeed (ResourceError).
 
         """
         ...

@@ -10,10 +10,7 @@ from framework.contracts.loader import LoaderContext, LoaderStats
 
 @final
 class PlainLoader:
-    """A loader without threads.
-
-    ``pin_memory``: copy from page-locked memory if the device is CUDA.
-    """
+    """A loader without threads. With ``pin_memory``, CUDA copies from page-locked memory."""
 
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context = context
@@ -27,8 +24,9 @@ class PlainLoader:
         with closing(context.source.batches(epoch, start)) as batches:
             for batch, weight, last in batches:
                 context.clock.mark("wait")
-                device_batch = move(pin(batch) if self.pin else batch, context.device)
-                device_batch = context.augment(device_batch, epoch)
+                if self.pin:
+                    batch = pin(batch)  # noqa: PLW2901
+                device_batch = context.augment(move(batch, context.device), epoch)
                 context.clock.mark("copy")
                 yield MicroBatch(device_batch, weight, last)
 

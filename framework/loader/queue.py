@@ -8,8 +8,8 @@ from typing import Generic, TypeVar, final
 
 from framework.contracts.batch import move, pin, use
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import LoaderContext
-from framework.system.native import limit_threads
+from framework.contracts.loader import LoaderContext, LoaderStats
+from framework.system.native import beside, limit_threads
 
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
@@ -20,7 +20,9 @@ def host_batches(context: LoaderContext, epoch: int, start: int, pinned: bool) -
     use(context.device, pinned)
     with closing(context.source.batches(epoch, start)) as batches:
         for micro in batches:
-            yield micro._replace(batch=pin(micro.batch)) if pinned else micro
+            if pinned:
+                micro = micro._replace(batch=pin(micro.batch))  # noqa: PLW2901
+            yield micro
 
 
 def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) -> MicroBatches:
@@ -36,13 +38,13 @@ def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) ->
 class Occupancy:
     """How many items were ready when the next one was taken, over all queues of a loader's life.
 
-    Only the thread that takes items may use it. ``newest``: the number at the newest time.
+    Only the thread that takes items may use it.
     """
 
     def __init__(self) -> None:
         self._num_ready = 0
         self._num_taken = 0
-        self.newest = 0
+        self.newest = 0  # how many were ready at the newest time
 
     def count(self, num_ready: int) -> None:
         self.newest = num_ready
@@ -51,7 +53,9 @@ class Occupancy:
 
     def take(self) -> float | None:
         """Return the mean since the last call, or None if nothing was taken."""
-        mean = self._num_ready / self._num_taken if self._num_taken else None
+        mean = None
+        if self._num_taken:
+            mean = self._num_ready / self._num_taken
         self._num_ready = 0
         self._num_taken = 0
         return mean
@@ -138,3 +142,34 @@ class Ahead(Generic[T]):
                 continue
             return True
         return False
+
+
+class QueuedLoader:
+    """What the loaders with a background thread share.
+
+    ``depth`` is the number of host batches that are ready ahead of the step or of its copy.
+    """
+
+    def __init__(self, depth: int, context: LoaderContext) -> None:
+        self.context = context
+        self.depth = depth
+        self.num_steps = context.source.order.num_steps
+        self.identity = context.source.order.identity
+        self.notes: tuple[str, ...] = ()
+        self._occupancy = Occupancy()
+
+    def _ahead(self, epoch: int, start: int, pinned: bool) -> closing[Ahead[MicroBatch]]:
+        host = host_batches(self.context, epoch, start, pinned)
+        threads = beside(self.context.device)
+        return closing(Ahead(host, self.depth, self._occupancy, threads))
+
+    @property
+    def num_ready(self) -> int:
+        """How many batches were ready when the newest one was taken."""
+        return self._occupancy.newest
+
+    def stats(self) -> LoaderStats:
+        return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
+
+    def close(self) -> None:
+        self.context.source.close()

@@ -8,21 +8,19 @@ These rules keep it right (docs/design/0003-stream.md):
 - The consumer waits for the copy's event, and every tensor is recorded on the consumer's stream.
 - The pinned host batch is held until its copy's event is done.
 
-Source: timm's PrefetchLoader, pull request 2784, which mends the same points.
+Source: timm's PrefetchLoader, pull request 2784, which corrects the same points.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
 from typing import NamedTuple, final
 
 import torch
 
 from framework.contracts.batch import Batch, move, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
-from framework.contracts.loader import LoaderContext, LoaderStats
-from framework.loader.queue import Ahead, Occupancy, copied, host_batches
-from framework.system.native import beside
+from framework.contracts.loader import LoaderContext
+from framework.loader.queue import QueuedLoader, copied
 
 # steps that the host may run ahead of a used copy; the device has that much queued work
 AHEAD = 2
@@ -35,35 +33,25 @@ class _Copy(NamedTuple):
 
 
 @final
-class StreamLoader:
+class StreamLoader(QueuedLoader):
     """A loader that overlaps copies with steps.
 
-    Attributes:
-        depth: Host batches ready ahead of the copy.
-        copies: Batches on their way to the device. A single copy runs before its own step, not
-            beside the step before.
-
+    ``copies`` is the number of batches on their way to the device. A single copy runs before its
+    own step, not beside the step before.
     """
 
     def __init__(self, depth: int, copies: int, *, context: LoaderContext) -> None:
-        self.context = context
-        self.depth = depth
+        super().__init__(depth, context)
         self.copies = copies
-        self.num_steps = context.source.order.num_steps
-        self.identity = context.source.order.identity
-        self.notes: tuple[str, ...] = ()
         self.stream: torch.cuda.Stream | None = None
         if context.device.type == "cuda":
             self.stream = torch.cuda.Stream(context.device)
         else:
             what = f"{context.device} has no streams; the copy runs in line"
             self.notes = (f"loader=stream: {what}",)
-        self._occupancy = Occupancy()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        host = host_batches(self.context, epoch, start, pinned=self.stream is not None)
-        threads = beside(self.context.device)
-        with closing(Ahead(host, self.depth, self._occupancy, threads)) as ahead:
+        with self._ahead(epoch, start, pinned=self.stream is not None) as ahead:
             if self.stream is None:
                 yield from copied(ahead, self.context, epoch)
             else:
@@ -112,14 +100,3 @@ class StreamLoader:
         current.wait_event(copy.done)
         for tensor in tensors(copy.device.batch).values():
             tensor.record_stream(current)
-
-    @property
-    def num_ready(self) -> int:
-        """How many batches were ready when the newest one was taken."""
-        return self._occupancy.newest
-
-    def stats(self) -> LoaderStats:
-        return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
-
-    def close(self) -> None:
-        self.context.source.close()

@@ -21,13 +21,8 @@ def _block(in_channels: int, out_channels: int) -> nn.Sequential:
 class UNet(nn.Module):
     """float [B, channels, H, W] of any size -> the same shape.
 
-    Before training it returns its input, since the last convolution starts at zero.
-
-    Attributes:
-        channels: Channels of the image.
-        width: Channels of the first level, doubled at each further level.
-        depth: How many further levels there are.
-
+    Before training it returns its input, since the last convolution starts at zero. ``width`` is
+    the number of channels of the first level, doubled at each of ``depth`` further levels.
     """
 
     def __init__(self, channels: int, width: int, depth: int) -> None:
@@ -49,9 +44,8 @@ class UNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[2:]
-        step = 2 ** len(
-            self.down
-        )  # every level halves the image: pad to a multiple, and cut the result
+        # every level halves the image: pad to a multiple, and cut the result
+        step = 2 ** len(self.down)
         x = nn.functional.pad(image, (0, -width % step, 0, -height % step), mode="replicate")
         levels = [self.first(x)]
         for down in self.down:

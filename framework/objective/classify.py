@@ -29,7 +29,9 @@ class Classify:
         logits = model(batch[self.input])
         target = batch[self.target]
         loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
-        classes = target.argmax(1) if target.is_floating_point() else target
+        classes = target
+        if target.is_floating_point():
+            classes = target.argmax(1)
         correct = logits.argmax(1) == classes  # integers: no graph grows here
         if correct.dim() > 1:  # label maps: of each record, the share of its pixels
             correct = correct.float().flatten(1).mean(1)

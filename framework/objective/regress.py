@@ -1,10 +1,10 @@
 """Numbers or images from numbers or images: mean squared or mean absolute error to learn."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
@@ -13,33 +13,38 @@ from framework.errors import ConfigError
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
 
+def loss_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of this name. ConfigError C111 if there is none."""
+    if name not in LOSSES:
+        fix = f"choose {' or '.join(LOSSES)}"
+        raise ConfigError(111, f"objective.loss = {name}", "not a loss", fix)
+    return LOSSES[name]
+
+
+def check_shapes(guess: Tensor, target: Tensor, name: str) -> None:
+    """Raise ValueError for different shapes, which torch would broadcast, and learn nonsense."""
+    if guess.shape != target.shape:
+        what = f"the model gives {tuple(guess.shape)}"
+        raise ValueError(f"{what}, {name} is {tuple(target.shape)}")
+
+
 @final
 class Regress:
-    """The error between the model's result and a target of its shape. Better: lower loss.
+    """The error between the model's result and a float target of its shape. Better: lower loss.
 
-    Also counts the mean absolute error.
-
-    Attributes:
-        input: The field that the model takes.
-        target: The field it should return, float.
-        loss: mse or l1.
-
+    Also counts the mean absolute error. ``input`` is the field that the model takes; ``loss`` is
+    mse or l1.
     """
 
     def __init__(self, input: str, target: str, loss: str) -> None:  # noqa: A002
-        if loss not in LOSSES:
-            fix = f"choose {' or '.join(LOSSES)}"
-            raise ConfigError(111, f"objective.loss = {loss}", "not a loss", fix)
         self.input = input
         self.target = target
-        self.loss = LOSSES[loss]
+        self.loss = loss_of(loss)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         guess = model(batch[self.input]).float()
         target = batch[self.target].float()
-        if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
-            what = f"the model gives {tuple(guess.shape)}"
-            raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
+        check_shapes(guess, target, self.target)
         loss = self.loss(guess, target)
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
-from framework.errors import ConfigError
+from framework.objective.regress import check_shapes, loss_of
 
-LOSSES = {"l1": nn.functional.l1_loss, "mse": nn.functional.mse_loss}
 LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts as 100 dB
 
 
@@ -30,21 +29,16 @@ class Restore:
     """
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002
-        if loss not in LOSSES:
-            fix = f"choose {' or '.join(LOSSES)}"
-            raise ConfigError(111, f"objective.loss = {loss}", "not a loss", fix)
         self.input = input
         self.target = target
-        self.loss = LOSSES[loss]
+        self.loss = loss_of(loss)
         self.peak = peak
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         damaged = _floats(batch[self.input])
         target = _floats(batch[self.target])
         guess = model(damaged)
-        if guess.shape != target.shape:  # torch would broadcast, and learn nonsense
-            what = f"the model gives {tuple(guess.shape)}"
-            raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
+        check_shapes(guess, target, self.target)
         guess = guess.float()
         loss = self.loss(guess, target)
         with torch.no_grad():
@@ -64,4 +58,6 @@ class Restore:
 
 def _floats(image: Tensor) -> Tensor:
     """Return float32; uint8 over 255."""
-    return image.float() / 255 if image.dtype == torch.uint8 else image.float()
+    if image.dtype == torch.uint8:
+        return image.float() / 255
+    return image.float()

@@ -27,10 +27,7 @@ def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 class HostSyncBatchNorm(nn.Module):
-    """A batch norm on the CPU with the mean and variance of all ranks' records.
-
-    Each pass exchanges data once.
-    """
+    """A batch norm on the CPU with the mean and variance of all ranks' records."""
 
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -54,7 +51,9 @@ class HostSyncBatchNorm(nn.Module):
             return nn.functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = x
+        if x.dtype != torch.float64:
+            wide = x.float()
         if self.affine:
             weight = self.weight.to(wide.dtype)
             bias = self.bias.to(wide.dtype)
@@ -68,12 +67,10 @@ class HostSyncBatchNorm(nn.Module):
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
         """Update the running statistics with a pass's mean and unbiased variance."""
-        if (
-            self.running_mean is None
-            or self.running_var is None
-            or self.num_batches_tracked is None
-        ):
+        if self.running_mean is None:
             return
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         momentum = self.momentum
         if momentum is None:

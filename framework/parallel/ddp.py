@@ -19,10 +19,11 @@ COMPRESS = ("none", "bf16")
 class DistributedParallel(UnshardedState, RankGroup):
     """One replica per rank. Gradients are averaged over ranks in buckets while backward still runs.
 
+    The launcher reads ``num_processes``, ``num_nodes``, ``endpoint`` and ``max_restarts``.
+
     Args:
-        num_processes: Ranks on this host. This and the other unused arguments are for the launcher.
-        sync_batch_norm: Whether batch statistics are those of all ranks. Without it results depend
-            on the number of ranks.
+        num_processes: Ranks on this host.
+        sync_batch_norm: As in RankGroup.
         timeout_s: How long a rank waits for the others.
         num_nodes: Number of hosts.
         endpoint: Where several hosts meet, as ``host:port``.
@@ -62,9 +63,12 @@ class DistributedParallel(UnshardedState, RankGroup):
         self.compress = compress
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        device_ids = None
+        if self.device.type == "cuda":
+            device_ids = [self.device]
         replica = DistributedDataParallel(
             self.trainable(model),
-            device_ids=[self.device] if self.device.type == "cuda" else None,
+            device_ids=device_ids,
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,
             gradient_as_bucket_view=True,  # no second copy of the gradients
@@ -74,7 +78,9 @@ class DistributedParallel(UnshardedState, RankGroup):
         return replica
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        return model.module if isinstance(model, DistributedDataParallel) else model
+        if isinstance(model, DistributedDataParallel):
+            return model.module
+        return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         if not last and isinstance(model, DistributedDataParallel):

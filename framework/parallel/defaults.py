@@ -33,6 +33,9 @@ class SingleProcess(UnshardedState):
     rank = 0
     world_size = 1
 
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model
+
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         return _NOTHING
 

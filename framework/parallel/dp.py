@@ -64,4 +64,6 @@ class DataParallel(SingleProcess):
         return _Replicas(model, [first, *others])
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        return model.module if isinstance(model, nn.DataParallel) else model
+        if isinstance(model, nn.DataParallel):
+            return model.module
+        return model

@@ -65,9 +65,6 @@ class ShardedParallel(RankGroup):
                 taken |= own.keys()
         return units
 
-    def unwrap(self, model: nn.Module) -> nn.Module:
-        return model
-
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
@@ -79,36 +76,29 @@ class ShardedParallel(RankGroup):
     def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
+        parameters = [own for group in optimizer.param_groups for own in group["params"]]
+        moments: dict[int, Any] = {}
+        for number, values in state["optimizer"]["state"].items():
+            like = parameters[number]
+            moments[number] = {name: _shard(value, like) for name, value in values.items()}
+        result = {**state, "optimizer": {**state["optimizer"], "state": moments}}
         weights = model.state_dict()
-        parameters = [
-            parameter for group in optimizer.param_groups for parameter in group["params"]
-        ]
-        moments = {
-            number: {name: _shard(value, parameters[number]) for name, value in values.items()}
-            for number, values in state["optimizer"]["state"].items()
-        }
-        shards = {
-            key: {name: _shard(value, weights[name]) for name, value in (state[key] or {}).items()}
-            for key in ("model", "average")
-        }
-        return {
-            **state,
-            **shards,
-            "average": shards["average"] or None,
-            "optimizer": {**state["optimizer"], "state": moments},
-        }
+        for key in ("model", "average"):
+            if state[key] is not None:
+                pairs = state[key].items()
+                result[key] = {name: _shard(value, weights[name]) for name, value in pairs}
+        return result
 
 
 def _gathered(node: Any) -> Any:
-    """Return a nested state with its shards gathered on the host.
-
-    All ranks must call this at the same time, because each shard is an exchange.
-    """
+    """Return a nested state with its shards gathered on the host: each shard is an exchange."""
     if isinstance(node, DTensor):
         return node.full_tensor().cpu()
     if isinstance(node, dict):
         return {name: _gathered(value) for name, value in node.items()}
-    return [_gathered(value) for value in node] if isinstance(node, list) else node
+    if isinstance(node, list):
+        return [_gathered(value) for value in node]
+    return node
 
 
 def _shard(value: Any, like: Tensor) -> Any:

@@ -63,7 +63,11 @@ class RankGroup:
         self._flags: list[bool] = []
 
     def _join(self, where: str, timeout_s: float) -> None:
-        is_gpu = self.device.type == "cuda"
+        backend = "gloo"
+        device_id = None
+        if self.device.type == "cuda":
+            backend = "nccl"
+            device_id = self.device
         try:
             # A rank that waits for others, which may be dead, would not run a Python handler. It
             # has nothing to save.
@@ -71,12 +75,12 @@ class RankGroup:
                 store, rank, world_size = meet()
                 all_up(store, rank, world_size)
                 dist.init_process_group(
-                    "nccl" if is_gpu else "gloo",
+                    backend,
                     store=PrefixStore("paceline/group", store),
                     rank=rank,
                     world_size=world_size,
                     timeout=timedelta(seconds=timeout_s),
-                    device_id=self.device if is_gpu else None,
+                    device_id=device_id,
                 )
         # torch's DistNetworkError and DistStoreError are RuntimeErrors.
         except (RuntimeError, ValueError) as error:
@@ -87,13 +91,16 @@ class RankGroup:
     def trainable(self, model: nn.Module) -> nn.Module:
         """Return ``model``, with synchronized batch norm if that was chosen.
 
-        Raises:
-            ConfigError: C108: no parameter can be trained, which torch would refuse later.
-
+        ConfigError C108 if no parameter can be trained, which torch would refuse later.
         """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(108, "model", "has no parameter to train", "unfreeze some")
-        return synchronized(model, self.device) if self.sync_batch_norm else model
+        if self.sync_batch_norm:
+            return synchronized(model, self.device)
+        return model
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model
 
     def share_start(self, model: nn.Module) -> None:
         """Give ``model`` on every rank the weights and buffers that it has on rank 0."""

@@ -20,6 +20,3 @@ class NoParallel(SingleProcess):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
-
-    def unwrap(self, model: nn.Module) -> nn.Module:
-        return model

@@ -69,9 +69,6 @@ class VirtualParallel(UnshardedState, RankGroup):
         virtual_ranks: Number of parts.
         num_threads: Threads of a process on the CPU. Another number adds in another order.
 
-    Raises:
-        ConfigError: C143: the processes cannot share the parts and keep the order of adding.
-
     """
 
     def __init__(
@@ -103,9 +100,6 @@ class VirtualParallel(UnshardedState, RankGroup):
         generator = torch.get_rng_state().to(self.device)
         dist.broadcast(generator, 0)
         torch.set_rng_state(generator.cpu())
-        return model
-
-    def unwrap(self, model: nn.Module) -> nn.Module:
         return model
 
     @contextmanager
@@ -170,10 +164,7 @@ class _Step:
     def end(self) -> None:
         """Add the part's gradients and buffers to the sum. An unused parameter has zeros."""
         self._check()
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
-            for parameter in self._parameters.values()
-        ]
+        gradients = [_gradient(parameter) for parameter in self._parameters.values()]
         buffers = zip(_reals(self._model.buffers()), _reals(self._start.values()), strict=True)
         values = [self._value(buffer, start) for buffer, start in buffers]
         everything = torch.cat([tensor.flatten() for tensor in (*_reals(gradients), *values)])
@@ -190,9 +181,7 @@ class _Step:
     def _check(self) -> None:
         """Check that the next part, and the other ranks, find the model as the step found it.
 
-        Raises:
-            ConfigError: C146: the forward pass changed a weight or the set of buffers.
-
+        ConfigError C146 if the forward pass changed a weight or the set of buffers.
         """
         names = [name for name, _ in self._model.named_parameters()]
         versions = zip(names, self._current_versions(), self._versions, strict=True)
@@ -203,10 +192,7 @@ class _Step:
         faults += [f"adds, removes or reshapes {name}" for name in differing]
         if faults:
             what = f"forward {faults[0]}, which parts of a batch cannot share"
-            fix = (
-                "set parallel=none, or use a forward that leaves them alone (an Embedding without "
-                "max_norm)"
-            )
+            fix = "set parallel=none, or leave them alone (as an Embedding without max_norm does)"
             raise ConfigError(146, "model", what, fix)
 
     def _value(self, buffer: Tensor, start: Tensor) -> Tensor:
@@ -219,8 +205,9 @@ class _Step:
         if buffer.is_floating_point():
             return torch.cat([changed, buffer.flatten()])
         change = (buffer.long() - start.long()).to(torch.float32).flatten()
-        factor = self._count if self._part == 0 else 0
-        return torch.cat([changed, change * factor])
+        if self._part > 0:
+            return torch.cat([changed, change * 0])
+        return torch.cat([changed, change * self._count])
 
     @torch.no_grad()
     def finish(self, exchanged: Callable[[Tensor], Tensor]) -> None:
@@ -244,6 +231,12 @@ class _Step:
         # The ranks' last parts differ, so all generators continue from a common state.
         seed_generators((self._seed + self._count) % _SEEDS)
         torch.set_rng_state(self._generator)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    return parameter.grad.to_dense()
 
 
 def _reals(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -16,15 +16,7 @@ def warm_up_ddp(
 
     After its first pass DDP rearranges its buckets by the order in which gradients arrive. The sums
     of three ranks depend on that, and a resumed run must add in the same order from its first step
-    on. All ranks must call this together.
-
-    Args:
-        model: The wrapped model.
-        objective: The objective of the run.
-        precision: The precision of the run.
-        batch: A batch as in a step, on ``device``.
-        device: Where the rank computes.
-
+    on. All ranks must call this together, with the wrapped model and a batch as in a step.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
     with kept_generators(device):

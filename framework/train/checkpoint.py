@@ -32,21 +32,12 @@ _BATCH = 2 << 20  # bytes that the disk is asked to write at once
 
 
 class Stamp(NamedTuple):
-    """What stands behind a state in its file.
-
-    Attributes:
-        step: The optimizer step.
-        sequence: The number of the save, over all runs in the folder. Steps may repeat, and clocks
-            jump.
-        length: Bytes of the state.
-        crc: CRC32 of the state.
-
-    """
+    """What stands behind a state in its file."""
 
     step: int
-    sequence: int
-    length: int
-    crc: int
+    sequence: int  # counts the saves of all runs in the folder: steps may repeat, and clocks jump
+    length: int  # bytes of the state
+    crc: int  # CRC32 of the state
 
 
 class Damaged(Exception):
@@ -54,18 +45,11 @@ class Damaged(Exception):
 
 
 class RecoveredState(NamedTuple):
-    """The newest state that is whole.
-
-    Attributes:
-        state: Tensors and plain values.
-        path: Its file.
-        damaged: The newer files that are damaged, and what is wrong with them.
-
-    """
+    """The newest state that is whole."""
 
     state: dict[str, Any]
     path: Path
-    damaged: tuple[str, ...]
+    damaged: tuple[str, ...]  # the newer files that are damaged, and what is wrong with them
 
 
 @final
@@ -79,7 +63,7 @@ class CheckpointFolder:
         facts: Stored with every state.
         keep: How many states are kept.
         every_s: Seconds after which another state is due, or None.
-        warn: Prints that the disk refused a save. Only the last save of a run has to succeed.
+        warn: Prints that the disk refused a save that is not the last.
 
     """
 
@@ -101,7 +85,6 @@ class CheckpointFolder:
         self._saved_at = time.monotonic()
 
     def is_late(self) -> bool:
-        """Return whether ``every_s`` has passed since the last save."""
         return self.every_s is not None and time.monotonic() - self._saved_at > self.every_s
 
     def save(
@@ -112,19 +95,7 @@ class CheckpointFolder:
         best: bool,
         final: bool,
     ) -> None:
-        """Save a state.
-
-        Args:
-            step: The optimizer step.
-            state: Tensors and plain values.
-            weights: Saved as ``last.pt``; None to leave that file as it is.
-            best: Whether the weights are also saved as ``best.pt``.
-            final: Whether this is the last save of the run.
-
-        Raises:
-            ResourceError: R101 if the disk refuses the final save.
-
-        """
+        """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
         try:
             self._save(step, state, weights, best)
         except ResourceError as error:
@@ -153,19 +124,13 @@ class _Counting:
     """A file that counts the length and the CRC32 of what is written to it.
 
     The disk begins to write while torch still does.
-
-    Attributes:
-        length: Bytes written.
-        crc: Their CRC32.
-        error: Why writing failed, or None. torch's own RuntimeError does not say why.
-
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.length = 0
         self.crc = 0
-        self.error: OSError | None = None
+        self.error: OSError | None = None  # torch's own RuntimeError does not say why it failed
         self._begun = 0
 
     def write(self, data: Any) -> int:
@@ -185,9 +150,7 @@ class _Counting:
         return len(view)
 
     def _begin(self) -> None:
-        """Ask the kernel to write what it holds and not to keep it, which saves a fifth of the
-        time.
-        """
+        """Ask the kernel to write and drop what it holds, which saves a fifth of the time."""
         size = self.length - self._begun
         if size >= _BATCH and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), self._begun, size, os.POSIX_FADV_DONTNEED)
@@ -198,7 +161,6 @@ class _Counting:
 
 
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
-    """Save a value with torch. OSError if the disk refuses."""
     counting = _Counting(file)
     try:
         torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
@@ -208,10 +170,7 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:
-    """Save a state so that at every instant the old file or the new one is whole.
-
-    ResourceError R101.
-    """
+    """Save a state so that at every instant the old file or the new one is whole."""
     with open_durable(path) as file:
         counting = _dump(state, file)
         end = _END.pack(_MAGIC, VERSION, step, sequence, counting.length, counting.crc)
@@ -219,12 +178,7 @@ def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> N
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return a state, on the CPU. Nothing in the file is executed.
-
-    Raises:
-        Damaged: A byte is not what was saved, or the file is no state.
-
-    """
+    """Return a state, on the CPU, or raise Damaged. Nothing in the file is executed."""
     try:
         with open(path, "rb") as file:
             _compare(file)
@@ -244,6 +198,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _compare(file: IO[bytes]) -> None:
+    """Raise Damaged unless the bytes of a state are those that were saved."""
     stamp = read_stamp(file)
     file.seek(0)
     crc = 0
@@ -256,12 +211,7 @@ def _compare(file: IO[bytes]) -> None:
 
 
 def read_stamp(file: IO[bytes]) -> Stamp:
-    """Return the stamp behind the state in an open file.
-
-    Raises:
-        Damaged: There is no stamp, or one of another version or length.
-
-    """
+    """Return the stamp behind the state in an open file, or raise Damaged."""
     size = os.fstat(file.fileno()).st_size
     if size < END_BYTES:
         raise Damaged(f"only {size} bytes long")
@@ -304,15 +254,11 @@ def newest_state(run_dir: Path) -> RecoveredState:
 
 def newest_path(run_dir: Path) -> Path | None:
     """Return the file of the newest state, unread, or None."""
-    paths = _by_age(run_dir / FOLDER)
-    return paths[0][1] if paths else None
+    return next((path for _, path in _by_age(run_dir / FOLDER)), None)
 
 
 def _by_age(folder: Path) -> list[tuple[int, Path]]:
-    """Return sequence and path of all states, the newest first.
-
-    States without a stamp are the oldest.
-    """
+    """Return sequence and path of all states, the newest first, those without a stamp last."""
     states: list[tuple[int, Path]] = []
     for path in folder.glob("step-*.pt"):
         try:

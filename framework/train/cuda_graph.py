@@ -5,6 +5,7 @@ If a step consists of many small kernels, launching them takes longer than runni
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, final
 
 import torch
@@ -23,10 +24,6 @@ WARM_UPS = 3
 CAPTURE_MODE = "thread_local"
 
 
-def _unmarked(_: str) -> None:
-    """Mark nothing: inside a graph, events cannot be told apart."""
-
-
 class Recorder(Protocol):
     """Captures work that is then repeated by one call."""
 
@@ -37,9 +34,7 @@ class Recorder(Protocol):
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Capture the work without doing it. Return the function that does it, on the same tensors.
 
-        Raises:
-            RuntimeError: The work cannot be captured.
-
+        RuntimeError if the work cannot be captured.
         """
         ...
 
@@ -81,14 +76,10 @@ class CudaRecorder:
         return graph.replay
 
     def _end_capture(self, pool: Any, generator: Tensor) -> None:
-        """Undo what torch leaves behind when a capture fails.
+        """Undo what torch leaves behind when a capture fails, or raise ResourceError R111.
 
         Torch would continue to capture allocations, and hold back every tensor that another stream
         has used. Some versions also keep the graph's random generator until the next capture ends.
-
-        Raises:
-            ResourceError: R111 if the device cannot be used even so.
-
         """
         with suppress(RuntimeError):  # torch has ended it already
             torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
@@ -136,9 +127,8 @@ class GraphedPasses:
         self.recorder = recorder
         self.set_rates = set_rates
         self.say = say
-        self._unmarked = Passes(
-            passes.model, passes.objective, passes.parallel, passes.precision, _unmarked
-        )
+        # inside a graph, events cannot be told apart
+        self._unmarked = replace(passes, mark=lambda _: None)
         self._inputs: Batch = {}
         self._warm_ups = WARM_UPS
         self._outcome: Outcome | None = None
@@ -175,7 +165,6 @@ class GraphedPasses:
         return self._replay is None
 
     def _capture(self) -> bool:
-        """Capture the step. Return False if that fails."""
         try:
             self._replay = self.recorder.capture(self._step)
         except RuntimeError as error:
@@ -190,7 +179,6 @@ class GraphedPasses:
         )
 
     def _step(self) -> None:
-        """Do the work that is captured."""
         outcome = self._unmarked(self._inputs, 1.0, True)
         check_outcome(outcome)
         self.stepper.update()

@@ -1,40 +1,31 @@
 """An exponential moving average of the weights, which is evaluated and kept instead of them."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import torch
 from torch import Tensor, nn
 
-# importing torch's DTensor takes a second, so sharded tensors are known by their methods
+
+def is_sharded(tensor: Tensor) -> TypeGuard[Any]:
+    """Return whether a tensor is a DTensor, known by its method: importing it takes a second."""
+    return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor that this process holds, or a plain tensor itself."""
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
-
-
-def gathered(tensor: Tensor) -> Tensor:
-    """Return the whole of a sharded tensor, or a plain tensor itself.
-
-    All ranks call it together.
-    """
-    full_tensor = getattr(tensor, "full_tensor", None)
-    return tensor if full_tensor is None else full_tensor()
+    if is_sharded(tensor):
+        return tensor.to_local()
+    return tensor
 
 
 @final
 class Average:
     """The moving average of a model's weights.
 
-    Buffers, such as batch norm's statistics, are copied.
-
-    Args:
-        model: Holds the weights.
-        decay: The share of the old average that each optimizer step keeps, 0 to 1.
-
+    Buffers, such as batch norm's statistics, are copied. ``decay``, 0 to 1, is the share of the
+    old average that each optimizer step keeps.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -65,21 +56,20 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for average, own in zip(self._averages(), self._own(), strict=True):
-            kept = local(own.detach()).clone()
-            local(own.detach()).copy_(local(average))
+        for own, average in self._pairs():
+            mine = local(own.detach())
+            kept = mine.clone()
+            mine.copy_(local(average))
             local(average).copy_(kept)
 
-    def _averages(self) -> list[Tensor]:
-        return [*self._weights, *self._buffers]
-
-    def _own(self) -> list[Tensor]:
-        return [*self.model.parameters(), *self.model.buffers()]
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the model's weights and buffers, each with its average."""
+        own = (*self.model.parameters(), *self.model.buffers())
+        return zip(own, (*self._weights, *self._buffers), strict=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average under the model's names."""
-        pairs = zip(self._own(), self._averages(), strict=True)
-        average_of = {id(own): average for own, average in pairs}
+        average_of = {id(own): average for own, average in self._pairs()}
         own_state = self.model.state_dict(keep_vars=True)
         return {name: average_of.get(id(value), value) for name, value in own_state.items()}
 

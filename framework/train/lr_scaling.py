@@ -14,22 +14,14 @@ KEYS = ("scaling", "reference_batch_size")  # keys of ``optim`` that are not the
 
 
 class Scaling(NamedTuple):
-    """How the learning rate and the warm-up are scaled.
+    """How the learning rate and the warm-up are scaled."""
 
-    Attributes:
-        rule: A name in ``RULES``.
-        reference: The batch size that the configured rate and warm-up are meant for.
-        batch_size: The batch size that is trained with.
-
-    """
-
-    rule: str
-    reference: int
+    rule: str  # a name in ``RULES``
+    reference: int  # the batch size that the configured rate and warm-up are meant for
     batch_size: int
 
     @property
     def factor(self) -> float:
-        """The factor on every learning rate."""
         return (self.batch_size / self.reference) ** RULES[self.rule]
 
     def steps(self, count: int) -> int:
@@ -39,9 +31,7 @@ class Scaling(NamedTuple):
         return max(min(count, 1), round(count * self.reference / self.batch_size))
 
     def effective(self, optim: dict[str, Any], schedule: dict[str, Any]) -> dict[str, float]:
-        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` of blocks that have
-        them.
-        """
+        """Return ``batch_size``, and the scaled ``lr`` and ``warmup_steps`` if they are set."""
         scaled: dict[str, float] = {"batch_size": self.batch_size}
         if isinstance(optim.get("lr"), int | float):
             scaled["lr"] = optim["lr"] * self.factor

@@ -20,64 +20,35 @@ SHOWN = 5  # records that a message names of a batch that went wrong
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """How long to train, and what is due when.
-
-    Attributes:
-        epochs: Number of epochs.
-        max_steps: Most optimizer steps of the run, or None.
-        report_every: Optimizer steps between two reports.
-        validate_every: Optimizer steps between two validations; None for one at the end of every
-            epoch.
-        save_every: Optimizer steps between two saved states, or None.
-        clip_norm: Largest norm of the gradients, or None.
-        skip_bad: Whether a step whose gradients are not finite is skipped.
-        max_missed: How many steps in a row may leave the weights unchanged.
-
-    """
+    """How long to train, and after how many optimizer steps something is due."""
 
     epochs: int
     max_steps: int | None = None
     report_every: int = 50
-    validate_every: int | None = None
+    validate_every: int | None = None  # None: at the end of every epoch
     save_every: int | None = None
-    clip_norm: float | None = None
-    skip_bad: bool = False
-    max_missed: int = 20
+    clip_norm: float | None = None  # the largest norm of the gradients
+    skip_bad: bool = False  # whether a step whose gradients are not finite is skipped
+    max_missed: int = 20  # how many steps in a row may leave the weights unchanged
 
 
 @dataclass
 class Progress:
-    """How far a run is, counted where steps are taken and not where data is prepared.
+    """How far a run is, counted where steps are taken and not where data is prepared."""
 
-    Attributes:
-        step: Optimizer steps taken.
-        epoch: Epochs completed.
-        epoch_step: Optimizer steps of the current epoch.
-        scheduled: Steps that changed the weights.
-        missed: The latest steps in a row that did not change the weights.
-
-    """
-
-    step: int = 0
-    epoch: int = 0
-    epoch_step: int = 0
-    scheduled: int = 0
-    missed: int = 0
+    step: int = 0  # optimizer steps taken
+    epoch: int = 0  # epochs completed
+    epoch_step: int = 0  # optimizer steps of the current epoch
+    scheduled: int = 0  # steps that changed the weights
+    missed: int = 0  # the latest steps in a row that did not
 
 
 class Pass(NamedTuple):
-    """What one forward pass returned.
-
-    Attributes:
-        outcome: The objective's result.
-        step: The optimizer step, counted from 1.
-        indices: The records, int64 [B]; None if the batch does not say.
-
-    """
+    """What one forward pass returned."""
 
     outcome: Outcome
-    step: int
-    indices: Tensor | None
+    step: int  # counted from 1
+    indices: Tensor | None  # the records, int64 [B]; None if the batch does not say
 
     @property
     def where(self) -> str:
@@ -93,27 +64,17 @@ class Columns(NamedTuple):
     """The results of many passes, as float64 on the host.
 
     In this form they can be saved and read without changing a bit of the means.
-
-    Attributes:
-        counts: The number of records of each pass, [passes].
-        losses: The mean loss of each pass, [passes].
-        sums: By name, values that add up over the records.
-
     """
 
-    counts: Tensor
-    losses: Tensor
-    sums: dict[str, Tensor]
+    counts: Tensor  # the number of records of each pass, [passes]
+    losses: Tensor  # the mean loss of each pass, [passes]
+    sums: dict[str, Tensor]  # by name, values that add up over the records
 
 
 def check_outcome(outcome: Any) -> None:
-    """Check that an objective returned values that can be added up.
+    """Check that an objective returned values that can be added up (ConfigError C220).
 
     Numbers in ``sums`` become tensors.
-
-    Raises:
-        ConfigError: C220.
-
     """
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
@@ -129,22 +90,20 @@ def check_outcome(outcome: Any) -> None:
         raise ConfigError(220, "Outcome.sums", what, "return tensors by name")
     for name, value in sums.items():
         if isinstance(value, Tensor):
-            fits = not value.dim() or value.shape == (outcome.count,) or value.numel() == 1
-        else:
-            fits = isinstance(value, int | float)
-        if not fits:
-            what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
-            fix = (
-                "return a tensor without dimensions; "
-                "of a matrix, such as a confusion, an entry per element"
-            )
-            raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
-        if not isinstance(value, Tensor):
+            if not value.dim() or value.shape == (outcome.count,) or value.numel() == 1:
+                continue
+        elif isinstance(value, int | float):
             sums[name] = torch.tensor(value, dtype=torch.float64)
+            continue
+        what = f"{_form(value)}, neither a sum over the records nor a value for each of them"
+        fix = (
+            "return a tensor without dimensions; "
+            "of a matrix, such as a confusion, an entry per element"
+        )
+        raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
 
 
 def _form(value: Any) -> str:
-    """Describe a value for a message. Never raises."""
     if isinstance(value, Tensor):
         return f"has the shape {list(value.shape)}"
     return f"is a {type(value).__name__}"
@@ -152,30 +111,17 @@ def _form(value: Any) -> str:
 
 @final
 class Tally:
-    """The results of this rank's passes since the last report.
-
-    Attributes:
-        carried: The number of records over all ranks that a resumed run took over.
-
-    """
+    """The results of this rank's passes since the last report."""
 
     def __init__(self) -> None:
         self._passes: list[Pass] = []
-        self._before: Columns | None = None  # taken over from the run that this one continues
-        self.carried = 0.0
+        self._before: list[Columns] = []  # taken over from the run that this one continues
+        self.carried = 0.0  # how many records of all ranks were taken over
 
     def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
-        """Keep the result of a pass, without its graph.
+        """Keep the result of a pass, without its graph. Records that fill a batch do not count.
 
-        Args:
-            outcome: The objective's result.
-            counts: Whether its records count; False for records that only fill a batch.
-            step: The optimizer step, counted from 1.
-            index: The records, int64 [B], or None.
-
-        Raises:
-            ConfigError: C220 for a result of another form than the one before.
-
+        ConfigError C220 for a result of another form than the one before.
         """
         check_outcome(outcome)
         if self._passes and outcome.sums.keys() != self._passes[0].outcome.sums.keys():
@@ -184,7 +130,9 @@ class Tally:
             what = f"has {has}, and had {had} one pass before"
             raise ConfigError(220, "Outcome.sums", what, "return the same keys every time")
         outcome.loss = outcome.loss.detach()
-        self._passes.append(Pass(outcome if counts else _nothing(outcome), step, index))
+        if not counts:
+            outcome = _nothing(outcome)
+        self._passes.append(Pass(outcome, step, index))
 
     def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
         """Return loss and metrics per record, and the number of records, over all ranks.
@@ -200,22 +148,21 @@ class Tally:
 
     def clear(self) -> None:
         self._passes = []
-        self._before = None
+        self._before = []
         self.carried = 0.0
 
     def columns(self) -> Columns:
         """Return the results in the order of the passes."""
         passes = self._passes
         if not passes:
-            return self._before or _concatenated([])
+            return _concatenated(self._before)
         sums: dict[str, Tensor] = {}
         for name in passes[0].outcome.sums:
             values = [done.outcome.sums[name].reshape(-1) for done in passes]
             sums[name] = torch.cat(values).cpu().double()
         counts = torch.tensor([done.outcome.count for done in passes], dtype=torch.float64)
         losses = torch.stack([done.outcome.loss for done in passes]).cpu().double()
-        columns = Columns(counts, losses, sums)
-        return columns if self._before is None else _concatenated([self._before, columns])
+        return _concatenated([*self._before, Columns(counts, losses, sums)])
 
     def first_bad(self) -> Pass | None:
         """Return this rank's first pass whose loss is not finite."""
@@ -232,19 +179,14 @@ class Tally:
                 self._passes[number] = done._replace(outcome=_nothing(done.outcome))
 
     def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
-        """Return the results of all ranks."""
         columns = self.columns()
         return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums)}
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
-        """Take over saved results.
-
-        With another number of ranks, each takes those of several or of none.
-        """
+        """Take over saved results: with another number of ranks, those of several or of none."""
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
-        before = _concatenated(ranks[rank::world_size])
         self._passes = []
-        self._before = before if len(before.counts) else None
+        self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
         self.carried = sum(float(columns.counts.sum()) for columns in ranks)
 
 
@@ -254,6 +196,8 @@ def _nothing(outcome: Outcome) -> Outcome:
 
 
 def _concatenated(parts: Sequence[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
         nothing = torch.zeros(0, dtype=torch.float64)
         return Columns(nothing, nothing, {})
@@ -267,8 +211,7 @@ def _concatenated(parts: Sequence[Columns]) -> Columns:
 
 
 def _flat(columns: Columns) -> Tensor:
-    """Put columns into one tensor for sending, float64 [n]: their number, their lengths, their
-    values.
+    """Put columns into one tensor, float64 [n]: their number, their lengths, and their values.
 
     Sums are in the order of their names, which are not included.
     """

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.parallel import Parallel
 from framework.errors import DistributedError, NumericError, PacelineError
-from framework.train.ema import gathered
+from framework.train.ema import is_sharded
 from framework.train.metrics import Pass, Progress
 
 FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
@@ -17,12 +18,8 @@ FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or loo
 def all_finite(model: nn.Module, but: Mapping[str, bool] | None = None) -> bool:
     """Return whether all weights and buffers are finite.
 
-    Reads the device once, and once more for each buffer in ``but``.
-
-    Args:
-        model: Its weights and buffers are checked.
-        but: Buffers that may be infinite, by name; True if they may also be NaN.
-
+    ``but`` names buffers that may be infinite, with True if they may also be NaN. Reads the device
+    once, and once more for each of these.
     """
     but = but or {}
     weights = [weight.detach() for weight in model.parameters() if weight.is_floating_point()]
@@ -52,34 +49,32 @@ def _float_buffers(model: nn.Module) -> dict[str, Tensor]:
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Return whether all elements are finite, from one norm over all tensors.
 
-    Reads the device once.
+    Reads the device once. Sharded tensors have a norm of their own, which all ranks gather.
     """
     filled = [tensor for tensor in tensors if tensor.numel()]
-    shards = [tensor for tensor in filled if hasattr(tensor, "full_tensor")]
-    plain = [tensor for tensor in filled if not hasattr(tensor, "full_tensor")]
-    groups = [group for group in (shards, plain) if group]
-    norms = [gathered(torch.nn.utils.get_total_norm(group, math.inf)) for group in groups]
+    norms: list[Tensor] = []
+    if shards := [tensor for tensor in filled if is_sharded(tensor)]:
+        total: Any = torch.nn.utils.get_total_norm(shards, math.inf)
+        norms.append(total.full_tensor())
+    if plain := [tensor for tensor in filled if not is_sharded(tensor)]:
+        norms.append(torch.nn.utils.get_total_norm(plain, math.inf))
     return all(math.isfinite(norm) for norm in norms)
 
 
 def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:
-    """Return the error to raise. All ranks call it together.
+    """Return the error to raise at ``step``. All ranks call it together.
 
-    The rank that met the first bad loss names its records (N101); the others point to it (P104).
-
-    Args:
-        what: What is wrong.
-        step: The current optimizer step.
-        bad: This rank's first pass whose loss is not finite, or None.
-        parallel: Gathers the steps of all ranks.
-
+    The rank that met the first ``bad`` loss names its records (N101); the others point to it (P104).
     """
-    mine = torch.tensor([math.inf if bad is None else bad.step], dtype=torch.float64)
+    where = f"step {step}"
+    mine = torch.tensor([math.inf], dtype=torch.float64)
+    if bad is not None:
+        mine[0] = bad.step
     steps = [float(first) for first in parallel.gather(mine)]
     if steps.index(min(steps)) != parallel.rank:
-        fix = "the rank that met it first names the records"
-        return DistributedError(104, f"step {step}", what, fix)
-    where = f"step {step}" if bad is None else bad.where
+        return DistributedError(104, where, what, "the rank that met it first names the records")
+    if bad is not None:
+        where = bad.where
     return NumericError(101, where, what, FIX)
 
 

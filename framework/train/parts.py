@@ -23,42 +23,21 @@ def never() -> bool:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything that a Trainer needs, ready to use.
-
-    Attributes:
-        plan: How long to train, and how often to report, validate and save.
-        model: On its device, and wrapped by ``parallel``.
-        objective: Computes the loss and the metrics of a batch.
-        optimizer: Over the parameters of ``model``.
-        schedule: The factor on the learning rate at each step.
-        train: Delivers the training batches.
-        val: Delivers the validation batches; None to train without validation.
-        parallel: How many replicas there are, and how they talk.
-        precision: With which numbers a step computes.
-        clock: Measures the training steps.
-        val_clock: Measures the validation batches.
-        checkpoints: Keeps the states; None to save nothing.
-        average: The moving average of the weights that is evaluated and kept; None for the weights
-            themselves.
-        stop: Asked after every step whether to stop. The ranks agree on the answer.
-        recorder: Captures steps as CUDA graphs; None to run them kernel by kernel.
-        say: Prints a note or a warning.
-
-    """
+    """Everything that a Trainer needs, ready to use."""
 
     plan: TrainPlan
-    model: nn.Module
+    model: nn.Module  # on its device, and wrapped by ``parallel``
     objective: Objective
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer  # over the parameters of ``model``
     schedule: Schedule
     train: Loader
-    val: Loader | None
+    val: Loader | None  # None: no validation
     parallel: Parallel
     precision: Precision
     clock: Clock
     val_clock: Clock
-    checkpoints: Checkpoints | None = None
-    average: Average | None = None
-    stop: Callable[[], bool] = never
-    recorder: Recorder | None = None
-    say: Callable[[str], None] = print
+    checkpoints: Checkpoints | None = None  # None: nothing is saved
+    average: Average | None = None  # None: the weights themselves are evaluated and kept
+    stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
+    recorder: Recorder | None = None  # captures steps as CUDA graphs
+    say: Callable[[str], None] = print  # prints a note or a warning

@@ -1,9 +1,8 @@
-"""One optimizer step: its passes, its learning rate, the average of the weights, and bad
-gradients.
-"""
+"""One optimizer step: its passes, learning rate, average of the weights, and bad gradients."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -18,31 +17,15 @@ from framework.train.nonfinite import infinite_buffers, too_many
 
 
 @final
+@dataclass
 class Passes:
-    """The forward and backward passes of a step, run kernel by kernel.
+    """The forward and backward passes of a step, run kernel by kernel."""
 
-    Args:
-        model: Wrapped by ``parallel``.
-        objective: Computes the loss.
-        parallel: Exchanges the gradients.
-        precision: Scales the loss.
-        mark: The clock's ``mark``.
-
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: Objective,
-        parallel: Parallel,
-        precision: Precision,
-        mark: Callable[[str], None],
-    ) -> None:
-        self.model = model
-        self.objective = objective
-        self.parallel = parallel
-        self.precision = precision
-        self.mark = mark
+    model: nn.Module  # wrapped by ``parallel``
+    objective: Objective
+    parallel: Parallel
+    precision: Precision
+    mark: Callable[[str], None]  # the clock's
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
         """Add ``weight`` times the gradient of the loss. ``last`` marks the last pass of a step."""
@@ -50,28 +33,17 @@ class Passes:
             with self.precision.autocast():
                 outcome = self.objective(self.model, batch)
             self.mark("forward")
-            self.precision.backward(outcome.loss if weight == 1.0 else outcome.loss * weight)
+            loss = outcome.loss
+            if weight != 1.0:
+                loss = loss * weight
+            self.precision.backward(loss)
         self.mark("backward")  # includes the exchange of gradients
         return outcome
 
 
 @final
 class Stepper:
-    """The update of the weights at the end of a step.
-
-    Args:
-        plan: Clips gradients, and says what happens to bad ones.
-        model: The user's own model, not what wraps it.
-        optimizer: Over the parameters of ``model``.
-        schedule: The factor on the learning rate.
-        precision: Steps the optimizer.
-        average: The moving average of the weights, or None.
-
-    Attributes:
-        updated: Whether the pass itself has updated the weights, as a captured step does.
-        infinite: The buffers that are infinite by design, as ``infinite_buffers`` returns them.
-
-    """
+    """The update of the weights at the end of a step. ``model`` is the user's own, unwrapped."""
 
     def __init__(
         self,
@@ -88,11 +60,12 @@ class Stepper:
         self.schedule = schedule
         self.precision = precision
         self.average = average
-        self.updated = False
+        self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(model)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._factor = 1.0
-        self._buffers = _Buffers(model) if plan.skip_bad else None
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._keep_buffers()
 
     @property
     def rate(self) -> float:
@@ -100,9 +73,7 @@ class Stepper:
         return self._rates[0] * self._factor
 
     def share_rates(self) -> None:
-        """Keep the learning rates on the device as float32, so that a captured step reads the
-        current ones.
-        """
+        """Keep the rates on the device as float32, so that a captured step reads the current ones."""
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
@@ -114,7 +85,9 @@ class Stepper:
 
     def averaged(self) -> AbstractContextManager[None]:
         """Give the model, inside the context, the weights that are evaluated and kept."""
-        return nullcontext() if self.average is None else self.average.applied()
+        if self.average is None:
+            return nullcontext()
+        return self.average.applied()
 
     def weights(self) -> dict[str, Any]:
         """Return the weights that are kept: the average's if there is one."""
@@ -139,43 +112,55 @@ class Stepper:
     def step(self, progress: Progress, last_step: int) -> None:
         """Finish one step, and count it as taken or missed.
 
-        Raises:
-            NumericError: N102 if more steps in a row than ``plan.max_missed`` were missed.
-
+        NumericError N102 if more steps in a row than ``plan.max_missed`` were missed.
         """
         if not self.updated:
             self.set_rates(progress, last_step)
         if self.updated or self.update():
             progress.scheduled += 1
             progress.missed = 0
-            if self._buffers is not None:
-                self._buffers.keep()
+            self._keep_buffers()
         else:
             progress.missed += 1
-            if self._buffers is not None:
-                self._buffers.put_back()
+            self._restore_buffers()
             if progress.missed > self.plan.max_missed:
                 raise too_many(progress)
         self.updated = False
         self.optimizer.zero_grad(set_to_none=True)
 
+    def _keep_buffers(self) -> None:
+        """Remember the buffers, for steps that are skipped after batch norm saw their records."""
+        if not self.plan.skip_bad:
+            return
+        for name, buffer in self.model.named_buffers():  # a model may replace its buffers
+            kept = self._buffers.get(name)
+            if kept is not None and kept.shape == buffer.shape:
+                kept.copy_(buffer.detach())
+            else:
+                self._buffers[name] = buffer.detach().clone()
+
+    @torch.no_grad()
+    def _restore_buffers(self) -> None:
+        """Restore the remembered buffers, except those whose shape has changed since."""
+        for name, buffer in self.model.named_buffers():
+            kept = self._buffers.get(name)
+            if kept is not None and kept.shape == buffer.shape:
+                buffer.copy_(kept)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all that steps: tensors and plain values."""
         return {
             "model": self.model.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": self.average and self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.precision.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``, with this run's own rates and options: if they differ, the user
-        typed them.
-        """
+        """Continue from ``state``. If this run's rates and options differ, the user typed them."""
         self.model.load_state_dict(state["model"])
         if self.average is not None:
-            saved = state["model"] if state["average"] is None else state["average"]
-            self.average.load_state_dict(saved)
+            self.average.load_state_dict(state["average"] or state["model"])
         # the options come first, because they decide on which device the optimizer keeps its state
         groups: list[dict[str, Any]] = []
         saved_groups = state["optimizer"]["param_groups"]
@@ -184,34 +169,4 @@ class Stepper:
             groups.append({**group, **options})
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
-        if self._buffers is not None:
-            self._buffers.keep()
-
-
-@final
-class _Buffers:
-    """A copy of a model's buffers, for steps that are skipped after batch norm has seen their
-    records.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model  # not its buffers: a model may replace them
-        self._kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Remember the current buffers as valid."""
-        for name, buffer in self._model.named_buffers():
-            kept = self._kept.get(name)
-            if kept is not None and kept.shape == buffer.shape:
-                kept.copy_(buffer)
-            else:
-                self._kept[name] = buffer.clone()
-
-    @torch.no_grad()
-    def put_back(self) -> None:
-        """Restore the valid buffers, except those whose shape has changed since."""
-        for name, buffer in self._model.named_buffers():
-            kept = self._kept.get(name)
-            if kept is not None and kept.shape == buffer.shape:
-                buffer.copy_(kept)
+        self._keep_buffers()

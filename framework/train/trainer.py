@@ -25,20 +25,7 @@ from framework.train.step import Passes, Stepper
 
 @final
 class Trainer:
-    """Train and validate a model. Callers use ``fit``, ``epochs`` and ``validate``.
-
-    Attributes:
-        parts: What the run is made of. It never changes.
-        progress: How far the run is.
-        best: The means of the best validation so far, and its ``step``; empty before the first one.
-        val_means: The means of the newest validation.
-        spans: How long each part of the steps took, by span.
-        train_s: Seconds of training.
-        validate_s: Seconds of validation.
-        num_records: Records trained on in this run.
-        stopped: Whether ``parts.stop`` ended the run before its last step.
-
-    """
+    """Train and validate a model. Callers use ``fit``, ``epochs`` and ``validate``."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -59,13 +46,13 @@ class Trainer:
                 passes, self.stepper, parts.recorder, self._set_rates, parts.say
             )
         self.progress = Progress()
-        self.best: dict[str, float] = {}
-        self.val_means: dict[str, float] = {}
-        self.spans: dict[str, Span] = {}
+        self.best: dict[str, float] = {}  # means of the best validation so far, and its ``step``
+        self.val_means: dict[str, float] = {}  # means of the newest validation
+        self.spans: dict[str, Span] = {}  # over all steps of this run
         self.train_s = 0.0
         self.validate_s = 0.0
-        self.num_records = 0.0
-        self.stopped = False
+        self.num_records = 0.0  # trained on in this run
+        self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self._sinks: Sequence[Sink] = ()
         self._tally = Tally()
         self._reported_at = time.perf_counter()
@@ -75,14 +62,15 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """The number of optimizer steps of the whole run."""
+        """Optimizer steps of the whole run."""
         plan = self.parts.plan
         steps = plan.epochs * self.parts.train.num_steps
-        return steps if plan.max_steps is None else min(steps, plan.max_steps)
+        if plan.max_steps is None:
+            return steps
+        return min(steps, plan.max_steps)
 
     @property
     def spans_s(self) -> dict[str, float]:
-        """The seconds of all steps of this run, by span."""
         return {name: span.total_s for name, span in self.spans.items()}
 
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
@@ -153,15 +141,19 @@ class Trainer:
         else:
             validate = finished or progress.step % plan.validate_every == 0
         save = late or (plan.save_every is not None and progress.step % plan.save_every == 0)
-        if not (validate or ends_epoch or self.stopped or save):
-            return False
-        paused_at = time.perf_counter()
-        best = validate and parts.val is not None and self._validate(parts.val)
-        self._save(best, weights=validate or ends_epoch or self.stopped)
-        # neither validating nor saving is training
-        self._reported_at += time.perf_counter() - paused_at
-        parts.clock.skip()
+        weights = validate or ends_epoch or self.stopped
+        if weights or save:
+            self._pause(validate, weights)
         return ends_epoch or finished or self.stopped
+
+    def _pause(self, validate: bool, weights: bool) -> None:
+        """Validate and save, neither of which counts as training."""
+        paused_at = time.perf_counter()
+        val = self.parts.val
+        best = validate and val is not None and self._validate(val)
+        self._save(best, weights)
+        self._reported_at += time.perf_counter() - paused_at
+        self.parts.clock.skip()
 
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
@@ -217,8 +209,7 @@ class Trainer:
             left_s=step_s * (self._last_step - progress.step),
             skipped=progress.step - progress.scheduled,
         )
-        # only rank 0 has sinks: what a sink draws, to choose an image say, must not set that rank
-        # apart
+        # only rank 0 has sinks: what one draws, to choose an image say, must not set it apart
         with kept_generators(self.parts.parallel.device):
             for sink in self._sinks:
                 sink.write(report)
@@ -247,11 +238,7 @@ class Trainer:
     def _save(self, best: bool, weights: bool) -> None:
         """Save the state, and the weights to use if ``weights``.
 
-        The last save of a run must succeed.
-
-        Raises:
-            NumericError: N101 if a weight is not finite: such a state is never saved.
-
+        NumericError N101 if a weight is not finite: such a state is never saved.
         """
         parts = self.parts
         if parts.checkpoints is None:
@@ -259,7 +246,9 @@ class Trainer:
         if not all_finite(self.stepper.model, self.stepper.infinite):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
-        kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
+        kept = None
+        if weights:
+            kept = parts.parallel.gather_state(self.stepper.weights())
         if parts.parallel.rank == 0:
             for sink in self._sinks:
                 sink.flush()
@@ -282,10 +271,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``.
-
-        With more ranks than saved it, several start from the same generators.
-        """
+        """Continue from ``state``. More ranks than saved it share their generators' states."""
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         self.progress = Progress(**state["progress"])

@@ -10,25 +10,24 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from random import Random
 from typing import Any, final
 
 import cv2
 import numpy as np
-from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Transform
+from framework.contracts.data import Transform
 from framework.contracts.records import IGNORE
 from framework.errors import ConfigError, ResourceError
-from framework.transform.function import Images, checked
+from framework.system.extras import Step, make_step
+from framework.transform.function import AfterGeometry, Images, checked
 
-Step = Mapping[str, Any]  # name, params, and for a composition (OneOf, ...) steps
+KEYS = ("name", "params", "steps")  # a composition, such as OneOf, has steps
 NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
 
 
 @final
-class Albumentations:
+class Albumentations(AfterGeometry):
     """Albumentations' transforms after any geometry.
 
     Attributes:
@@ -47,14 +46,7 @@ class Albumentations:
         if not pipeline:
             raise ValueError("pipeline = [] changes nothing")
         _make_all(_import(), pipeline, "transform.pipeline")  # fails before the first record
-        self.geometry = geometry
-        self.size = geometry.size
-        self.antialias = geometry.antialias
-        self.num_draws = geometry.num_draws
-        self.function: RecordFunction | None = Pipeline(pipeline, masks, evaluation)
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return self.geometry.windows(sizes, draws)
+        super().__init__(geometry, Pipeline(pipeline, masks, evaluation))
 
 
 class _Compositions(threading.local):
@@ -94,11 +86,7 @@ class Pipeline:
         """Return a copy that treats ``labels`` as masks, filled with ``IGNORE``.
 
         The library fills masks with 0, so they pass through it inverted. A step's own ``fill_mask``
-        prevents that.
-
-        Raises:
-            ConfigError: C193: a step would blend label maps.
-
+        prevents that. ConfigError C193 if a step would blend label maps.
         """
         all_params = [params for step in self.steps for params in _params(step)]
         for params in all_params:
@@ -106,9 +94,11 @@ class Pipeline:
                 where = f"transform.pipeline: mask_interpolation = {params['mask_interpolation']}"
                 what = f"would blend {', '.join(labels)}, a label map"
                 raise ConfigError(193, where, what, "leave it out, or give 0")
-        has_fill = any("fill_mask" in params for params in all_params)
+        inverted = labels
+        if any("fill_mask" in params for params in all_params):
+            inverted = ()
         masks = tuple(dict.fromkeys((*self.masks, *labels)))
-        return Pipeline(self.steps, masks, self.evaluation, () if has_fill else labels)
+        return Pipeline(self.steps, masks, self.evaluation, inverted)
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
@@ -116,20 +106,18 @@ class Pipeline:
         names, compose = self._compose(tuple(images))
         # set_random_seed would start every step alike: two kinds of flips would always coincide
         compose.set_random_state(np.random.default_rng(seed or 0), Random(seed or 0))  # noqa: S311
-        given = self._swapped(images)
-        changed = compose(**{names[field]: image for field, image in given.items()})
-        results = self._swapped({field: changed[name] for field, name in names.items()})
-        for field, image in results.items():
-            if image.ndim == 2:
-                results[field] = image[..., None]
+        changed = compose(**{names[field]: self._swapped(field, images[field]) for field in images})
+        results: Images = {}
+        for field, name in names.items():
+            results[field] = self._swapped(field, changed[name])
+            if results[field].ndim == 2:
+                results[field] = results[field][..., None]
         return checked(images, results, "pipeline")
 
-    def _swapped(self, images: Images) -> Images:
-        """Return the images, with those that are ``inverted`` subtracted from ``IGNORE``."""
-        return {
-            field: IGNORE - image if field in self.inverted else image
-            for field, image in images.items()
-        }
+    def _swapped(self, field: str, image: Any) -> Any:
+        if field in self.inverted:
+            return IGNORE - image
+        return image
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
         """Return the library's name of each field, and the pipeline over these fields.
@@ -172,38 +160,18 @@ def _import() -> Any:
 
 
 def _make_all(library: Any, steps: Sequence[Step], where: str) -> list[Any]:
-    return [_make(library, step, f"{where}.{number}") for number, step in enumerate(steps)]
-
-
-def _make(library: Any, step: Step, where: str) -> Any:
-    """Return one transform.
-
-    Raises:
-        ConfigError: C130: Albumentations has no transform of this name. C131: it refuses or
-            ignores the parameters.
-
-    """
-    if unknown := sorted(step.keys() - {"name", "params", "steps"}):
-        what = "not a key of a step"
-        raise ConfigError(131, f"{where}.{unknown[0]}", what, "a step has name, params and steps")
-    name = str(step.get("name"))
-    kinds = {word: kind for word, kind in vars(library).items() if _is_theirs(library, kind)}
-    if name not in kinds:
-        close = get_close_matches(name, kinds, n=1)
-        fix = f"did you mean {close[0]}?" if close else "name a class of albumentations"
-        raise ConfigError(
-            130, f"{where}.name = {name}", "Albumentations has no such transform", fix
-        )
-    params = dict(step.get("params") or {})
-    if step.get("steps") is not None:
-        params["transforms"] = _make_all(library, step["steps"], f"{where}.steps")
-    try:
+    """Return the transforms. A step that the library refuses or ignores raises ConfigError."""
+    kinds = {name: kind for name, kind in vars(library).items() if _is_theirs(library, kind)}
+    made: list[Any] = []
+    for number, step in enumerate(steps):
+        place = f"{where}.{number}"
+        inner: dict[str, Any] = {}
+        if step.get("steps") is not None:
+            inner["transforms"] = _make_all(library, step["steps"], f"{place}.steps")
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it only warns of a parameter that it does not know
-            return kinds[name](**params)
-    except (TypeError, ValueError, UserWarning) as error:
-        what = " ".join(str(error).split())[:300]
-        raise ConfigError(131, f"{where} = {name}", what, "correct its params") from error
+            made.append(make_step("albumentations", kinds, step, place, KEYS, **inner))
+    return made
 
 
 def _is_theirs(library: Any, kind: Any) -> bool:

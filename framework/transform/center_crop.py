@@ -1,7 +1,6 @@
 """The middle of the image, alike in training and evaluation.
 
-The shorter side is scaled to ``resize``, then ``size`` is cut out. Both are done as one scaled
-window, so that a decoder need not decode the rest.
+Scaling and cutting are one scaled window, so that a decoder need not decode the rest.
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,7 @@ from framework.transform.resize import in_the_middle, pixels
 
 @final
 class CenterCrop:
-    """A window in the middle.
-
-    Attributes:
-        size: (height, width) in pixels.
-        resize: The length the shorter side is scaled to, at least as long as both of ``size``.
-        antialias: As in ``contracts.data.Transform``.
-
-    """
+    """A window of ``size``, (height, width), after the shorter side is scaled to ``resize``."""
 
     num_draws = 0
     function = None

@@ -5,14 +5,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.contracts.data import chance
 from framework.transform.none import whole
-
-
-def chance(name: str, value: float) -> float:
-    """Return ``value`` if it is a probability, else raise ValueError."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {value} is not a probability, 0 to 1")
-    return value
 
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:

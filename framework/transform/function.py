@@ -15,9 +15,7 @@ Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 def checked(images: Images, result: Any, name: str) -> Images:
     """Return the result of ``name`` for ``images`` as contiguous arrays.
 
-    Raises:
-        ValueError: The result is not images of the same fields. The reader adds the record.
-
+    ValueError, to which the reader adds the record, for anything but images of the same fields.
     """
     if not isinstance(result, dict) or result.keys() != images.keys():
         given = type(result).__name__
@@ -66,8 +64,22 @@ def _name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", function))  # a callable object has none
 
 
+class AfterGeometry:
+    """A Transform whose function runs after the windows of another Transform."""
+
+    def __init__(self, geometry: Transform, function: RecordFunction) -> None:
+        self.geometry = geometry
+        self.size = geometry.size
+        self.antialias = geometry.antialias
+        self.num_draws = geometry.num_draws
+        self.function: RecordFunction | None = function
+
+    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        return self.geometry.windows(sizes, draws)
+
+
 @final
-class FunctionTransform:
+class FunctionTransform(AfterGeometry):
     """A user's function, called for each record.
 
     A function that holds Python's lock needs ``workers.kind=process``.
@@ -84,11 +96,4 @@ class FunctionTransform:
     def __init__(
         self, function: Callable[..., Images], geometry: Transform, evaluation: bool
     ) -> None:
-        self.geometry = geometry
-        self.size = geometry.size
-        self.antialias = geometry.antialias
-        self.num_draws = geometry.num_draws
-        self.function: RecordFunction | None = Change(function, evaluation)
-
-    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
-        return self.geometry.windows(sizes, draws)
+        super().__init__(geometry, Change(function, evaluation))

@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction
+from framework.contracts.data import RecordFunction, chance
 from framework.contracts.records import IGNORE
-from framework.transform.flip import chance
 from framework.transform.function import Images
 from framework.transform.none import whole
 
@@ -22,11 +21,7 @@ from framework.transform.none import whole
 class ShiftFlip:
     """A ``RecordFunction`` that pads, cuts a window of the old size, and mirrors at random.
 
-    Attributes:
-        padding: Black pixels on every side.
-        flip: Probability of a mirror image.
-        labels: Label maps, which are ``IGNORE`` where the image is black.
-
+    ``labels`` are label maps, which are ``IGNORE`` where the image is black.
     """
 
     def __init__(self, padding: int, flip: float, labels: Sequence[str] = ()) -> None:
@@ -43,19 +38,22 @@ class ShiftFlip:
         rng = np.random.default_rng(seed)
         top, left = rng.integers(0, 2 * self.padding + 1, 2).tolist()
         mirrored = rng.random() < self.flip
-        return {
-            name: self._changed(image, top, left, mirrored, IGNORE if name in self.labels else 0)
-            for name, image in images.items()
-        }
-
-    def _changed(
-        self, image: np.ndarray, top: int, left: int, mirrored: bool, fill: int
-    ) -> np.ndarray:
-        height, width, channels = image.shape
         side = self.padding
-        wide = cv2.copyMakeBorder(image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill)
-        window = wide.reshape(*wide.shape[:2], channels)[top : top + height, left : left + width]
-        return np.ascontiguousarray(window[:, ::-1] if mirrored else window)
+        results: Images = {}
+        for name, image in images.items():
+            height, width, channels = image.shape
+            fill = 0
+            if name in self.labels:
+                fill = IGNORE
+            wide = cv2.copyMakeBorder(
+                image, side, side, side, side, cv2.BORDER_CONSTANT, value=fill
+            )
+            wide = wide.reshape(*wide.shape[:2], channels)
+            window = wide[top : top + height, left : left + width]
+            if mirrored:
+                window = window[:, ::-1]
+            results[name] = np.ascontiguousarray(window)
+        return results
 
 
 @final

@@ -9,21 +9,15 @@ from typing import final
 import torch
 from torch import Tensor
 
+from framework.contracts.data import chance
 from framework.errors import DataError
-from framework.transform.flip import chance, flip_codes
+from framework.transform.flip import flip_codes
 from framework.transform.resize import in_the_middle, pixels
 
 
 @final
 class RandomCrop:
-    """A window of one size. Images of one record and size, such as a pair, get the same window.
-
-    Attributes:
-        size: (height, width) in pixels.
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning it upside down.
-
-    """
+    """A window of ``size``. Images of one record and size, such as a pair, get the same window."""
 
     antialias = True
     num_draws = 4

@@ -12,7 +12,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.transform.flip import chance, flip_codes
+from framework.contracts.data import chance
+from framework.transform.flip import flip_codes
 from framework.transform.resize import centered, pixels
 
 
@@ -24,8 +25,7 @@ class RandomResizedCrop:
         size: (height, width) in pixels that windows are scaled to.
         scale: Least and largest share of the area.
         ratio: Least and largest ratio of width to height.
-        flip: Probability of a mirror image.
-        flip_vertical: Probability of turning it upside down.
+        flip, flip_vertical: As in FlipTransform.
         antialias: As in ``contracts.data.Transform``.
 
     """

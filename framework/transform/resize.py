@@ -32,14 +32,9 @@ def in_the_middle(sizes: Tensor, cut: Tensor) -> Tensor:
 
 @final
 class Resize:
-    """A window scaled to one size.
+    """The whole image scaled to ``size``, (height, width) in pixels.
 
-    Attributes:
-        size: (height, width) in pixels.
-        crop: Whether to scale the largest centered window of that shape, which keeps the aspect
-            ratio. If not, the whole image is scaled.
-        antialias: As in ``contracts.data.Transform``.
-
+    With ``crop``, only its largest centered window of that shape, which keeps the aspect ratio.
     """
 
     num_draws = 0
@@ -52,4 +47,6 @@ class Resize:
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         assert self.size is not None
-        return centered(sizes, self.size) if self.crop else whole(sizes)
+        if self.crop:
+            return centered(sizes, self.size)
+        return whole(sizes)

@@ -10,18 +10,18 @@ from framework.errors import ConfigError
 
 def test_a_copy_moves_the_label_maps():
     augment = CropFlip(["image", "mask"], 2, 0.5, None, None)
-    known = moving(augment, augment.fields, ["mask"])
+    known = moving(augment, ["mask"])
     assert (known.fields, known.labels) == (("image",), ("mask",))
     assert (augment.fields, augment.labels) == (("image", "mask"), ())
 
 
 def test_colors_of_a_label_map_cannot_be_changed():
     augment = Normalize(["image", "mask"], [0.5], [0.5])
-    assert leaving_alone(augment, augment.fields, ["other"], "normalizes") is augment
+    assert leaving_alone(augment, ["other"], "normalizes") is augment
     with pytest.raises(
         ConfigError, match=r"C193.*augment\.field = image, mask: normalizes mask, a label map"
     ):
-        leaving_alone(augment, augment.fields, ["mask"], "normalizes")
+        leaving_alone(augment, ["mask"], "normalizes")
 
 
 def test_inverting_twice_gives_the_numbers_back():

@@ -23,16 +23,13 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        if ":" in self.host:
+            return f"[{self.host}]:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 def parse_endpoint(text: str | None) -> Endpoint:
-    """Parse ``host:port``. An IPv6 address is in brackets.
-
-    Raises:
-        ConfigError: C137: the text is not an endpoint.
-
-    """
+    """Parse ``host:port``, or raise ConfigError C137. An IPv6 address is in brackets."""
     host, _, port = (text or "").rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -53,7 +50,9 @@ class Meeting:
     def __init__(self, endpoint: Endpoint, num_nodes: int) -> None:
         self.endpoint = endpoint
         self.num_nodes = num_nodes
-        store = self._store(leads=True) if _is_here(endpoint.host) else None
+        store = None
+        if _is_here(endpoint.host):
+            store = self._store(leads=True)
         self.leads = store is not None
         store = store or self._store(leads=False)
         if store is None:
@@ -79,9 +78,7 @@ class Meeting:
     def share(self, text: str | None) -> str:
         """Return the leader's text on every host. The other hosts pass None.
 
-        Raises:
-            DistributedError: P101: the text never arrives.
-
+        DistributedError P101 if the text never arrives.
         """
         try:
             if text is not None:

@@ -19,12 +19,7 @@ def under_launcher() -> bool:
 
 @cache
 def meet() -> tuple[Any, int, int]:
-    """Return (store, rank, world size). A process meets the others once.
-
-    Raises:
-        RuntimeError: Some ranks do not come.
-
-    """
+    """Return (store, rank, world size), or raise RuntimeError. A process meets the others once."""
     store, rank, world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=MEET_S))))
     # torchrun's restarts reuse the agent's store: the prefix hides the addresses of a dead attempt.
     # If each attempt has its own store there is no prefix, because a host that has come back counts
@@ -48,10 +43,9 @@ def share_text(text: str | None) -> str:
 
     The text travels through the launcher's store, so no process group is needed yet.
     """
-    store, rank, _ = meet()
+    store, _, _ = meet()
     key = "paceline/config"
-    if rank == 0:
-        assert text is not None
+    if text is not None:
         store.set(key, text)
         return text
     store.wait([key], timedelta(seconds=PREPARE_S))

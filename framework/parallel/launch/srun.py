@@ -32,7 +32,9 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def first_host(nodes: str) -> str:
     """Return the first host of Slurm's list, as node003 of ``node[003-010,12],login``."""
     match = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
-    return "".join(match.groups("")) if match else nodes
+    if match is None:
+        return nodes
+    return "".join(match.groups(""))
 
 
 def local_tasks(tasks: str, node: int) -> str:

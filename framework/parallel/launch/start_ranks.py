@@ -73,7 +73,9 @@ def launch(
         raise DistributedError(102, f"rank {rank}", what, fix) from error
     except RendezvousError as error:
         what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
-        where = "parallel" if meeting is None else f"parallel.endpoint = {meeting.endpoint}"
+        where = "parallel"
+        if meeting is not None:
+            where = f"parallel.endpoint = {meeting.endpoint}"
         raise DistributedError(101, where, what, "look at the other hosts") from error
 
 
@@ -117,9 +119,7 @@ def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
 
 @contextmanager
 def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
-    """Set the ranks' environment inside the block, and silence torchrun: ranks report
-    themselves.
-    """
+    """Set the ranks' environment inside the block, and silence torchrun: ranks report."""
     for name in list(logging.root.manager.loggerDict):  # each has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -134,13 +134,7 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
 
 
 class _Ranks:
-    """The rank processes of this host, and which of them have got a signal.
-
-    Args:
-        module: The module that each of them runs.
-        num_processes: How many there are.
-
-    """
+    """The rank processes of this host, which run ``module``, and which of them got a signal."""
 
     def __init__(self, module: str, num_processes: int) -> None:
         self._module = module.encode()
@@ -150,10 +144,7 @@ class _Ranks:
         self._at_work = False
 
     def look(self) -> list[int]:
-        """Return the ranks that handle signals, as they do after their first step.
-
-        Remember when all do.
-        """
+        """Return the ranks that handle signals, as they do after their first step."""
         living = self._living()
         ready = [pid for pid in living if expects_signals(pid)]
         self._seen = self._seen or bool(living)
