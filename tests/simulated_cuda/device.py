@@ -102,7 +102,8 @@ class Event:
         self.device.until(lambda: self.done >= self.number)
 
     def elapsed_time(self, end: "Event") -> float:
-        assert self.done >= self.number and end.done >= end.number, "an event is not done"
+        assert self.done >= self.number, "the first event is not done"
+        assert end.done >= end.number, "the second event is not done"
         return (end.time_s - self.time_s) * 1e3
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -30,22 +30,28 @@ class AheadInTurns:
     def __init__(self, produce: Iterator[Any], depth: int, occupancy: Any, threads: int) -> None:
         self._produce = produce
         self._depth = depth
+        # a thread's work goes to the default stream, until the thread chooses another
+        self._stream = self.device.default
+        self._ready: deque[Any] = deque()
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._ready) and self.device.draw.random() < 0.8
 
     def __iter__(self) -> Iterator[Any]:
-        ready: deque[Any] = deque()
+        ready = self._ready
         error: Exception | None = None
         ended = False
         while True:
             least = 0 if ready else 1
             wanted = self.device.draw.randint(least, self._depth)
-            # a thread's work goes to the device's default stream
-            with self.device.on(self.device.default):
+            with self._thread():
                 while not ended and len(ready) < wanted:
                     try:
                         ready.append(next(self._produce))
                     except StopIteration:
                         ended = True
-                    except Exception as raised:
+                    except Exception as raised:  # noqa: BLE001  # raised in its place
                         error = raised
                         ended = True
             if not ready:
@@ -55,8 +61,14 @@ class AheadInTurns:
             yield ready.popleft()
 
     def close(self) -> None:
-        with self.device.on(self.device.default):
+        with self._thread():
             self._produce.close()
+
+    @contextmanager
+    def _thread(self) -> Iterator[None]:
+        with self.device.on(self._stream):
+            yield
+            self._stream = self.device.current
 
 
 def make_loader(kind: str, path: str, stage: str = "none") -> Any:

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 
 from framework.contracts.batch import use
-from framework.loader import prefetch, stream
+from framework.loader import queue
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
 from tests.simulated_cuda.host import AheadInTurns
 from tests.simulated_cuda.tensors import DeviceTensor, OnDevice
@@ -30,8 +30,7 @@ def simulated(seed: int) -> Iterator[Device]:
             stack.enter_context(mock.patch.object(torch.cuda, name, put))
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
-        for module in (stream, prefetch):
-            stack.enter_context(mock.patch.object(module, "Ahead", AheadInTurns))
+        stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)
         stack.enter_context(OnDevice(device))

@@ -1,8 +1,9 @@
 """Tensors on the simulated device, and what torch's operators do with them there."""
 
-from collections.abc import Callable
+import ctypes
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -220,10 +221,6 @@ class _Pinned:
         self._dtype = array.dtype
 
     def now(self) -> torch.Tensor:
-        import ctypes
-
-        import numpy as np
-
         shape, strides = self._tensor_form
         if 0 in shape:
             return torch.from_numpy(np.empty(shape, self._dtype))
