@@ -309,7 +309,7 @@ def headroom(words: list[str], pairs: int = 4) -> tuple[float, float]:
     from framework.cli.allowed import Grant
     from framework.cli.compose_config import composed
     from framework.commands.diagnose.measure_parts import Setting
-    from framework.commands.diagnose.trials import Comparison
+    from framework.commands.paired_test import Pairs
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     setting = Setting(*composed([*words, "verify=off"], Grant(typed=True, exported="")))
@@ -319,7 +319,7 @@ def headroom(words: list[str], pairs: int = 4) -> tuple[float, float]:
             probe = setting.probe()
             rates[part].append(getattr(probe, part)(3.0).records_per_s)
             probe.close()
-    comparison = Comparison(tuple(rates["train"]), tuple(rates["compute"]))
+    comparison = Pairs(tuple(rates["train"]), tuple(rates["compute"]))
     return comparison.gain, comparison.spread
 
 

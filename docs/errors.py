@@ -12,6 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from framework.cli import progress
+from framework.commands.bench import bench
+from framework.commands.diagnose import diagnose
+from framework.commands.inspect import inspect
+from framework.commands.pack import pack
+from framework.commands.report import report
+from framework.commands.tune import tune
+from framework.commands.verify import verify
+from framework.config import schema
 from framework.errors import error_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +103,21 @@ def all_rows() -> dict[str, list[Row]]:
                 columns[1] = texts(call.args[1], scope, call.lineno)
                 rows = [row for row in product(*columns) if row[0].isdecimal()]
                 result[letter] |= {Row(int(number), *words) for number, *words in rows}
+    result["C"] |= set(rows_of_options())
     return {letter: sorted(rows) for letter, rows in result.items()}
+
+
+def rows_of_options() -> Iterator[Row]:
+    """Yield a row for the rule of every option."""
+    commands = (bench, diagnose, inspect, pack, report, tune, verify, schema)
+    tables = [("", command.RULES) for command in commands]
+    tables += [("pack.", progress.RULES)]
+    groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
+    tables += [(f"{group}.", rules) for group, rules in groups]
+    for prefix, rules in tables:
+        for key, rule in rules.items():
+            where = f"{prefix}{key} = <value>"
+            yield Row(rule.number, where, f"must be {rule.words}", "correct it")
 
 
 def calls(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:

@@ -45,9 +45,9 @@ class ColorJitter:
         widths = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         for name, value in widths.items():
             if not 0 <= value < inf:
-                raise ValueError(f"{name} = {value} is not a number from 0 on")
+                raise ValueError(f"{name} = {value} must be a number of at least 0")
         if not 0 <= hue <= 0.5:
-            raise ValueError(f"hue = {hue} is not from 0 to 0.5")
+            raise ValueError(f"hue = {hue} must be from 0 to 0.5")
         self.fields = fields_of(field)
         self.brightness = brightness
         self.contrast = contrast
@@ -71,7 +71,7 @@ class ColorJitter:
 
     def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
         if image.shape[1] != 3 and (self.saturation or self.hue):
-            what = f"would change colors, which images of {image.shape[1]} channel(s) have not"
+            what = f"cannot change colors of images with {image.shape[1]} channel(s)"
             raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")
         widths = (self.brightness, self.contrast, self.saturation)
         factors = [_factor(draws[:, i], width) for i, width in enumerate(widths)]

@@ -13,8 +13,8 @@ from framework.contracts.data import Augment, KnowsLabels, NeedsUnitRange, Norma
 class Compose:
     """Augments that run in the order of ``parts``.
 
-    A record's random numbers are one row, cut among the parts. A new last part therefore changes
-    the numbers of the others unless it draws none.
+    Each gets its part of a record's row of random numbers. A new last part therefore changes the
+    numbers of the others unless it draws none.
     """
 
     def __init__(self, parts: Mapping[str, Augment]) -> None:
@@ -48,10 +48,7 @@ class Compose:
 
 
 def _check_pixels(parts: Mapping[str, Augment]) -> None:
-    """Raise ValueError if a part needs pixels in [0, 1] after another normalized them.
-
-    It would cut off all numbers outside.
-    """
+    """Raise ValueError if a part needs pixels in [0, 1] after another part normalized them."""
     normalized: dict[str, str] = {}  # fields, and by which part
     for name, part in parts.items():
         if isinstance(part, NeedsUnitRange):

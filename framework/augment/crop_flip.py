@@ -48,7 +48,7 @@ class CropFlip:
     ) -> None:
         check_statistics(mean, std)
         if padding < 0:
-            raise ValueError(f"padding = {padding} is less than nothing")
+            raise ValueError(f"padding = {padding} must be at least 0")
         self.fields = fields_of(field)
         self.padding = padding
         self.flip = chance("flip", flip)
@@ -135,11 +135,7 @@ def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int)
 
 
 def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """Do the same pixel by pixel.
-
-    That is slow with torch's operators, which read an index per pixel. Compiled, it is one kernel
-    together with what comes before and after.
-    """
+    """Do the same pixel by pixel, which is slow with torch's operators, but one compiled kernel."""
     count, channels, height, width = image.shape
     device = image.device
     places = torch.arange(width, device=device)

@@ -39,15 +39,11 @@ def log_uniform(low: float, high: float) -> QuantileCurve:
 
 
 def beta(alpha: float) -> QuantileCurve:
-    """Return Beta(alpha, alpha).
+    """Return Beta(alpha, alpha), for an ``alpha`` above 0.
 
     The distribution function up to 1/2 is a sum of trapezoids over s = x ** min(alpha, 1), in
     which the density has no pole. Scaling it to 1/2 at 1/2 avoids the gamma function. The other
     half is the mirror image.
-
-    Raises:
-        ValueError: alpha is not above 0.
-
     """
     if alpha <= 0:
         raise ValueError(f"alpha = {alpha} is not above 0")

@@ -1,7 +1,6 @@
-"""CutMix: a box of each image is another record's, and the label is blended by the box's area.
+"""A box of each image is another record's, and the label is blended by the box's area.
 
-Source: Yun et al., "CutMix: regularization strategy to train strong classifiers with localizable
-features".
+Source: Yun et al., "CutMix".
 """
 
 from collections.abc import Sequence
@@ -30,9 +29,8 @@ def box(rows: Tensor, columns: Tensor) -> Tensor:
 class CutMix(BlendedTarget):
     """Boxes of other records in training. Images keep their dtype.
 
-    The center of a box is anywhere, and the
-    box ends at the image's sides, as in torchvision; each record draws its own box. A label map
-    takes the same box from the partner's. If ``target`` is a label map, nothing else changes in it.
+    The center of a box is anywhere, and the box ends at the image's sides, as in torchvision. A
+    label map takes the same box from the partner's. As the ``target``, it changes in nothing else.
     """
 
     num_draws = 4

@@ -23,14 +23,11 @@ from framework.system.extras import Step, make_step
 
 @final
 class Kornia:
-    """Kornia's augmentations in training.
+    """Kornia's augmentations in training. A step: ``{name: RandomRotation, params: {degrees: 10.0}}``.
 
     Images, uint8 or floats in [0, 1], become float32 in [0, 1], outside training too. Devices agree
     to rounding only, since the kernels are Kornia's. Label maps move alike, to the nearest pixel,
     and are ``IGNORE`` where the image is black. Changes of color leave them alone.
-
-    ``pipeline`` holds steps in turn, each ``{name: RandomRotation, params: {degrees: 10.0}}``. With
-    ``together``, a batch is done at once.
     """
 
     num_draws = 2

@@ -100,8 +100,8 @@ def crop_flip(
         offsets: int64 [B, 2], the corner of the cut out of the padded image.
         mirror: bool [B], which records to mirror.
         padding: Black pixels on each side.
-        scale: float32 factor, one or a number per channel; None: the result stays uint8.
-        shift: float32 that is added afterwards, like ``scale``.
+        scale: Of ``scale_and_shift``; None: the result stays uint8.
+        shift: Like ``scale``.
 
     Returns:
         The batch; None if the compiled function is missing or is not made for this input.

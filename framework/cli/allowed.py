@@ -7,9 +7,11 @@ import os
 import sys
 from typing import Any, NamedTuple
 
+from framework.config.rule import Rule
 from framework.config.targets import as_prefixes
 from framework.errors import ConfigError
 
+PACKAGES = Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'")
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 
 
@@ -39,9 +41,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     """
     given = config.get("allow_targets") or []
     where = f"allow_targets = {given}"
-    if not isinstance(given, list):
-        fix = "give packages, as in 'allow_targets=[mypkg]'"
-        raise ConfigError(101, where, "not a value it can have", fix)
+    PACKAGES.check("allow_targets", given)
     if given and not grant.typed:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")

@@ -14,34 +14,35 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from framework.cli.paths import CONF, SUFFIXES
 from framework.config.prepare_data import packed_from_others, prepare
-from framework.config.targets import did_you_mean
+from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput, notes_of
 from framework.data.classes import is_numbered, listed
-from framework.errors import ConfigError, printable
+from framework.errors import printable
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packed, Packing, PackProgress
 from framework.pack.images import Preparation
 from framework.store.hdf5_store import HDF5Writer
 
-OF_PREPARATION: dict[str, tuple[type, ...]] = {
-    "encode": (str,),
-    "resize": (int, type(None)),
-    "max_side": (int, type(None)),
-    "size": (list, type(None)),
-    "quality": (int, type(None)),
-    "color": (str, type(None)),
-    "bit_depth": (int, type(None)),
-    "layout": (str,),
-    "max_pixels": (int,),
+PREPARATION_RULES = {
+    "encode": Rule(str),
+    "resize": Rule(int | None),
+    "max_side": Rule(int | None),
+    "size": Rule(list[int] | None, means="[height, width]"),
+    "quality": Rule(int | None),
+    "color": Rule(str | None),
+    "bit_depth": Rule(int | None),
+    "layout": Rule(str),
+    "max_pixels": Rule(int),
 }
-OF_PACKING: dict[str, tuple[type, ...]] = {
-    "on_error": (str,),
-    "one_file": (bool,),
-    "part": (int, type(None)),
-    "parts": (int,),
+PACKING_RULES = {
+    "on_error": Rule(str),
+    "one_file": Rule(bool),
+    "part": Rule(int | None),
+    "parts": Rule(int),
 }
-TYPES = OF_PREPARATION | OF_PACKING
+# The types alone: Preparation and Packing check the values, also for callers from Python.
+RULES = PREPARATION_RULES | PACKING_RULES
 
 
 def default_options() -> dict[str, Any]:
@@ -57,28 +58,16 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
         ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
 
     """
-    for key, value in options.items():
-        where = f"pack.{key} = {value}"
-        if key not in TYPES:
-            close = did_you_mean(key, list(TYPES), "pack")
-            raise ConfigError(102, where, f"no such key{close}", "correct or remove it")
-        kinds = TYPES[key]
-        is_wrong_flag = isinstance(value, bool) and bool not in kinds
-        if not isinstance(value, kinds) or is_wrong_flag:
-            names = [kind.__name__.replace("NoneType", "null") for kind in kinds]
-            fix = f"give {' or '.join(names)}"
-            raise ConfigError(101, where, "not a value it can have", fix)
-    if any(not isinstance(side, int) for side in options["size"] or ()):
-        where = f"pack.size = {options['size']}"
-        raise ConfigError(101, where, "not a value it can have", "give [height, width]")
-    return Preparation(**{key: options[key] for key in OF_PREPARATION})
+    check_known(options, tuple(RULES), "pack")
+    check_values(options, RULES, "pack.")
+    return Preparation(**{key: options[key] for key in PREPARATION_RULES})
 
 
 def packing_of(
     source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str
 ) -> Packing:
     """Return a packing with these keys of ``pack:``, all of which must be there."""
-    run = {key: options[key] for key in OF_PACKING}
+    run = {key: options[key] for key in PACKING_RULES}
     return Packing(source, make_writer, path, preparation_of(options), **run)
 
 

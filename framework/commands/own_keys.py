@@ -1,15 +1,13 @@
 """Separate the keys of a command from the overrides of ``train``, and read their values."""
 
-import math
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from framework.cli.arguments import option
+from framework.config.rule import Rule
 from framework.errors import ConfigError
 
-Number = TypeVar("Number", int, float)
 CONFIG_DIR = ("--config-dir", "-cd")
 
 
@@ -50,36 +48,6 @@ def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords
     return CommandWords(own, others, config_dir)
 
 
-def read_flag(number: int, key: str, text: str) -> bool:
-    """Return the value of a flag.
-
-    Raises:
-        ConfigError: The error ``number``, if the text is neither true nor false.
-
-    """
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(number, f"{key} = {text}", "is not a flag", "give true or false")
-    return text.lower() == "true"
-
-
-def read_number(
-    number: int, key: str, text: str, kind: type[Number], least: float, most: float = math.inf
-) -> Number:
-    """Return a finite number from ``least`` to ``most``.
-
-    Raises:
-        ConfigError: The error ``number``, if the text is no such number.
-
-    """
-    with suppress(ValueError):
-        value = kind(text)
-        if least <= value <= most and math.isfinite(value):
-            return value
-    what = "is not a whole number in range" if kind is int else "is not a number in range"
-    bounds = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
-    raise ConfigError(number, f"{key} = {text}", what, f"give {bounds}")
-
-
-def read_name(text: str) -> str | None:
-    """Return a name without its quotation marks; None for null and for nothing."""
-    return None if text in ("", "null") else text.strip("'\"")
+def read_keys(own: Mapping[str, str], rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return the values of a command's keys. Raise the ConfigError of a key's rule."""
+    return {key: rules[key].read(key, text) for key, text in own.items()}

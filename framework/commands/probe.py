@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 
@@ -239,7 +239,7 @@ class Probe:
         self.assembly.close()
 
     def _steps(self, loader: Loader, seconds: float, burn_in_s: float) -> Rate:
-        counted = _Counted(loader)
+        counted = Counted(loader)
         parts = training_parts(self.assembly, stop=lambda: windows.count(counted.take()))
         trainer = Trainer(replace(parts, train=counted, val=None))
         ahead = self.ahead if loader is self.assembly.train else 0
@@ -262,12 +262,63 @@ def measured(config: Config, allowed: Sequence[str], measure: Callable[[Probe], 
         return measure(probe)
 
 
+class Visit(NamedTuple):
+    rate: float  # records per second
+    step_s: float  # wall seconds per step, including the first
+
+
+def visit(
+    config: Config, allowed: Sequence[str], epoch: int, seconds: float, burn_in_s: float
+) -> Visit:
+    """Measure training steps of ``config`` briefly; a search makes many such visits.
+
+    The first step, which starts workers, does not count. A visit takes at least three steps, and
+    whole epochs if they are short, which may take twice as long.
+
+    Args:
+        config: Plain and resolved values.
+        allowed: The user's packages.
+        epoch: Where the order starts. Another epoch does not repeat the records just read.
+        seconds: The time to measure.
+        burn_in_s: The time before it that does not count.
+
+    """
+    windows: Windows | None = None
+    with closing(Probe(config, allowed)) as probe:
+        counted = Counted(probe.assembly.train)
+
+        def is_done() -> bool:
+            nonlocal windows
+            num_records = counted.take()
+            if windows is not None:
+                return windows.count(num_records)
+            windows = Windows(
+                seconds,
+                burn_in_s,
+                probe.assembly.device,
+                num_windows=1,
+                ahead=probe.ahead,
+                ready=probe.ready,
+                period=counted.num_steps,
+            )
+            return False
+
+        parts = training_parts(probe.assembly, stop=is_done)
+        trainer = Trainer(replace(parts, train=counted))
+        trainer.progress.epoch = epoch
+        start = time.perf_counter()
+        trainer.fit()
+        wall_s = time.perf_counter() - start
+    assert windows is not None
+    return Visit(windows.rate({}).records_per_s, wall_s / trainer.progress.step)
+
+
 def _per_step(spans_s: dict[str, float], num_steps: int) -> dict[str, float]:
     return {name: seconds / num_steps for name, seconds in spans_s.items()}
 
 
 @final
-class _Counted:
+class Counted:
     """A Loader that counts its records."""
 
     def __init__(self, loader: Loader) -> None:

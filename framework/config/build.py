@@ -7,15 +7,18 @@ no live object passes through OmegaConf.
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from types import UnionType
-from typing import Any, get_args
+from types import NoneType
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
 
+from framework.config.rule import Rule
 from framework.config.targets import Config, check_name, is_allowed, targets
 from framework.errors import ConfigError, words_of
 from framework.system.user_code import raise_if_user_error
+
+PLAIN = {str, int, float, bool, NoneType}
 
 
 def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> Any:
@@ -109,26 +112,11 @@ def _check_arguments(
         what = f"{function.__qualname__}: {error}"
         raise ConfigError(106, where, what, "correct its keys") from error
     for name, value in bound.arguments.items():
-        if wanted := _misfit(signature.parameters[name].annotation, value):
-            place = f"{where}.{name} = {value}"
-            raise ConfigError(101, place, "not a value it can have", f"give {wanted}")
-
-
-def _misfit(annotation: Any, value: Any) -> str | None:
-    """Return the types that an argument takes if ``value`` has none of them, else None.
-
-    Only plain types are compared. The part itself checks all others.
-    """
-    kinds: tuple[Any, ...] = (annotation,)
-    if isinstance(annotation, UnionType):
-        kinds = get_args(annotation)
-    if kinds == (type(None),) or not set(kinds) <= {str, int, float, bool, type(None)}:
-        return None
-    fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
-    is_stray_bool = isinstance(value, bool) and bool not in kinds
-    if fits and not is_stray_bool:
-        return None
-    return " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+        # only plain types are compared: the part itself checks all others
+        rule = Rule(signature.parameters[name].annotation)
+        is_plain = rule.kind is not NoneType and set(rule.kinds) <= PLAIN
+        if is_plain and not rule.is_kind(value):
+            raise rule.error(f"{where}.{name}", value)
 
 
 def last_line(error: BaseException) -> str:

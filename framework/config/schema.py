@@ -1,429 +1,216 @@
-"""The values of ``train``'s own keys, checked before anything is opened."""
+"""The options of ``train``: the values that each may have, and which exclude each other.
+
+Their defaults and their help are in ``conf/train.yaml``.
+"""
 
 import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from framework.config.targets import did_you_mean
+from framework.config.rule import Rule, check_known, check_values
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
 from framework.train.lr_scaling import RULES as SCALINGS
 
-# key: (types, least value or None); None among the types: may be left out
-RULES: dict[str, tuple[tuple[type, ...], float | None]] = {
-    "seed": ((int,), 0),
-    "epochs": ((int,), 1),
-    "max_steps": ((int, type(None)), 1),
-    "batch_size": ((int,), 1),
-    "rank_batch_size": ((int, type(None)), 1),
-    "accumulate": ((int,), 1),
-    "clip_norm": ((int, float, type(None)), 0),
-    "ema_decay": ((int, float, type(None)), 0),
-    "report_every": ((int,), 1),
-    "validate_every": ((int, type(None)), 1),
-    "limit": ((int, type(None)), 1),
-    "shuffle": ((bool,), None),
-    "last": ((str,), None),
-    "channels_last": ((bool,), None),
-    "compile": ((bool,), None),
-    "cuda_graph": ((bool,), None),
-    "clock": ((bool,), None),
-    "device": ((str,), None),
-    "search_metric": ((str,), None),
-    "on_nan": ((str,), None),
-    "max_skips": ((int,), 0),
-    "debug": ((str, type(None)), None),
-    "dataset": ((str, type(None)), None),
-    "source": ((str, type(None)), None),
-    "allow_targets": ((list,), None),
-    "prepare": ((dict, type(None)), None),
-    "verify": ((str,), None),
-}
-# in the run directory: what run.json says of a run, and what it will say once a resumed run has
-# taken up its state
-FACTS, NEXT_FACTS = "run.json", "run.next.json"
+# Of the run directory: what run.json says of a run, and what it will say once a resumed run has
+# loaded its state.
+FACTS = "run.json"
+NEXT_FACTS = "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 DALI = "framework.data.dali.dali_source"
 PROFILE = "profile"  # the folder of debug=profile's traces
-GROUPS = (
-    "data",
-    "loader",
-    "parallel",
-    "precision",
-    "model",
-    "objective",
-    "optim",
-    "schedule",
-    "order",
-    "transform",
-    "augment",
-    "sink",
-    "workers",
-    "checkpoint",
-    "resume",
-)
 
-
+# The parts of a run, each with a _target_.
 PARTS = (
-    "loader",
-    "parallel",
-    "precision",
-    "model",
-    "objective",
-    "optim",
-    "schedule",
-    "transform",
-    "augment",
+    *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
+    *("transform", "augment"),
 )
-WORKERS = ("num", "kind", "start_method", "timeout_s")
-LAST = ("short", "drop", "wrap")
-VERIFY = ("off", "first_epoch", "always")
-ON_NAN = ("stop", "skip")
-MOST_WORKERS = 1024
-CHECKPOINT = ("every_steps", "every_s", "keep")
-RESUME = ("run", "auto", "allow")
+BLOCKS = ("order", "workers", "checkpoint", "resume")  # blocks whose keys all have a rule
+GROUPS = ("data", *PARTS, "sink", *BLOCKS)
+
+RULES: dict[str, Rule] = {
+    "seed": Rule(int, 0),
+    "epochs": Rule(int, 1),
+    "max_steps": Rule(int | None, 1),
+    "batch_size": Rule(int, 1),
+    "rank_batch_size": Rule(int | None, 1),
+    "accumulate": Rule(int, 1),
+    "clip_norm": Rule(float | None, above=0),
+    "ema_decay": Rule(float | None, 0, below=1),
+    "report_every": Rule(int, 1),
+    "validate_every": Rule(int | None, 1),
+    "limit": Rule(int | None, 1),
+    "shuffle": Rule(bool),
+    "last": Rule(str, choices=("short", "drop", "wrap"), number=134),
+    "channels_last": Rule(bool),
+    "compile": Rule(bool),
+    "cuda_graph": Rule(bool),
+    "clock": Rule(bool),
+    "device": Rule(str),
+    "search_metric": Rule(str),
+    "on_nan": Rule(str, choices=("stop", "skip"), number=178),
+    "max_skips": Rule(int, 0),
+    "debug": Rule(str | None),
+    "dataset": Rule(str | None, means="a folder"),
+    "source": Rule(str | None, means="a path"),
+    "allow_targets": Rule(list[str], means="a list of packages"),
+    "prepare": Rule(dict | None),
+    "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
+}
+RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
+    "order": {
+        "block_records": Rule(int | None, 1, number=126),
+        "window_blocks": Rule(int, 1, number=126),
+    },
+    "workers": {
+        "num": Rule(int | None, 0, 1024),
+        "kind": Rule(str, choices=("thread", "process"), number=107),
+        "start_method": Rule(str | None, choices=("fork", "forkserver", "spawn"), number=107),
+        "timeout_s": Rule(float, above=0, means="a number of seconds"),
+    },
+    "checkpoint": {
+        "every_steps": Rule(int | None, 1),
+        "every_s": Rule(float | None, above=0, means="a number of seconds"),
+        "keep": Rule(int, 1),
+    },
+    "resume": {
+        "run": Rule(str | None, means="the directory of a run"),
+        "auto": Rule(bool),
+        "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
+    },
+    "data": {
+        "train": Rule(str, means="the path of a store"),
+        "val": Rule(str | None, means="the path of a store"),
+    },
+}
+# Keys that only some choices have. They are checked if they are there.
+_COUNT = Rule(int, 1, number=126)
+_SIZE = Rule(float, above=0, number=126)
+CHOICE_RULES: dict[str, dict[str, Rule]] = {
+    "optim": {
+        "lr": Rule(float | None, 0),  # some optimizers find their own
+        "scaling": Rule(str | None, choices=tuple(SCALINGS), number=135),
+        "reference_batch_size": Rule(int | None, 1, number=135),
+    },
+    "loader": {"depth": _COUNT, "copies": _COUNT},
+    "parallel": {
+        "num_processes": _COUNT,
+        "num_nodes": _COUNT,
+        "virtual_ranks": _COUNT,
+        "num_threads": _COUNT,
+        "max_restarts": Rule(int, 0, number=126),
+        "timeout_s": _SIZE,
+        "bucket_mb": _SIZE,
+    },
+    "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT},
+}
 
 
 def check(config: dict[str, Any]) -> None:
-    """ConfigError C101 for a value that cannot be, C102 for a key nobody reads."""
-    for key, (types, least) in RULES.items():
-        value = config.get(key)
-        fits = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
-        if not fits or (least is not None and value is not None and value < least):
-            wanted = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-            raise ConfigError(
-                101,
-                f"{key} = {value}",
-                "not a value it can have",
-                f"give {wanted}{'' if least is None else f', at least {least:g}'}",
-            )
-        if key not in config:
-            raise ConfigError(101, key, "was taken away", "leave it in")
+    """Check every option before anything is opened.
+
+    Raises:
+        ConfigError: The error of the option's rule for a value that it cannot have, C101 for a
+            missing key or part, C102 for a key nobody reads, C135, C139, C144 or C107 for values
+            that exclude each other.
+
+    """
     _check_numbers(config)
-    for key, value in config.items():
-        if key not in RULES and key not in GROUPS:
-            raise ConfigError(
-                102,
-                f"{key} = {value}",
-                f"no such key{did_you_mean(key, [*RULES, *GROUPS])}",
-                "correct or remove it",
-            )
-    if isinstance(resume := config.get("resume"), str):
+    check_values(config, RULES)
+    check_known(config, (*RULES, *GROUPS))
+    resume = config.get("resume")
+    if isinstance(resume, str):
         fix = "give that run's own words" if resume else "give the directory of a run"
         raise ConfigError(196 if resume else 101, f"resume = {resume}", "does not name a run", fix)
     for group in GROUPS:
-        if (
-            group == "sink" and config.get(group) is None
-        ):  # sink=[]: nothing is written but the summary
+        block = config.get(group)
+        if block is None and group == "sink":  # sink=[]: only the summary is written
             continue
-        if not isinstance(config.get(group), dict):
-            raise ConfigError(
-                101,
-                f"{group} = {_as_typed(config.get(group))}",
-                "nothing is chosen",
-                "see the choices with 'paceline train --help'",
-            )
-    _check_integers(config)
+        if not isinstance(block, dict):
+            shown = "null" if block is None else block
+            fix = "see the choices with 'paceline train --help'"
+            raise ConfigError(101, f"{group} = {shown}", "nothing is chosen", fix)
     _check_parts(config)
+    for group, rules in RULES_BY_BLOCK.items():
+        check_values(config[group], rules, f"{group}.")
+        if group in BLOCKS:
+            check_known(config[group], tuple(rules), group)
     _check_choices(config)
-    _check_order(config["order"])
-    _check_workers(config["workers"])
-    _check_checkpoint(config["checkpoint"])
-    _check_resume(config["resume"])
+    _check_together(config)
 
 
-def _as_typed(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def _check_integers(node: Any, where: str = "") -> None:
-    """ConfigError C101 for whole numbers that no tensor could hold."""
-    if isinstance(node, int) and not -(1 << 63) <= node < 1 << 63:
-        raise ConfigError(
-            101, f"{where} = {node}"[:100], "not a value it can have", "give less than 2**63"
-        )
+def _check_numbers(node: Any, where: str = "") -> None:
+    """Raise ConfigError C101 for nan, and for whole numbers that no tensor could hold."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if isinstance(node, dict):
         for name, value in node.items():
-            _check_integers(value, f"{where}.{name}" if where else str(name))
+            _check_numbers(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(node, float) and math.isnan(node):
+        raise ConfigError(101, f"{where} = nan", "not a number", "give one")
+    elif isinstance(node, int) and not -(1 << 63) <= node < 1 << 63:
+        what = "must be a whole number below 2**63"
+        raise ConfigError(101, f"{where} = {node}"[:100], what, "correct it")
 
 
 def _check_parts(config: dict[str, Any]) -> None:
-    """ConfigError C101 where a part should be described and is not."""
-    data = config.get("data") or {}
-    parts = {name: config.get(name) for name in PARTS} | {"data.source": data.get("source")}
+    """Raise ConfigError C101 for a part without a description."""
+    data = config["data"]
+    parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
     parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
-    parts |= {} if data.get("writer") is None else {"data.writer": data["writer"]}
+    if data.get("writer") is not None:
+        parts["data.writer"] = data["writer"]
     for where, block in parts.items():
         if block is None or (where == "optim" and block.keys() == set(SCALING_KEYS)):
             fix = "choose one, see 'paceline train --help', or give a _target_"
             raise ConfigError(101, f"{where} = null", "nothing is chosen", fix)
         if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
-            raise ConfigError(
-                101,
-                f"{where} = {block}"[:200],
-                "describes no part",
-                "choose one, or give it a _target_",
-            )
-    for split, types in (("train", str), ("val", str | None)):
-        if split not in data or not isinstance(data[split], types):
-            raise ConfigError(
-                101,
-                f"data.{split} = {data.get(split)}",
-                "not a value it can have",
-                "give the path of a store",
-            )
+            fix = "choose one, or give it a _target_"
+            raise ConfigError(101, f"{where} = {block}"[:200], "describes no part", fix)
 
 
 def _check_choices(config: dict[str, Any]) -> None:
-    if config["verify"] not in VERIFY:
-        raise ConfigError(
-            173,
-            f"verify = {config['verify']}",
-            "not a time to verify",
-            f"choose one of {', '.join(VERIFY)}",
-        )
-    if config["last"] not in LAST:
-        what = "must be short, drop or wrap"
-        raise ConfigError(134, f"last = {config['last']}", what, "choose one of them")
-    if config["on_nan"] not in ON_NAN:
-        raise ConfigError(
-            178,
-            f"on_nan = {config['on_nan']}",
-            "must be stop or skip",
-            "choose one of them",
-        )
-    if (
-        str(config["parallel"]["_target_"]).endswith(".ShardedParallel")
-        and config["precision"].get("dtype") == "fp16"
-    ):
+    """Check the options of the chosen parts."""
+    blocks = {**config, "data.source": config["data"]["source"]}
+    for place, rules in CHOICE_RULES.items():
+        block = blocks[place]
+        is_ours = block["_target_"].startswith("framework.")
+        for key, rule in rules.items():
+            if key in block and (is_ours or rule is not _SIZE):
+                rule.check(f"{place}.{key}", block[key])
+
+
+def _check_together(config: dict[str, Any]) -> None:
+    """Check options that exclude or need each other."""
+    method = config["workers"]["start_method"]
+    if method is not None and config["workers"]["kind"] == "thread":
+        fix = "add workers.kind=process"
+        where = f"workers.start_method = {method}"
+        raise ConfigError(107, where, "threads are not started so", fix)
+    is_sharded = config["parallel"]["_target_"].endswith(".ShardedParallel")
+    if is_sharded and config["precision"].get("dtype") == "fp16":
         what = (
             "parallel=fsdp cuts gradients into parts, and each rank would find a scale of its own"
         )
         raise ConfigError(139, "precision.dtype = fp16", what, "choose bf16")
-    _check_learning(config)
-    _check_scaling(config["optim"])
-    _check_parts_of_a_batch(config)
-    if not _is_count(max_restarts := config["parallel"].get("max_restarts", 0), 0):
-        raise ConfigError(
-            126,
-            f"parallel.max_restarts = {max_restarts}",
-            "not a number it can be",
-            "give int, at least 0",
-        )
-    for where, block in (
-        ("loader", config["loader"]),
-        ("parallel", config["parallel"]),
-        ("data.source", config["data"]["source"]),
-    ):
-        _check_counts(where, block)
+    optim = config["optim"]
+    is_scaled = (optim.get("scaling") or "none") != "none"
+    if is_scaled and optim.get("reference_batch_size") is None:
+        what = "the batch size that optim.lr is meant for is missing"
+        fix = "give the batch size that optim.lr is right for"
+        raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
+    if "virtual_ranks" in config["parallel"]:
+        _check_virtual(config["parallel"], config["accumulate"])
 
 
-def _check_learning(config: dict[str, Any]) -> None:
-    if config["clip_norm"] == 0:
-        raise ConfigError(
-            101, "clip_norm = 0", "would learn nothing", "give a number above 0, or null"
-        )
-    if (config["ema_decay"] or 0) >= 1:
-        raise ConfigError(
-            101,
-            f"ema_decay = {config['ema_decay']}",
-            "would keep the first weights",
-            "give a number below 1, or null",
-        )
-    rate = config["optim"].get("lr")
-    if rate is None:  # some optimizers find their own
-        return
-    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < math.inf:
-        raise ConfigError(101, f"optim.lr = {rate}", "not a rate", "give a number, at least 0")
-
-
-def _check_scaling(optim: dict[str, Any]) -> None:
-    rule, reference = optim.get("scaling") or "none", optim.get("reference_batch_size")
-    if rule not in SCALINGS:
-        raise ConfigError(
-            135,
-            f"optim.scaling = {rule}",
-            "not a rule for the learning rate",
-            f"choose one of {', '.join(SCALINGS)}",
-        )
-    if not (reference is None or _is_count(reference, 1)) or (reference is None and rule != "none"):
-        what = (
-            "the batch size that optim.lr is meant for is missing"
-            if reference is None
-            else "not a batch size"
-        )
-        raise ConfigError(
-            135,
-            f"optim.reference_batch_size = {reference}",
-            what,
-            "give the batch size that optim.lr is right for",
-        )
-
-
-def _check_parts_of_a_batch(config: dict[str, Any]) -> None:
-    """ConfigError C143, C144, of ``parallel=virtual``."""
-    parallel = config["parallel"]
-    if "virtual_ranks" not in parallel:
-        return
-    if config["accumulate"] != 1:
+def _check_virtual(parallel: dict[str, Any], accumulate: int) -> None:
+    """Raise ConfigError C143 or C144 if ``parallel=virtual`` cannot cut a batch so."""
+    if accumulate != 1:
         what = "parallel=virtual takes a pass for each of its virtual ranks"
-        raise ConfigError(
-            144,
-            f"accumulate = {config['accumulate']}",
-            what,
-            "leave it out, and raise parallel.virtual_ranks",
-        )
-    _check_counts("parallel", parallel)
-    own = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
-    launched = {"RANK", "WORLD_SIZE"} <= os.environ.keys()  # by torchrun, whose word counts
-    check_virtual_ranks(
-        parallel["virtual_ranks"], int(os.environ["WORLD_SIZE"]) if launched else own
-    )
-
-
-def _check_numbers(node: Any, where: str = "") -> None:
-    """ConfigError C101 for nan, which no key takes."""
-    if isinstance(node, dict | list):
-        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-            _check_numbers(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, float) and math.isnan(node):
-        raise ConfigError(101, f"{where} = nan", "not a number", "give one")
-
-
-def _check_counts(where: str, block: dict[str, Any]) -> None:
-    """ConfigError C126 for what is counted and cannot be less than one, and for sizes and times
-    that cannot be 0.
-    """
-    for key in (
-        "depth",
-        "copies",
-        "num_processes",
-        "num_nodes",
-        "prefetch_depth",
-        "virtual_ranks",
-        "num_threads",
-    ):
-        value = block.get(key, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(
-                126, f"{where}.{key} = {value}", "not a number it can be", "give int, at least 1"
-            )
-    for key in (
-        ("timeout_s", "bucket_mb") if str(block["_target_"]).startswith("framework.") else ()
-    ):
-        if not _is_seconds(value := block.get(key, 1)):
-            raise ConfigError(
-                126, f"{where}.{key} = {value}", "not a number it can be", "give a number above 0"
-            )
-
-
-def _check_order(order: dict[str, Any]) -> None:
-    _check_keys("order", order, ("block_records", "window_blocks"))
-    for key, value in order.items():
-        if not (_is_count(value, 1) or (value is None and key == "block_records")):
-            raise ConfigError(
-                126, f"order.{key} = {value}", "not a number it can be", "give int, at least 1"
-            )
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _check_workers(workers: dict[str, Any]) -> None:
-    num, kind, timeout_s = workers.get("num"), workers.get("kind"), workers.get("timeout_s")
-    method = workers.get("start_method")
-    if num is not None and not (_is_count(num, 0) and num <= MOST_WORKERS):
-        raise ConfigError(
-            101,
-            f"workers.num = {num}",
-            "not a value it can have",
-            f"give int, 0 to {MOST_WORKERS}, or null",
-        )
-    if kind not in ("thread", "process"):
-        raise ConfigError(
-            107, f"workers.kind = {kind}", "not a kind of worker", "choose thread or process"
-        )
-    if method not in (None, "fork", "forkserver", "spawn") or (
-        method is not None and kind == "thread"
-    ):
-        what = "threads are not started so" if kind == "thread" else "not a way to start a process"
-        raise ConfigError(
-            107,
-            f"workers.start_method = {method}",
-            what,
-            "choose fork, forkserver or spawn, with workers.kind=process",
-        )
-    if not _is_seconds(timeout_s):
-        raise ConfigError(
-            101,
-            f"workers.timeout_s = {timeout_s}",
-            "not a value it can have",
-            "give seconds, above 0",
-        )
-    _check_keys("workers", workers, WORKERS)
-
-
-def _check_checkpoint(block: dict[str, Any]) -> None:
-    _check_keys("checkpoint", block, CHECKPOINT)
-    every_steps, every_s, keep = (block.get(key) for key in CHECKPOINT)
-    if not (every_steps is None or _is_count(every_steps, 1)):
-        raise ConfigError(
-            101,
-            f"checkpoint.every_steps = {every_steps}",
-            "not a value it can have",
-            "give int, at least 1, or null",
-        )
-    if not (every_s is None or _is_seconds(every_s)):
-        raise ConfigError(
-            101,
-            f"checkpoint.every_s = {every_s}",
-            "not a value it can have",
-            "give seconds, above 0, or null",
-        )
-    if not _is_count(keep, 1):
-        raise ConfigError(
-            101, f"checkpoint.keep = {keep}", "not a value it can have", "give int, at least 1"
-        )
-
-
-def _check_resume(block: dict[str, Any]) -> None:
-    _check_keys("resume", block, RESUME)
-    run, auto, allow = (block.get(key) for key in RESUME)
-    if not isinstance(auto, bool):
-        raise ConfigError(
-            101, f"resume.auto = {auto}", "not a value it can have", "give true or false"
-        )
-    if not isinstance(run, str | None):
-        raise ConfigError(
-            101,
-            f"resume.run = {run}",
-            "not a value it can have",
-            "give the directory of a run, or null",
-        )
-    if not isinstance(allow, list) or not all(isinstance(key, str) for key in allow):
-        raise ConfigError(
-            101,
-            f"resume.allow = {allow}",
-            "not a value it can have",
-            "give keys, as in 'resume.allow=[optim.lr]'",
-        )
-
-
-def _check_keys(where: str, block: dict[str, Any], known: Sequence[str]) -> None:
-    for key in block:
-        if key not in known:
-            raise ConfigError(
-                102,
-                f"{where}.{key}",
-                f"no such key{did_you_mean(key, known, where)}",
-                "correct or remove it",
-            )
+        fix = "leave it out, and raise parallel.virtual_ranks"
+        raise ConfigError(144, f"accumulate = {accumulate}", what, fix)
+    num_processes = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+    if {"RANK", "WORLD_SIZE"} <= os.environ.keys():  # torchrun has started the processes
+        num_processes = int(os.environ["WORLD_SIZE"])
+    check_virtual_ranks(parallel["virtual_ranks"], num_processes)

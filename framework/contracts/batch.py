@@ -67,10 +67,7 @@ def move(batch: Batch, device: torch.device) -> Batch:
 
 
 def pin(batch: Batch) -> Batch:
-    """Return the batch in page-locked memory, which a GPU can copy while it computes.
-
-    Tensors that are already on a GPU stay there.
-    """
+    """Return the batch in page-locked memory, which a GPU can copy while it computes."""
     result = dict(batch)
     for name, value in batch.items():
         if isinstance(value, Tensor) and not value.is_cuda:

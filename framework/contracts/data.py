@@ -76,8 +76,7 @@ class Transform(Protocol):
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    Augments may also have the capabilities ``KnowsLabels``, ``Exact``, ``NeedsUnitRange`` and
-    ``Normalizes``.
+    Further capabilities: ``KnowsLabels``, ``Exact``, ``NeedsUnitRange`` and ``Normalizes``.
     """
 
     @property
@@ -86,14 +85,9 @@ class Augment(Protocol):
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        """Return a new batch, and leave the given one unchanged.
+        """Return a new batch, the same on every device, and leave the given one unchanged.
 
-        Every device gives the same numbers.
-
-        Args:
-            batch: A batch on the device.
-            draws: float32 [B, num_draws] in [0, 1) on the batch's device, or None outside training.
-
+        ``draws`` are float32 [B, num_draws] in [0, 1) on the device, or None outside training.
         """
         ...
 
@@ -196,8 +190,7 @@ class Source(Protocol):
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         """Yield the steps of an epoch from ``start`` on.
 
-        Closing the iterator early leaves no thread or file behind. Worker processes stay until
-        ``close``.
+        Closing the iterator early leaves only worker processes, which stay until ``close``.
         """
         ...
 

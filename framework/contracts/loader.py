@@ -12,16 +12,10 @@ from framework.contracts.span import Span
 
 
 class Clock(Protocol):
-    """Measures where the time goes.
-
-    The time between two marks belongs to the name of the second one, so that none is left over.
-    """
+    """Measures where the time goes: the time between two marks belongs to the second."""
 
     def mark(self, name: str) -> None:
-        """Count the time since the last mark as ``name``, without synchronizing.
-
-        The name ``report`` ends a step.
-        """
+        """Count the time since the last mark, without synchronizing. ``report`` ends a step."""
         ...
 
     def skip(self) -> None:
@@ -77,10 +71,7 @@ class Loader(Protocol):
 
     @property
     def identity(self) -> dict[str, int]:
-        """What decides the records of each step.
-
-        A run resumed inside an epoch must have the same.
-        """
+        """What decides the records of each step. A resumed epoch must have the same."""
         ...
 
     @property
@@ -96,10 +87,7 @@ class Loader(Protocol):
         ...
 
     def stats(self) -> LoaderStats:
-        """Return how preparing batches went since the last call.
-
-        Call this in the thread that takes the batches.
-        """
+        """Return the statistics since the last call, in the thread that takes the batches."""
         ...
 
     def close(self) -> None: ...

@@ -43,25 +43,18 @@ class Parallel(Protocol):
         ...
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return ``state`` with every sharded tensor gathered into a plain one.
+        """Return ``state``, a nested dict, with every sharded tensor gathered into a plain one.
 
-        All ranks must call this at the same time. A state is a nested dict of tensors and plain
-        values.
+        All ranks must call this at the same time.
         """
         ...
 
     def shard_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        """Return ``state`` with this rank's shard of every tensor that the parallel choice shards.
+        """Return the gathered ``state`` with this rank's shard of every tensor that is sharded.
 
-        All ranks must call this at the same time.
-
-        Args:
-            state: A gathered state with the keys ``model``, ``average`` and ``optimizer``.
-            model: The wrapped model.
-            optimizer: The optimizer of the wrapped model.
-
+        All ranks must call this at the same time, with the wrapped model and its optimizer.
         """
         ...
 
@@ -77,17 +70,13 @@ class Parallel(Protocol):
         ...
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """Return the ``values`` of all ranks in rank order.
-
-        Each is a host tensor [n]; n may differ.
-        """
+        """Return the ``values`` (host tensors [n]; n may differ) of all ranks in rank order."""
         ...
 
     def agree(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has set it, at the same call on every rank.
 
-        Call this once per step, with the same number of flags. The answer may come some calls
-        later.
+        Call this once per step, with the same number of flags. The answer may come calls later.
         """
         ...
 
@@ -104,12 +93,9 @@ class Precision(Protocol):
     def step(
         self, optimizer: torch.optim.Optimizer, clip_norm: float | None, skip_bad: bool = False
     ) -> bool:
-        """Unscale the gradients, clip them, and step, in this order.
+        """Unscale the gradients, clip them, and step. Return whether the weights moved.
 
-        Return whether the weights moved.
-
-        The weights do not move if a scaled gradient overflowed or, with ``skip_bad``, if a gradient
-        is not finite.
+        They do not if a scaled gradient overflowed or, with ``skip_bad``, if one is not finite.
         """
         ...
 

@@ -116,11 +116,8 @@ class RecordStore(Protocol):
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         """Return the records at ``indices`` in that order. The caller owns the tensors.
 
-        Args:
-            indices: int64 [B], on the host; repeats are allowed.
-            views: Raw fields that may come as a list of B read-only NumPy arrays in the store's
-                memory.
-
+        ``indices`` is int64 [B], on the host, and may repeat. Raw fields in ``views`` may come as
+        a list of B read-only NumPy arrays in the store's memory.
         """
         ...
 
@@ -146,10 +143,7 @@ class RecordStore(Protocol):
 
 
 class RecordWriter(Protocol):
-    """Writes one file of records.
-
-    The file is readable only after ``close``. An older file of the same name stays until then.
-    """
+    """Writes a file that is readable only after ``close``. An older one stays until then."""
 
     def write(self, records: Records, keys: Sequence[str]) -> None:
         """Append records, with a name for each.

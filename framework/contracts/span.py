@@ -8,7 +8,7 @@ steps takes kilobytes.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, log
+from math import ceil, inf, log
 
 import numpy as np
 
@@ -108,5 +108,18 @@ def shares(spans: Spans) -> dict[str, float]:
 
     The shares add up to 1. If ``idle`` is present, ``wait`` is not part of that sum.
     """
-    whole_s = step_s(spans)
-    return {name: span.total_s / whole_s if whole_s else 0.0 for name, span in spans.items()}
+    whole_s = step_s(spans) or inf
+    return {name: span.total_s / whole_s for name, span in spans.items()}
+
+
+def waiting_share(spans_s: Mapping[str, float]) -> float | None:
+    """Return the share of a step's seconds that wait for data; None if this was not measured.
+
+    On a device this is its idle time. The host's ``wait`` overlaps the device's work then.
+    """
+    counted_s = dict(spans_s)
+    if IDLE in counted_s:
+        counted_s.pop("wait", None)
+    waiting_s = counted_s.get(IDLE, counted_s.get("wait"))
+    total_s = sum(counted_s.values())
+    return waiting_s / total_s if waiting_s is not None and total_s else None

@@ -24,15 +24,15 @@ def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
     """Return the training data's number of each validation class, or None if labels already agree.
 
     Classes are matched by name. A store that names no classes is taken as it is, and so are
-    stores whose labels are plain numbers: class "7" is label 7 in both.
-
-    Raises:
-        DataError: D190 if validation has records of a class that training lacks.
-
+    stores whose labels are plain numbers: class "7" is label 7 in both. DataError D190 if
+    validation has records of a class that training lacks.
     """
     names = list(val.classes)
     known = {name: number for number, name in enumerate(train.classes)}
-    if names == list(train.classes) or not names or not known or not _has_labels(val):
+    label = val.fields.get(LABEL)
+    if names == list(known) or not names or not known or label is None:
+        return None
+    if np.dtype(label.dtype).kind not in "iu":
         return None
     if is_numbered(names) and is_numbered(train.classes):
         return None
@@ -56,11 +56,6 @@ def is_numbered(classes: Sequence[str]) -> bool:
     return all(name == str(number) for number, name in enumerate(classes))
 
 
-def _has_labels(manifest: Manifest) -> bool:
-    field = manifest.fields.get(LABEL)
-    return field is not None and np.dtype(field.dtype).kind in "iu"
-
-
 def _counted(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"the class {names[0]}"
@@ -69,30 +64,25 @@ def _counted(names: Sequence[str]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names in one line, and how many more there are."""
-    more = f", ... ({len(names)} in all)" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
+    some = ", ".join(names[:MOST_LISTED])
+    if len(names) > MOST_LISTED:
+        some += f", ... ({len(names)} in all)"
+    return some
 
 
 def with_agreed_classes(train: Source, val: Source) -> Source:
-    """Return ``val``, with labels numbered as in ``train`` if they are not already.
-
-    Raises:
-        DataError: D190 if validation has records of a class that training lacks.
-
-    """
+    """Return ``val``, with labels numbered as in ``train``, or raise DataError D190."""
     numbers = agree_on_classes(train.manifest, val.manifest)
-    return val if numbers is None else MappedSource(val, numbers, train.manifest.classes)
+    if numbers is None:
+        return val
+    return MappedSource(val, numbers, train.manifest.classes)
 
 
 @final
 class MappedSource:
-    """A Source whose labels are renumbered.
+    """A Source whose labels are renumbered. Labels that are no class stay.
 
-    Args:
-        source: The source of the batches. Everything but their labels stays.
-        numbers: The new number of each of its classes. Other labels stay.
-        classes: The names of the new numbers.
-
+    ``numbers`` holds the new number of each of its classes, ``classes`` the names of these numbers.
     """
 
     def __init__(self, source: Source, numbers: Sequence[int], classes: Sequence[str]) -> None:
@@ -153,9 +143,10 @@ class MappedSource:
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         """Return the new labels, as int64 if the new numbers do not fit the old type."""
-        fits = max(self.numbers) <= torch.iinfo(labels.dtype).max
         table = torch.tensor(self.numbers, device=labels.device)
         old = labels.long()
         is_class = (old >= 0) & (old < len(table))
         new = torch.where(is_class, table[old.clamp(0, len(table) - 1)], old)
-        return new.to(labels.dtype) if fits else new
+        if max(self.numbers) <= torch.iinfo(labels.dtype).max:
+            new = new.to(labels.dtype)
+        return new

@@ -20,9 +20,9 @@ from framework.contracts.records import Manifest
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
-from framework.image.decode import accepted_header, decode
+from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order import ON_HOST, Order, Share, draws, spread
+from framework.order import Order, Share, spread
 from framework.store.open_store import open_store
 from framework.system.native import crowded
 
@@ -63,8 +63,7 @@ class DALISource:
         self.store.check()
         if self._first_epoch is None:
             self._first_epoch = epoch
-        when = self.context.verify
-        verify = when == "always" or (when == "first_epoch" and epoch == self._first_epoch)
+        verify = self.context.verifies(epoch, self._first_epoch)
         decodes = any(field.encoding == "image" for field in self.manifest.fields.values())
         shares = list(self.order.shares(epoch, start))
         with crowded() if decodes else nullcontext():
@@ -87,7 +86,13 @@ class DALISource:
         self._feed = (
             self._inputs(Request(epoch, share.indices, training, verify)) for share in shares
         )
-        self._prepare(largest)
+        # a pipeline whose last epoch did not end cleanly still holds stale batches
+        if self._pipeline is not None and not self._stale and self._largest >= largest:
+            self._pipeline.reset()
+        else:
+            self._pipeline = self._build(largest)
+            self._largest = largest
+        self._stale = True
         for number, share in enumerate(shares):
             try:
                 outputs = self._pipeline.run()
@@ -98,18 +103,6 @@ class DALISource:
                 raise self._explain(error, under_way) from error
             batch = dict(zip(self._names, tensors, strict=True))
             yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
-        self._exhaust()
-
-    def _prepare(self, largest: int) -> None:
-        """Reuse the pipeline if its last epoch ended cleanly; else it still holds stale batches."""
-        if self._pipeline is not None and not self._stale and self._largest >= largest:
-            self._pipeline.reset()
-        else:
-            self._pipeline = self._build(largest)
-            self._largest = largest
-        self._stale = True
-
-    def _exhaust(self) -> None:
         try:
             self._pipeline.run()
         except StopIteration:
@@ -119,19 +112,24 @@ class DALISource:
         fn, _, pipeline_class = self._dali
         context = self.context
         gpu = context.device.type == "cuda"
+        device_id = None
+        if gpu:
+            device_id = context.device.index or 0
         num_threads = context.num_workers
         if num_threads is None:
             num_threads = context.num_cores
         pipeline = pipeline_class(
             batch_size=batch_size,
             num_threads=max(1, num_threads),
-            device_id=(context.device.index or 0) if gpu else None,
+            device_id=device_id,
             prefetch_queue_depth=self.prefetch_depth,
         )
         fields = self.store.manifest.fields
         with pipeline:
             inputs = fn.external_source(
-                source=self._next, num_outputs=len(fields) + 4 * len(self._cut), batch=True
+                source=lambda: next(self._feed),
+                num_outputs=len(fields) + 4 * len(self._cut),
+                batch=True,
             )
             windows = {name: inputs[len(fields) + 4 * n :][:4] for n, name in enumerate(self._cut)}
             outputs: list[Any] = []
@@ -170,9 +168,6 @@ class DALISource:
         image = fn.flip(image, horizontal=mirror, vertical=upside_down)
         return fn.transpose(image, perm=[2, 0, 1])
 
-    def _next(self) -> tuple[Any, ...]:
-        return next(self._feed)
-
     def _inputs(self, request: Request) -> tuple[Any, ...]:
         """Return one batch for ``external_source``.
 
@@ -181,10 +176,7 @@ class DALISource:
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)
-        numbers = None
-        if request.training:
-            num_draws = self.context.transform.num_draws
-            numbers = draws(request.indices, self.context.seed, request.epoch, num_draws, ON_HOST)
+        numbers = self._reader.numbers(request, request.indices)
         values: list[Any] = []
         for name in self._names:
             if name in self._maps:
@@ -206,25 +198,12 @@ class DALISource:
     def _windows(
         self, name: str, images: Any, indices: Tensor, numbers: Tensor | None
     ) -> tuple[Any, ...]:
-        sizes = self._sizes(images, indices, self.manifest.fields[name].interleaved)
+        sizes = self._reader.sizes(self.manifest.fields[name], images, indices)
         windows = self.context.transform.windows(torch.tensor(sizes), numbers)
         start = windows[:, :2].float()
         shape = windows[:, 2:4].float()
         flip = windows[:, 4].int()
         return start.numpy(), shape.numpy(), (flip & 1).numpy(), (flip >> 1).numpy()
-
-    def _sizes(self, images: Any, indices: Tensor, interleaved: bool) -> list[tuple[int, int]]:
-        """Return (height, width) of each image."""
-        if isinstance(images, Tensor):
-            height, width = images.shape[1:3] if interleaved else images.shape[2:]
-            return [(height, width)] * len(images)
-        sizes: list[tuple[int, int]] = []
-        for index, data in zip(indices.tolist(), images, strict=True):
-            try:
-                sizes.append(accepted_header(data).size)
-            except BadImage as error:
-                raise unreadable(self.store, index, error) from error
-        return sizes
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
         """Return a DataError that names the record, which DALI does not.

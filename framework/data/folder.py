@@ -8,12 +8,8 @@ from framework.store.folder_store import FolderStore
 def folder_source(
     path: str, follow_links: str | None = None, *, context: SourceContext
 ) -> StoreSource:
-    """Return a source of the images in a folder.
+    """Return a source of the images in a folder. Each of its subfolders is a class.
 
-    Args:
-        path: The folder. Each of its subfolders is a class.
-        follow_links: The folder under which symbolic links are followed. None: skip links.
-        context: What the run gives every source.
-
+    ``follow_links`` is the folder under which symbolic links are followed. None: skip links.
     """
     return StoreSource(FolderStore(path, follow_links), context)

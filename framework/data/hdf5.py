@@ -7,12 +7,8 @@ from framework.store.hdf5_store import HDF5Store
 
 
 def hdf5_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
-    """Return a source of the records of a HDF5 store.
+    """Return a source of a store, which is a file or a directory of shards.
 
-    Args:
-        path: The store: a file, or a directory of shards.
-        stage: Where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
-        context: What the run gives every source.
-
+    ``stage`` is where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
     """
     return packed_source(path, HDF5Store, stage, context)

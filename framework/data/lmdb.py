@@ -7,12 +7,8 @@ from framework.store.lmdb_store import LMDBStore
 
 
 def lmdb_source(path: str, stage: str = "none", *, context: SourceContext) -> StoreSource:
-    """Return a source of the records of a LMDB store.
+    """Return a source of a store, which is a file or a directory of shards.
 
-    Args:
-        path: The store: a file, or a directory of shards.
-        stage: Where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
-        context: What the run gives every source.
-
+    ``stage`` is where to keep the data: ``none`` (on disk), ``cold``, ``ram`` or ``device``.
     """
     return packed_source(path, LMDBStore, stage, context)

@@ -18,12 +18,7 @@ STAGES = ("none", "cold", "ram", "device")
 def packed_source(
     path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext
 ) -> StoreSource:
-    """Return a source of the store at ``path``, a file or a directory of files.
-
-    Raises:
-        ConfigError: C171: the device cannot hold the data as configured. C172: unknown ``stage``.
-
-    """
+    """Return a source of the store at ``path``, a file or a directory of files."""
     if stage not in STAGES:
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
@@ -44,7 +39,9 @@ def packed_source(
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
-    return ShardedStore(path, open_file) if os.path.isdir(path) else open_file(path)
+    if os.path.isdir(path):
+        return ShardedStore(path, open_file)
+    return open_file(path)
 
 
 def _resident(store: RecordStore, context: SourceContext) -> RecordStore:

@@ -32,20 +32,12 @@ UNUSED = 2  # references to an array in a list: the list's, and the argument tha
 
 
 class Request(NamedTuple):
-    """One batch to read.
-
-    Attributes:
-        epoch: The epoch, for random numbers.
-        indices: The records: int64 [B].
-        training: Whether the transform draws random numbers.
-        verify: Whether to compare records with their CRC32.
-
-    """
+    """One batch to read."""
 
     epoch: int
-    indices: Tensor
-    training: bool
-    verify: bool = False
+    indices: Tensor  # the records: int64 [B]
+    training: bool  # whether the transform draws random numbers
+    verify: bool = False  # whether to compare records with their CRC32
 
 
 def is_cut(field: Field, transform: Transform) -> bool:
@@ -59,23 +51,13 @@ def is_cut(field: Field, transform: Transform) -> bool:
     return field.channels is not None and (resizes or transform.function is not None)
 
 
-@final
-class ReadWork:
-    """A batch that is being read. Threads may fill slices of it at the same time.
+class ReadWork(NamedTuple):
+    """A batch that is being read. Threads may fill slices of it at the same time."""
 
-    Attributes:
-        request: The batch to read.
-        images: The memory of image fields, if their size is known.
-        parts: The other fields of the slices that are filled, by their start.
-        slices_s: Seconds per stage of each filled slice, and of finishing.
-
-    """
-
-    def __init__(self, request: Request, images: dict[str, Tensor]) -> None:
-        self.request = request
-        self.images = images
-        self.parts: dict[int, Batch] = {}
-        self.slices_s: list[dict[str, float]] = []
+    request: Request
+    images: dict[str, Tensor]  # the memory of image fields, if their size is known
+    parts: dict[int, Batch]  # the other fields of filled slices, by their start
+    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
 
 
 class Timed(NamedTuple):
@@ -86,33 +68,27 @@ class Timed(NamedTuple):
 
 
 class _Slice(NamedTuple):
-    """What the fields of a slice share.
+    """What the fields of a slice share."""
 
-    Attributes:
-        indices: The records: int64 [B].
-        numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
-        watch: The stopwatch of the thread.
-
-    """
-
-    indices: Tensor
-    numbers: Tensor | None
-    watch: Stopwatch
+    indices: Tensor  # the records: int64 [B]
+    numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
+    watch: Stopwatch  # of the thread
 
     def record(self, number: int) -> "_Slice":
         """Return the slice of one record."""
         place = slice(number, number + 1)
-        numbers = None if self.numbers is None else self.numbers[place]
+        numbers = self.numbers
+        if numbers is not None:
+            numbers = numbers[place]
         return _Slice(self.indices[place], numbers, self.watch)
 
 
 @final
 class _Memory:
-    """Memory of batches that nobody holds any more, to be used again.
+    """Memory of batches that nobody holds any more: fresh memory costs a page fault per 4 kB.
 
-    Fresh memory costs a page fault per 4 kB, more than decoding a thumbnail. A tensor made of a
-    numpy array holds the array while the tensor or a view of it lives, so the array's reference
-    count shows whether it is free.
+    A tensor made of a NumPy array holds the array while the tensor or a view of it lives, so the
+    array's reference count shows whether it is free.
     """
 
     def __init__(self) -> None:
@@ -136,10 +112,7 @@ class _Memory:
 
 @final
 class BatchReader:
-    """Reads batches from a store.
-
-    Every batch gets ``index``. Image fields become uint8 [B, C, H, W].
-    """
+    """Reads batches, each with ``index``. Image fields become uint8 [B, C, H, W]."""
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
         self.store = store
@@ -158,7 +131,6 @@ class BatchReader:
 
     @cached_property
     def cut(self) -> dict[str, Field]:
-        """The fields that are cut."""
         fields = self.store.manifest.fields
         return {name: field for name, field in fields.items() if is_cut(field, self.transform)}
 
@@ -179,7 +151,7 @@ class BatchReader:
         return self._read(request)[0]
 
     def timed(self, request: Request) -> Timed:
-        """Read the batch in this thread; return it with the seconds per stage."""
+        """Read the batch in this thread."""
         if self.cut:
             return self._read(request)
         start = perf_counter()
@@ -197,7 +169,7 @@ class BatchReader:
         if size is not None and self.function is None:
             for name, field in self.cut.items():
                 images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
-        return ReadWork(request, images)
+        return ReadWork(request, images, {}, [])
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
         """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
@@ -233,16 +205,14 @@ class BatchReader:
         work.slices_s.append(watch.stages_s)
         return batch
 
+    def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
+        """Return the transform's draws, float32 [B, num_draws]; None outside training."""
+        if not request.training:
+            return None
+        return draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
+
     def label_map(self, name: str, values: Any, indices: Tensor, numbers: Tensor | None) -> Tensor:
-        """Cut the records' label maps: uint8 [B, 1, h, w].
-
-        Args:
-            name: The field.
-            values: What the store gave for ``indices``.
-            indices: The records' numbers, int64 [B].
-            numbers: The transform's random numbers, float32 [B, num_draws]; None outside training.
-
-        """
+        """Cut the label maps that the store gave for ``indices``: uint8 [B, 1, h, w]."""
         field = self.store.manifest.fields[name]
         return self._cut(field, values, _Slice(indices, numbers, Stopwatch()), None)
 
@@ -268,29 +238,27 @@ class BatchReader:
         """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
         if not self.cut:
             return {}
-        numbers = None
-        if request.training:
-            numbers = draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
+        part = _Slice(indices, self.numbers(request, indices), watch)
         watch.mark("transform")
-        part = _Slice(indices, numbers, watch)
-        if self.function is not None:
-            pixels = {
-                name: self._pixels(field, records[name], part) for name, field in self.cut.items()
-            }
-            return self._changed(self.function, pixels, request, part)
-        return {
-            name: self._cut(field, records[name], part, outs.get(name))
-            for name, field in self.cut.items()
-        }
+        cut = self.cut.items()
+        if self.function is None:
+            return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}
+        pixels = {name: self._pixels(field, records[name], part) for name, field in cut}
+        return self._changed(self.function, pixels, request, part)
 
     def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
         """Write each image's window to ``out``, or to new memory of the first window's size."""
-        planes: Any = None if out is None else out.numpy()
+        planes: Any = None
+        if out is not None:
+            planes = out.numpy()
         transform = self.transform
         channels = field.channels or 3
         interleaved = field.encoding == "image" or field.interleaved
         labels = field.kind == "labels"
-        for number, (pixels, window) in enumerate(self._windows(field, values, part)):
+        windows = self._raw(field, values, part)
+        if field.encoding == "image":
+            windows = self._decoded(field, values, part)
+        for number, (pixels, window) in enumerate(windows):
             shape = (channels, *(transform.size or window[2:4]))
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
@@ -306,56 +274,59 @@ class BatchReader:
                 labels,
             )
         part.watch.mark("transform")
-        return torch.from_numpy(planes) if out is None else out
+        if out is None:
+            out = torch.from_numpy(planes)
+        return out
 
-    def _windows(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
-        """Yield (unscaled pixels, window) of each image.
+    def _raw(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
+        """Yield (unscaled pixels, window) of each raw image, in its layout."""
+        before: tuple[slice, ...] = (slice(None),)  # the channels
+        if field.interleaved:
+            before = ()
+        windows = self._chosen(self.sizes(field, values, part.indices), part)
+        for value, window in zip(values, windows, strict=True):
+            yield np.asarray(value)[(*before, *_place(window))], window
 
-        Encoded images are [h, w, C], valid until the next one. Raw pixels keep their layout.
-        """
-        is_raw = field.encoding == "raw"
-        headers: list[ImageHeader] = []
-        if is_raw:
-            stored = field.shape[:2] if field.interleaved else field.shape[1:]
-            sizes = [stored] * len(values)
-        else:
-            headers = self._headers(values, part)
-            sizes = [header.size for header in headers]
-        windows: Any = self.transform.windows(torch.tensor(sizes), part.numbers).tolist()
-        part.watch.mark("transform")
+    def _decoded(self, field: Field, values: Any, part: _Slice) -> Iterator[tuple[Any, Any]]:
+        """Yield (unscaled pixels, window) of each encoded image: [h, w, C], until the next one."""
+        headers = self._headers(values, part.indices)
+        part.watch.mark("decode")
+        windows = self._chosen([header.size for header in headers], part)
+        channels = field.channels or 3
+        size = self.transform.size
         for number, window in enumerate(windows):
-            top, left, height, width, _ = window
-            place = (slice(top, top + height), slice(left, left + width))
-            if is_raw:
-                if not field.interleaved:
-                    place = (slice(None), *place)
-                yield np.asarray(values[number])[place], window
-                continue
             try:
                 if field.kind == "labels":
-                    pixels = decode_labels(values[number])[place]
+                    pixels = decode_labels(values[number])[_place(window)]
                 else:
-                    pixels = window_pixels(
-                        values[number],
-                        headers[number],
-                        field.channels or 3,
-                        window,
-                        self.transform.size,
-                    )
+                    pixels = window_pixels(values[number], headers[number], channels, window, size)
             except BadImage as error:
                 raise unreadable(self.store, int(part.indices[number]), error) from error
             part.watch.mark("decode")
             yield pixels, window
             part.watch.mark("transform")  # what the caller did with them
 
-    def _headers(self, values: Any, part: _Slice) -> list[ImageHeader]:
+    def _chosen(self, sizes: list[Any], part: _Slice) -> list[Any]:
+        """Return the transform's windows of images of these sizes."""
+        windows = self.transform.windows(torch.tensor(sizes), part.numbers).tolist()
+        part.watch.mark("transform")
+        return windows
+
+    def sizes(self, field: Field, values: Any, indices: Tensor) -> list[Any]:
+        """Return (height, width) of each image that the store gave for ``indices``."""
+        if field.encoding == "image":
+            return [header.size for header in self._headers(values, indices)]
+        if field.interleaved:
+            return [field.shape[:2]] * len(indices)
+        return [field.shape[1:]] * len(indices)
+
+    def _headers(self, values: Any, indices: Tensor) -> list[ImageHeader]:
         headers: list[ImageHeader] = []
-        for index, data in zip(part.indices.tolist(), values, strict=True):
+        for index, data in zip(indices.tolist(), values, strict=True):
             try:
                 headers.append(accepted_header(data))
             except BadImage as error:
                 raise unreadable(self.store, index, error) from error
-        part.watch.mark("decode")
         return headers
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
@@ -388,13 +359,9 @@ class BatchReader:
         return stacked
 
     def _change(
-        self,
-        function: RecordFunction,
-        images: dict[str, np.ndarray],
-        index: int,
-        seed: int | None,
+        self, function: RecordFunction, images: dict[str, np.ndarray], index: int, seed: int | None
     ) -> Batch:
-        """Return the function's result for a record. An error of its names the record."""
+        """Return the function's result for a record. Its errors name the record."""
         try:
             changed = function(dict(images), seed)
             if changed.keys() != images.keys():
@@ -404,7 +371,7 @@ class BatchReader:
             raise
         except (Exception, SystemExit) as error:
             record = self.store.name(index)
-            fix = "mend the function, or see it with debug=trace workers.num=0"
+            fix = "correct the function, or see it with debug=trace workers.num=0"
             fault = user_error(error, about=record, fix=fix, kind=UserRecordError)
             if fault is not None:
                 raise fault from error
@@ -420,14 +387,16 @@ class BatchReader:
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:
     """Return the error for a record whose image cannot be decoded."""
     what = f"not a readable image ({error})"
-    return DataError(106, store.name(index), what, "mend or remove it")
+    return DataError(106, store.name(index), what, "correct or remove it")
 
 
 def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
     """Raise DataError D119 if records just read are not what was packed."""
     bad = store.damaged(indices, records)
     if bad:
-        more = f", and {len(bad) - 1} more of its batch" if len(bad) > 1 else ""
+        more = ""
+        if len(bad) > 1:
+            more = f", and {len(bad) - 1} more of its batch"
         what = f"its bytes are not what was packed (CRC32 differs{more})"
         fix = "'paceline verify' lists all; pack it again"
         raise DataError(119, store.name(bad[0]), what, fix)
@@ -436,6 +405,11 @@ def check_crcs(store: RecordStore, indices: Tensor, records: Records) -> None:
 def plain(error: BaseException) -> str:
     """Return an exception's kind and words, even if its own ``__str__`` fails."""
     return f"{type(error).__name__}: {words_of(error)}"
+
+
+def _place(window: Any) -> tuple[slice, slice]:
+    top, left, height, width, _ = window
+    return slice(top, top + height), slice(left, left + width)
 
 
 def _channels_first(image: np.ndarray) -> Tensor:

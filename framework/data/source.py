@@ -17,10 +17,7 @@ from framework.system.malloc import keep_freed_memory
 
 @final
 class StoreSource:
-    """Batches from a store, read by ``context.num_workers`` workers.
-
-    ``on_close`` is called once, at the end.
-    """
+    """Batches of a store, read by workers. ``on_close`` is called once, at the end."""
 
     graph_refusal = None
 
@@ -29,13 +26,15 @@ class StoreSource:
     ) -> None:
         keep_freed_memory()
         self.store = store
-        self.training = context.training
-        self.verify = context.verify
+        self.context = context
         self.order: Order = make_order(store, context)
         self.read = BatchReader(store, context)
         num_workers = context.num_workers
-        if num_workers is None:  # without decoding, handing over costs more than gathering
-            num_workers = context.num_cores if self.read.decodes else 0
+        if num_workers is None:
+            # without decoding, handing over costs more than gathering
+            num_workers = 0
+            if self.read.decodes:
+                num_workers = context.num_cores
         self.workers = Workers(
             self.read,
             num_workers,
@@ -58,10 +57,10 @@ class StoreSource:
         self.store.check()
         if self._first_epoch is None:
             self._first_epoch = epoch
-        is_first = epoch == self._first_epoch
-        verify = self.verify == "always" or (self.verify == "first_epoch" and is_first)
+        training = self.context.training
+        verify = self.context.verifies(epoch, self._first_epoch)
         shares, ahead = tee(self.order.shares(epoch, start))
-        requests = (Request(epoch, share.indices, self.training, verify) for share in ahead)
+        requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         with closing(self.workers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 yield MicroBatch(batch, share.weight, share.last)
@@ -69,9 +68,9 @@ class StoreSource:
     @property
     def num_ahead(self) -> int:
         """Batches that workers may hold ready."""
-        if not self.workers.num:
-            return 0
-        return AHEAD * (self.workers.num if self.workers.kind == "process" else 1)
+        if self.workers.kind == "process":
+            return AHEAD * self.workers.num
+        return AHEAD * min(1, self.workers.num)
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))

@@ -16,18 +16,7 @@ from framework.order import Order, draws, spread
 
 @final
 class SyntheticSource:
-    """The same random images and labels at every step.
-
-    Memory holds one batch, whatever ``num_records`` says.
-
-    Args:
-        path: The name of the split, which is not opened.
-        image_shape: (C, H, W).
-        num_classes: How many classes labels have.
-        num_records: Records per epoch.
-        context: What the run gives every source.
-
-    """
+    """The same random images ([C, H, W]) and labels at every step. Memory holds one batch."""
 
     graph_refusal = None
 
@@ -42,7 +31,7 @@ class SyntheticSource:
     ) -> None:
         if context.num_workers:
             where = f"workers.num = {context.num_workers}, data = synthetic"
-            what = "there is nothing to read, so nobody would use them"
+            what = "there is nothing to read, so workers would be idle"
             raise ConfigError(174, where, what, "leave workers.num out")
         self.order: Order = context.order(num_records)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
@@ -64,12 +53,11 @@ class SyntheticSource:
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         same = replace(self.order, shuffle=False)  # nothing to read, so nothing to shuffle
         for share in same.shares(epoch, start):
-            yield MicroBatch(self._first(len(share.indices)), share.weight, share.last)
-
-    def _first(self, count: int) -> Batch:
-        if count == self._size:  # saves the 7 us of slicing; only an epoch's last is short
-            return self._largest.copy()
-        return {name: tensor[:count] for name, tensor in self._largest.items()}
+            batch = self._largest.copy()
+            count = len(share.indices)
+            if count < self._size:  # only an epoch's last is short, and slicing takes 7 us
+                batch = {name: tensor[:count] for name, tensor in batch.items()}
+            yield MicroBatch(batch, share.weight, share.last)
 
     def sample(self, count: int) -> Batch:
         if count == self._size:

@@ -1,7 +1,4 @@
-"""Run the reader in this thread, a pool of threads, or worker processes.
-
-Results come in the order of the requests.
-"""
+"""Run the reader in this thread, a pool of threads, or processes, in the order of the requests."""
 
 import os
 import signal
@@ -10,9 +7,10 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -34,40 +32,26 @@ LEAST_SLICE = 8
 
 
 @final
+@dataclass
 class Workers:
     """Workers that run a reader.
 
     Threads share a batch slice by slice, since decoding releases Python's lock. Processes read
     whole batches, for transforms that hold the lock. They start at the first ``map`` and live until
     ``close``. A ``map`` beside one that is not closed starts processes of its own.
-
-    Attributes:
-        read: The reader.
-        num: The number of workers; 0: the caller's thread reads.
-        kind: ``thread`` or ``process``.
-        timeout_s: The longest wait for a batch; after it, ResourceError R106.
-        start_method: How processes start; None: the system's way.
-        stages: The seconds per stage of the batches handed over.
-
     """
 
-    def __init__(
-        self,
-        read: BatchReader,
-        num: int,
-        kind: str,
-        timeout_s: float = 300.0,
-        start_method: str | None = None,
-    ) -> None:
-        if kind not in ("thread", "process"):
-            where = f"workers.kind = {kind}"
+    read: BatchReader
+    num: int  # 0: the caller's thread reads
+    kind: str  # ``thread`` or ``process``
+    timeout_s: float = 300.0  # the longest wait for a batch; after it, ResourceError R106
+    start_method: str | None = None  # how processes start; None: the system's way
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("thread", "process"):
+            where = f"workers.kind = {self.kind}"
             raise ConfigError(107, where, "not a kind of worker", "choose thread or process")
-        self.read = read
-        self.num = num
-        self.kind = kind
-        self.timeout_s = timeout_s
-        self.start_method = start_method
-        self.stages = Stages()
+        self.stages = Stages()  # of the batches handed over
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
         self._busy = threading.Lock()  # torch's processes serve one iterator at a time
@@ -75,9 +59,13 @@ class Workers:
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
         """Yield one batch per request, in order. The iterator may be closed early."""
-        if self.num == 0:
-            return self._in_line(requests) if self.read.decodes else self._gathered(requests)
-        return self._threads(requests) if self.kind == "thread" else self._by_processes(requests)
+        if self.num and self.kind == "process":
+            return self._by_processes(requests)
+        if self.num:
+            return self._threads(requests)
+        if self.read.decodes:
+            return self._in_line(requests)
+        return self._gathered(requests)
 
     def _in_line(self, requests: Iterable[Request]) -> Generator[Batch]:
         ahead = threading.current_thread() is not threading.main_thread()
@@ -88,10 +76,7 @@ class Workers:
                 yield batch
 
     def _gathered(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Read records that need no decoding.
-
-        The loop is minimal because one read takes only about 40 us.
-        """
+        """Read records in a minimal loop: without decoding, one read takes only about 40 us."""
         read = self.read
         sums_s = self.stages.sums_s
         for request in requests:
@@ -117,9 +102,11 @@ class Workers:
     def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
         work = self.read.begin(request)
         count = len(request.indices)
-        # A slice per thread: smaller ones would end at the same time. Raw records are one slice,
-        # since two threads read no more of them than one.
-        step = max(LEAST_SLICE, -(-count // self.num)) if self.read.decodes else max(1, count)
+        # Raw records are one slice, since two threads read no more of them than one. Others are a
+        # slice per thread: smaller ones would end at the same time.
+        step = max(1, count)
+        if self.read.decodes:
+            step = max(LEAST_SLICE, -(-count // self.num))
         return work, [
             pool.submit(self.read.fill, work, start, min(start + step, count))
             for start in range(0, max(1, count), step)
@@ -140,7 +127,9 @@ class Workers:
         return batch
 
     def _too_late(self, request: Request | None = None) -> ResourceError:
-        which = "" if request is None else f" (records {request.indices[:4].tolist()}...)"
+        which = ""
+        if request is not None:
+            which = f" (records {request.indices[:4].tolist()}...)"
         where = f"workers.timeout_s = {self.timeout_s:g}"
         fix = "look at the disk or the transform, or raise workers.timeout_s"
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
@@ -152,7 +141,7 @@ class Workers:
             finally:
                 self._busy.release()
             return
-        others = Workers(self.read, self.num, self.kind, self.timeout_s, self.start_method)
+        others = replace(self)
         others.stages = self.stages
         try:
             yield from others.map(requests)
@@ -165,8 +154,9 @@ class Workers:
                 self._loader = self._make_loader()
         self._requests.now = requests
         try:
-            with _Watch(self.timeout_s, self._kill, self.start_method) as watch:
-                for result in watch.over(self._loader):
+            watched = _watched(self._loader, self.timeout_s, self._kill, self.start_method)
+            with closing(watched) as results:
+                for result in results:
                     if isinstance(result, Failure):
                         raise result.error()
                     self.stages.add_slices(result.slices_s)
@@ -204,7 +194,9 @@ class Workers:
     def _iterator(self) -> Any:
         """The iterator that the loader keeps with its processes, or None."""
         loader: Any = self._loader
-        return None if loader is None else loader._iterator  # noqa: SLF001
+        if loader is None:
+            return None
+        return loader._iterator  # noqa: SLF001
 
     def _kill(self) -> None:
         """End all processes because one hangs, so that torch stops waiting."""
@@ -257,11 +249,7 @@ def _without_core_warning() -> Generator[None]:
 
 @final
 class _Pool:
-    """Threads that take calls from a queue.
-
-    They are daemons, unlike those of ``concurrent.futures``: a thread that hangs must not keep the
-    program from ending.
-    """
+    """Threads that take calls from a queue. As daemons, they let the program end if one hangs."""
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
@@ -299,62 +287,39 @@ class _Pool:
                 thread.join()
 
 
-@final
-class _Watch:
-    """A thread that calls ``late`` if the wait for a result exceeds ``timeout_s``."""
+def _watched(
+    loader: Iterable[Any], timeout_s: float, late: Callable[[], None], start_method: str | None
+) -> Generator[Any]:
+    """Yield a loader's results. A thread calls ``late`` if the wait for one is too long."""
+    since = time.monotonic()
+    end = threading.Event()
 
-    def __init__(self, timeout_s: float, late: Any, start_method: str | None) -> None:
-        self.timeout_s = timeout_s
-        self.late = late
-        self._start_method = start_method
-        self._since = float("inf")
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="paceline-watch", daemon=True)
-
-    def __enter__(self) -> "_Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def over(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's results, timing only the waits for them."""
-        results: Iterator[Any] | None = None
-        while True:
-            self._since = time.monotonic()
-            try:
-                if results is None:
-                    with _without_core_warning(), deaf_children(self._start_method):
-                        results = iter(loader)  # waits for the rest of an epoch that was left early
-                result = next(results)
-            except StopIteration:
+    def look() -> None:
+        while not end.wait(min(1.0, timeout_s / 4)):
+            if time.monotonic() - since > timeout_s:
+                late()
                 return
-            finally:
-                self._since = float("inf")
+
+    thread = threading.Thread(target=look, name="paceline-watch", daemon=True)
+    thread.start()
+    try:
+        with _without_core_warning(), deaf_children(start_method):
+            results = iter(loader)  # waits for the rest of an epoch that was left early
+        while (result := next(results, None)) is not None:
+            since = float("inf")
             yield result
-
-    def _look(self) -> None:
-        while not self._end.wait(min(1.0, self.timeout_s / 4)):
-            if time.monotonic() - self._since > self.timeout_s:
-                self.late()
-                return
+            since = time.monotonic()
+    finally:
+        end.set()
+        thread.join()
 
 
 class Failure(NamedTuple):
-    """An error as plain words, since an exception that does not pickle would hang the loader.
+    """An error as plain words, since an exception that does not pickle would hang the loader."""
 
-    Attributes:
-        words: The arguments of the error.
-        kind: The name of its class.
-        trace: The traceback in the worker.
-
-    """
-
-    words: tuple[int, str, str, str]
-    kind: str
-    trace: str = ""
+    words: tuple[int, str, str, str]  # the arguments of the error
+    kind: str  # the name of its class
+    trace: str = ""  # the traceback in the worker
 
     def error(self) -> PacelineError:
         error = error_kinds()[self.kind](*self.words)
@@ -395,10 +360,7 @@ class _Reads(Dataset[Any]):
 
 
 def _share(batch: Batch) -> None:
-    """Move a batch into shared memory.
-
-    An error can be reported here. In the thread that sends the batch, both would be lost.
-    """
+    """Share a batch's memory here: an error in the thread that sends the batch would be lost."""
     try:
         for tensor in tensors(batch).values():
             tensor.share_memory_()

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from queue import Empty, Full, Queue
-from typing import Generic, TypeVar, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
 
@@ -111,26 +111,18 @@ class Occupancy:
         return mean
 
 
-class _End:
+class _End(NamedTuple):
     """The end of the epoch, with the error that ended it."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 @final
 class Ahead(Generic[T]):
-    """An iterator that a thread runs ahead of its consumer.
+    """An iterator that a thread runs ahead of its consumer, by ``depth`` items.
 
     Order is kept, and an error is raised in place of the item that it prevented. ``close`` stops
-    and joins the thread, in which it also closes a generator.
-
-    Args:
-        produce: The iterator.
-        depth: How many items may be ready.
-        occupancy: Counts at each item how many were ready.
-        num_threads: How many threads share the work of this one.
-
+    and joins the thread, in which it also closes a generator. ``num_threads`` share its work.
     """
 
     def __init__(

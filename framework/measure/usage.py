@@ -18,10 +18,7 @@ OTHERS_EVERY_S = 1.0  # the kernel counts hundredths
 
 @final
 class Usage:
-    """Usage by this process, by the workers that ``multiprocessing`` started, and of ``device``.
-
-    ``lap`` takes 40 us, and 40 us more for each worker.
-    """
+    """Usage by this process, by the workers that ``multiprocessing`` started, and of ``device``."""
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = _GPU(device) if device.type == "cuda" else None

@@ -1,7 +1,4 @@
-"""ResNet-18 for 224x224 photographs or, with a small stem, for 32x32 images.
-
-Source: He et al., "Deep residual learning".
-"""
+"""ResNet-18, with a stem for large or small images. Source: He et al., "Deep residual learning"."""
 
 from typing import final
 

@@ -1,7 +1,4 @@
-"""A ResNet-9 for 32x32 images.
-
-Source: the net of David Page's "How to train your ResNet" (cifar10-fast).
-"""
+"""A ResNet-9 for 32x32 images. Source: the net of Page, "How to train your ResNet"."""
 
 from typing import final
 
@@ -32,10 +29,7 @@ class _Residual(nn.Module):
 
 @final
 class ResNet9(nn.Module):
-    """float [B, in_channels, H, W], H and W at least 16 -> logits [B, num_classes].
-
-    ``width``: channels of the first layer.
-    """
+    """float [B, in_channels, H, W] (at least 16) -> logits. ``width``: of the first layer."""
 
     def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
         super().__init__()

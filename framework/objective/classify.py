@@ -1,6 +1,7 @@
 """One class per record, or per pixel: cross-entropy to learn, accuracy to look at."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
 
 from torch import nn
@@ -10,20 +11,16 @@ from framework.contracts.training import Outcome
 
 
 @final
+@dataclass
 class Classify:
-    """Cross-entropy. Better: higher accuracy, then lower loss.
+    """Cross-entropy over the model's logits [B, classes]. Better: higher accuracy, then lower loss.
 
-    Attributes:
-        input: The field that the model takes. The model returns logits [B, classes].
-        target: int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
-        label_smoothing: As in ``torch.nn.CrossEntropyLoss``.
-
+    ``target`` is int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
     """
 
-    def __init__(self, input: str, target: str, label_smoothing: float) -> None:  # noqa: A002
-        self.input = input
-        self.target = target
-        self.label_smoothing = label_smoothing
+    input: str
+    target: str
+    label_smoothing: float
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = model(batch[self.input])

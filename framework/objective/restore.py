@@ -15,17 +15,11 @@ LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts
 
 @final
 class Restore:
-    """The error between the model's result and an undamaged image. Better: higher ``psnr``.
+    """The l1 or mse between the model's result and an undamaged image. Better: higher ``psnr``.
 
     Counts ``psnr`` of the result, cut to [0, ``peak``], as the mean over the images, in dB. If
     input and target have one shape, it also counts ``input_psnr``: the gain is the difference.
-
-    Attributes:
-        input: The damaged image, [B, ...], float in [0, ``peak``], or uint8, taken as [0, 1].
-        target: The image the model should return, like ``input``.
-        loss: l1 or mse.
-        peak: The largest value of a pixel.
-
+    Both images are [B, ...], float in [0, ``peak``], or uint8, taken as [0, 1].
     """
 
     def __init__(self, input: str, target: str, loss: str, peak: float) -> None:  # noqa: A002

@@ -22,17 +22,11 @@ class DistributedParallel(UnshardedState, RankGroup):
     The launcher reads ``num_processes``, ``num_nodes``, ``endpoint`` and ``max_restarts``.
 
     Args:
-        num_processes: Ranks on this host.
-        sync_batch_norm: As in RankGroup.
-        timeout_s: How long a rank waits for the others.
-        num_nodes: Number of hosts.
-        endpoint: Where several hosts meet, as ``host:port``.
-        max_restarts: How often all ranks restart when one fails.
         bucket_mb: Megabytes of gradients that are exchanged at once.
         static_graph: Whether every step uses the same parameters in the same order, which saves DDP
             the search for unused ones.
         compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
-        device: A CPU, or any GPU; the rank then takes its own GPU.
+        timeout_s, sync_batch_norm, device: As in RankGroup.
 
     """
 

@@ -28,7 +28,7 @@ class UnshardedState:
 
 
 class SingleProcess(UnshardedState):
-    """There is one process, which has nobody to communicate with."""
+    """There is one process, which communicates with no other."""
 
     rank = 0
     world_size = 1

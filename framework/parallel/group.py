@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
-from framework.system.signal_handlers import handled
+from framework.system.stopping import handled
 
 # Groups that were closed. They live until the process ends: see RankGroup.close.
 _closed: list[dist.ProcessGroup | None] = []

@@ -1,9 +1,8 @@
 """Virtual ranks: 1, 2 or 4 processes learn the same bits.
 
 A batch is cut into a fixed number of parts, whatever number of processes computes them, and all
-sums are added in one order.
-
-Source: Li et al., "EasyScale: accuracy-consistent elastic training for deep learning", SC 2023.
+sums are added in one order. Source: Li et al., "EasyScale: accuracy-consistent elastic training for
+deep learning", SC 2023.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -28,7 +27,6 @@ class PairwiseSum:
     """Adds tensors as a balanced binary tree, so that aligned runs of 2**n of them are subtrees.
 
     It keeps log2(count) + 1 tensors, and adds in their memory. This order is also more exact.
-
     Source: Higham, "The accuracy of floating point summation", 1993.
     """
 
@@ -64,11 +62,7 @@ class VirtualParallel(UnshardedState, RankGroup):
 
     Like a rank of ddp, a part sees only its own records in batch norm, and draws its own random
     numbers. Gradients and batch norm's buffers are averaged over the parts after the last one.
-
-    Args (the others are those of ddp):
-        virtual_ranks: Number of parts.
-        num_threads: Threads of a process on the CPU. Another number adds in another order.
-
+    Another number of ``num_threads`` on the CPU adds in another order.
     """
 
     def __init__(

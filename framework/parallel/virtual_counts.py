@@ -4,14 +4,10 @@ from framework.errors import ConfigError
 
 
 def check_virtual_ranks(virtual_ranks: int, num_processes: int) -> None:
-    """Check that every process computes equally many virtual ranks in an order that keeps the sums.
+    """Raise ConfigError C143 unless the processes can share the virtual ranks and keep the sums.
 
     The virtual ranks of one process must form a subtree of the pairwise sum: they are all of them,
     or a power of two.
-
-    Raises:
-        ConfigError: C143: the virtual ranks cannot be distributed so.
-
     """
     divisors = [n for n in range(1, virtual_ranks + 1) if virtual_ranks % n == 0]
     fitting = [n for n in divisors if n == 1 or (virtual_ranks // n).bit_count() == 1]

@@ -15,10 +15,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @final
 class AMP:
-    """Autocast to ``dtype``.
-
-    bf16 needs no scaling. The loss of fp16 is scaled so that small gradients do not vanish.
-    """
+    """Autocast to ``dtype``. The loss of fp16 is scaled so that small gradients do not vanish."""
 
     def __init__(self, dtype: str, *, device: torch.device) -> None:
         if dtype not in DTYPES:

@@ -14,10 +14,7 @@ _NOTHING = nullcontext()
 
 @final
 class FP32:
-    """float32 everywhere.
-
-    ``tf32``: round the inputs of products and convolutions on CUDA to 10 bits of mantissa.
-    """
+    """float32; with ``tf32``, CUDA rounds the inputs of products to 10 bits of mantissa."""
 
     def __init__(self, tf32: bool, *, device: torch.device) -> None:
         # the switch that old and new code may both read

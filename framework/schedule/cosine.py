@@ -1,16 +1,15 @@
 """A linear warm-up, then half a cosine down. Source: Loshchilov and Hutter, "SGDR"."""
 
 import math
+from dataclasses import dataclass
 from typing import final
 
 
 @final
+@dataclass
 class Cosine:
-    """``warmup_steps``: optimizer steps up to the full rate; ``final``: the factor at the end."""
-
-    def __init__(self, warmup_steps: int, final: float) -> None:
-        self.warmup_steps = warmup_steps
-        self.final = final
+    warmup_steps: int  # optimizer steps up to the full rate
+    final: float  # the factor at the end
 
     def __call__(self, step: int, total_steps: int) -> float:
         if step < self.warmup_steps:

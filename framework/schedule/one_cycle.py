@@ -1,18 +1,14 @@
-"""A line up to the full rate, then a line down to 0.
+"""A line up to the full rate, then down to 0. Source: Smith and Topin, "Super-convergence"."""
 
-Source: Smith and Topin, "Super-convergence".
-"""
-
+from dataclasses import dataclass
 from typing import final
 
 
 @final
+@dataclass
 class OneCycle:
-    """``peak``: the share of all steps before the full rate; ``start``: the factor at step 0."""
-
-    def __init__(self, peak: float, start: float) -> None:
-        self.peak = peak
-        self.start = start
+    peak: float  # the share of all steps before the full rate
+    start: float  # the factor at step 0
 
     def __call__(self, step: int, total_steps: int) -> float:
         top = max(1.0, self.peak * total_steps)

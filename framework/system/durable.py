@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from framework.errors import ResourceError
-from framework.system.signal_handlers import handled
-from framework.system.stopping import NUMBERS, at_end
+from framework.system.stopping import NUMBERS, at_end, handled
 
 # The errors of a full disk, a quota and a limit.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -67,11 +66,8 @@ def temporary_name(path: Path) -> Path:
 def publish(path: Path) -> Generator[Path, None, None]:
     """Yield a temporary name to write to, for writers that open the file themselves.
 
-    On a clean exit the temporary file becomes ``path``. On an error it is removed.
-
-    Raises:
-        ResourceError: R101: the file cannot be written.
-
+    On a clean exit the temporary file becomes ``path``. On an error it is removed. ResourceError
+    R101 if the file cannot be written.
     """
     temporary = temporary_name(path)
     try:
@@ -88,8 +84,7 @@ def publish(path: Path) -> Generator[Path, None, None]:
         # These are a library's own OSErrors.
         if not error.errno or isinstance(error, FileNotFoundError):
             raise
-        what = f"cannot write: {error.strerror}"
-        raise ResourceError(101, str(path), what, "free space or choose another place") from error
+        raise _unwritable(path, error) from error
     finally:
         with suppress(FileNotFoundError, NotADirectoryError):
             temporary.unlink()
@@ -98,11 +93,8 @@ def publish(path: Path) -> Generator[Path, None, None]:
 def move(source: Path, target: Path) -> None:
     """Rename ``source``, a synced file or folder, to ``target``, durably.
 
-    An existing ``target`` stays until the new one has its name, and is then removed.
-
-    Raises:
-        ResourceError: R101: the name cannot be written.
-
+    An existing ``target`` stays until the new one has its name, and is then removed. ResourceError
+    R101 if the name cannot be written.
     """
     try:
         # A plain rename does not replace a folder.
@@ -120,8 +112,12 @@ def move(source: Path, target: Path) -> None:
         sync(source.parent)
         sync(target.parent)
     except OSError as error:
-        what = f"cannot write: {error.strerror}"
-        raise ResourceError(101, str(target), what, "free space or choose another place") from error
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ResourceError:
+    what = f"cannot write: {error.strerror}"
+    return ResourceError(101, str(path), what, "free space or choose another place")
 
 
 def _exchange(path: Path, other: Path) -> bool:
@@ -162,9 +158,9 @@ def is_alive(pid: int) -> bool:
     """Return whether a process with this id runs on this host."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    except OverflowError:
         pass
     return True
 

@@ -11,12 +11,7 @@ Step = Mapping[str, Any]  # one step of another library's pipeline: name and par
 
 
 def needed(module: str, extra: str) -> None:
-    """Check that ``module``, which is imported only when it is used, can be imported.
-
-    Raises:
-        ResourceError: R112 if it cannot; the message names the extra that installs it.
-
-    """
+    """Raise ResourceError R112, which names the extra, unless ``module`` can be imported."""
     try:
         import_module(module)
     except ImportError as error:
@@ -41,9 +36,6 @@ def make_step(
         where: The step's place in the configuration.
         keys: The keys that a step may have.
         inner: Further arguments of the class.
-
-    Raises:
-        ConfigError: C130: the library has no class of this name. C131: it refuses the parameters.
 
     """
     if unknown := sorted(step.keys() - set(keys)):

@@ -35,19 +35,19 @@ def locked(
     The kernel frees the lock of a process that dies.
 
     Args:
-        path: The lock file.
+        path: The lock file. ResourceError R101 if it cannot be locked.
         busy: Makes the error from the owner's name; None to keep waiting.
         shared: Whether others that also share the lock may hold it at the same time.
         patience_s: How long to wait before ``busy`` is called.
         needed: Whether a file system without locks is an error. If not, nothing is held there.
 
-    Raises:
-        ResourceError: R101: the file cannot be locked.
-
     """
+    kind = fcntl.LOCK_EX
+    if shared:
+        kind = fcntl.LOCK_SH
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, busy, patience_s)
+        descriptor = _acquire(path, kind, busy, patience_s)
     except OSError as error:
         if error.errno in NO_LOCKS and not needed:
             path.unlink(missing_ok=True)
@@ -56,16 +56,19 @@ def locked(
         fix = "choose another place, one whose file system has locks"
         raise ResourceError(101, str(path), f"cannot be locked: {error.strerror}", fix) from error
     try:
-        with suppress(OSError):  # a lock works on a full disk, too
-            os.ftruncate(descriptor, 0)
-            process = f"process {os.getpid()} on {socket.gethostname()}"
-            owner = f"{process} since {time.strftime('%F %T')}"
-            os.pwrite(descriptor, f"{owner}\n".encode(), 0)
+        _name_owner(descriptor)
         with undone(lambda _: _remove(path, descriptor)):
             yield
     finally:
         _remove(path, descriptor)
         os.close(descriptor)
+
+
+def _name_owner(descriptor: int) -> None:
+    with suppress(OSError):  # a lock works on a full disk, too
+        os.ftruncate(descriptor, 0)
+        process = f"process {os.getpid()} on {socket.gethostname()}"
+        os.pwrite(descriptor, f"{process} since {time.strftime('%F %T')}\n".encode(), 0)
 
 
 def _remove(path: Path, descriptor: int) -> None:

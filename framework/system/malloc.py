@@ -21,9 +21,8 @@ SETTINGS = (
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory in this process. Return whether it accepted.
 
-    By default glibc soon returns memory to the system, and every new batch and activation takes one
-    page fault per 4 kB: a fifth of a small network's training step on the CPU. Settings of malloc
-    in the environment take precedence.
+    By default every new batch and activation takes one page fault per 4 kB: a fifth of a small
+    network's training step on the CPU. Settings of malloc in the environment take precedence.
     """
     if any(os.environ.get(name) for name in SETTINGS):
         return False

@@ -1,8 +1,4 @@
-"""The random generators that a step may use: torch's, the GPU's, Python's and NumPy's.
-
-Orders, windows and augmentations use none of them (``framework.order``). Dropout and users' code
-do.
-"""
+"""The random generators that dropout and users' code may use; ``framework.order`` uses none."""
 
 import random
 from collections.abc import Generator
@@ -40,8 +36,7 @@ def generator_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def kept_generators(device: torch.device) -> Generator[None, None, None]:
-    """Restore the generators after the block, so that looking at a run does not change what it
-    learns.
+    """Restore the generators after the block: looking at a run does not change what it learns.
 
     This takes a quarter of the time of ``generator_state`` and ``set_generator_state``.
     """
@@ -60,10 +55,7 @@ def kept_generators(device: torch.device) -> Generator[None, None, None]:
 
 
 def set_generator_state(state: Tensor, device: torch.device) -> None:
-    """Restore a state from ``generator_state``.
-
-    The GPU's part is skipped if there was no GPU then, or if there is none now.
-    """
+    """Restore a state from ``generator_state``, and the GPU's if there was and is a GPU."""
     split = 8 * (_PYTHON + _NUMPY + 5)
     numbers = state[:split].clone().view(torch.float64).tolist()
     words = numbers[:_PYTHON]

@@ -13,16 +13,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from framework.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
-from framework.system.signal_handlers import handled
 
 # SIGUSR1 is Slurm's warning before its time limit.
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -37,16 +36,10 @@ SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
 
 class Stop(NamedTuple):
-    """How a signal ends the process.
+    """How a signal ends the process."""
 
-    Attributes:
-        code: The exit code.
-        reason: The line that is printed.
-
-    """
-
-    code: int
-    reason: str
+    code: int  # the exit code
+    reason: str  # the line that is printed
 
 
 Action = Callable[[Stop], object]
@@ -60,12 +53,36 @@ _polite: list[int] = []
 
 def exit_code(number: int) -> int:
     """Return the exit code of a process that a signal stops with nothing saved."""
-    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED
+    if number == signal.SIGINT:
+        return EXIT_INTERRUPTED
+    return EXIT_TERMINATED
 
 
 def by_signal(number: int) -> str:
     """Return words such as " by SIGTERM", and "" for Ctrl-C."""
-    return "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    if number == signal.SIGINT:
+        return ""
+    return f" by {signal.Signals(number).name}"
+
+
+@contextmanager
+def handled(
+    numbers: Iterable[signal.Signals],
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
+) -> Generator[None, None, None]:
+    """Install ``handler`` for ``numbers`` until the block ends.
+
+    Does nothing outside the main thread, the only one in which Python accepts handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, known or signal.SIG_DFL)
 
 
 def install() -> None:
@@ -99,10 +116,9 @@ def at_end(action: Action, key: object = None) -> Callable[[], object]:
     """Run ``action`` if a signal ends the process. Return a function that takes this back.
 
     The action runs between any two instructions of the main thread. It must be short, and must
-    neither wait for a lock nor import anything. It replaces an earlier action with the same
-    ``key``.
+    neither wait for a lock nor import anything. One action is kept per ``key``.
     """
-    key = object() if key is None else key
+    key = key or object()
     _actions[key] = action
     return partial(_actions.pop, key, None)
 
@@ -118,17 +134,22 @@ def undone(action: Action) -> Generator[None]:
 
 
 @contextmanager
-def reason(words: str | Callable[[str], str]) -> Generator[None]:
+def _listed(items: list[Any], item: object) -> Generator[None]:
+    items.append(item)
+    try:
+        yield
+    finally:
+        items.remove(item)
+
+
+def reason(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
     """Print ``words`` if a signal ends the process inside the block.
 
     ``{by}`` in them, or the argument of a function that makes them, names the signal.
     """
-    tell = partial(words.replace, "{by}") if isinstance(words, str) else words
-    _reasons.append(tell)
-    try:
-        yield
-    finally:
-        _reasons.remove(tell)
+    if isinstance(words, str):
+        words = partial(words.replace, "{by}")
+    return _listed(_reasons, words)
 
 
 def printed(tell: Callable[[], object]) -> Action:
@@ -154,16 +175,9 @@ def scratch_folder(prefix: str) -> Generator[str]:
         yield folder
 
 
-@contextmanager
-def polite(pid: int) -> Generator[None]:
-    """Give the child ``pid``, which cleans up after itself, time to do so if a signal ends this
-    process.
-    """
-    _polite.append(pid)
-    try:
-        yield
-    finally:
-        _polite.remove(pid)
+def polite(pid: int) -> AbstractContextManager[None]:
+    """Give the child ``pid`` time to clean up after itself if a signal ends this process."""
+    return _listed(_polite, pid)
 
 
 def end(number: int, frame: FrameType | None = None) -> None:
@@ -181,9 +195,11 @@ def end(number: int, frame: FrameType | None = None) -> None:
         return
     _began_at = time.monotonic()
     by = by_signal(number)
-    words = f"stopped{by}" if by else "interrupted"
-    with suppress(Exception):
-        words = _reasons[-1](by) if _reasons else words
+    words = "interrupted"
+    if by:
+        words = f"stopped{by}"
+    with suppress(Exception):  # no reason, or one that fails
+        words = _reasons[-1](by)
     stop = Stop(exit_code(number), words)
     with suppress(Exception):
         end_children()
@@ -199,8 +215,10 @@ def leave_with(stop: Stop) -> NoReturn:
         with suppress(Exception):  # the interrupted code may be in the middle of a write
             stream.flush()
     with suppress(OSError):
-        cursor = SHOW_CURSOR if os.isatty(2) else ""
-        os.write(2, f"{cursor}{stop.reason}\n".encode(errors="backslashreplace"))
+        line = f"{stop.reason}\n"
+        if os.isatty(2):
+            line = SHOW_CURSOR + line
+        os.write(2, line.encode(errors="backslashreplace"))
     os._exit(stop.code)
 
 
@@ -288,13 +306,12 @@ def command_of(pid: int) -> bytes:
 
 def _living(pid: int) -> list[int]:
     """Return the descendants of ``pid`` that still run, the nearest first."""
-    children = [child for child in children_of(pid) if _lives(child) and not _is_keeper(child)]
-    return [*children, *(other for child in children for other in _living(child))]
-
-
-def _is_keeper(pid: int) -> bool:
-    command = command_of(pid)
-    return any(keeper in command for keeper in KEEPERS)
+    living: list[int] = []
+    for child in children_of(pid):
+        command = command_of(child)
+        if _lives(child) and not any(keeper in command for keeper in KEEPERS):
+            living.append(child)
+    return living + [other for child in living for other in _living(child)]
 
 
 def _lives(pid: int) -> bool:
@@ -306,10 +323,7 @@ def _lives(pid: int) -> bool:
 
 
 def expects_signals(pid: int) -> bool:
-    """Return whether a process catches or ignores SIGTERM.
-
-    One that has just started does neither.
-    """
+    """Return whether a process catches or ignores SIGTERM. A new one does neither."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         lines = [line for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:"))]
@@ -320,8 +334,7 @@ def expects_signals(pid: int) -> bool:
 def leave(code: int) -> NoReturn:
     """End the process with an exit code.
 
-    A rank ends without tearing Python down. Otherwise gloo's threads wake up during that and abort
-    one exit in five.
+    If a rank tore Python down, gloo's threads would wake up and abort one exit in five.
     """
     if "RANK" not in os.environ:
         set_all(signal.SIG_IGN)  # the work is done: a signal must not change the exit code

@@ -5,7 +5,6 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from functools import cache
-from types import FrameType
 from typing import NamedTuple
 
 from framework.errors import PacelineError, UserCodeError, words_of
@@ -30,7 +29,7 @@ def user_error(
     error: BaseException,
     packages: Sequence[str] = (),
     about: str = "",
-    fix: str = "mend it",
+    fix: str = "correct it",
     kind: type[UserCodeError] = UserCodeError,
 ) -> UserCodeError | None:
     """Return error U100 if the user's code, or a library that it called, raised ``error``.
@@ -44,22 +43,24 @@ def user_error(
         kind: The class of the result.
 
     """
-    if isinstance(error, (PacelineError, MemoryError)):
-        return None
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is slow to import
+    # torch's OutOfMemoryError is slow to import
+    lacks_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if isinstance(error, PacelineError) or lacks_memory:
         return None
     source_and_place = _source_of(error, packages)
     if source_and_place is None:
         return None
     source, place = source_and_place
-    doing = f"in {place.function}: " if place.function else ""
-    what = f"{doing}{type(source).__name__}: {words_of(source) or 'no words'}"
-    where = f"{_shortest(place.file)}:{place.line}"
-    return kind(100, where, f"{what} ({about})" if about else what, fix)
+    what = f"{type(source).__name__}: {words_of(source) or 'no words'}"
+    if place.function:
+        what = f"in {place.function}: {what}"
+    if about:
+        what += f" ({about})"
+    return kind(100, f"{_shortest(place.file)}:{place.line}", what, fix)
 
 
 def raise_if_user_error(
-    error: BaseException, packages: Sequence[str] = (), about: str = "", fix: str = "mend it"
+    error: BaseException, packages: Sequence[str] = (), about: str = "", fix: str = "correct it"
 ) -> None:
     """Raise what ``user_error`` returns, if anything, from ``error``."""
     fault = user_error(error, packages, about, fix)
@@ -95,14 +96,10 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
         code = frame.f_code
         if _is_ours(code.co_filename):
             return None
-        if _is_installed_as(frame, packages) or not _is_library(code.co_filename):
+        name = f"{frame.f_globals.get('__name__')}."
+        if name.startswith(tuple(packages)) or not _is_library(code.co_filename):
             return Place(code.co_filename, line, code.co_qualname)
     return None
-
-
-def _is_installed_as(frame: FrameType, packages: Sequence[str]) -> bool:
-    name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and any(f"{name}.".startswith(package) for package in packages)
 
 
 def _is_ours(file: str) -> bool:
@@ -128,6 +125,7 @@ def _library_folders() -> tuple[str, ...]:
 
 def _shortest(file: str) -> str:
     """Return the path relative to the working directory if the file lies below it."""
-    path = os.path.abspath(file)
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
+    relative = os.path.relpath(file)
+    if relative.startswith(os.pardir):
+        return os.path.abspath(file)
+    return relative

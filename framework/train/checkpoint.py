@@ -12,6 +12,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
 
@@ -53,33 +54,18 @@ class RecoveredState(NamedTuple):
 
 
 @final
+@dataclass
 class CheckpointFolder:
-    """The checkpoints in a run's directory.
+    """The checkpoints in a run's directory, without what a killed process left half written."""
 
-    Files that a killed process left half written are removed.
+    run_dir: Path
+    facts: dict[str, Any]  # stored with every state
+    keep: int  # how many states are kept
+    every_s: float | None  # seconds after which another state is due
+    warn: Callable[[str], None]  # prints that the disk refused a save that is not the last
 
-    Args:
-        run_dir: The directory of the run.
-        facts: Stored with every state.
-        keep: How many states are kept.
-        every_s: Seconds after which another state is due, or None.
-        warn: Prints that the disk refused a save that is not the last.
-
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        facts: dict[str, Any],
-        keep: int,
-        every_s: float | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.folder = run_dir / FOLDER
-        self.facts = facts
-        self.keep = keep
-        self.every_s = every_s
-        self._warn = warn
+    def __post_init__(self) -> None:
+        self.folder = self.run_dir / FOLDER
         remove_leftovers(self.folder)
         self._sequence = max((sequence for sequence, _ in _by_age(self.folder)), default=0)
         self._saved_at = time.monotonic()
@@ -96,35 +82,33 @@ class CheckpointFolder:
         final: bool,
     ) -> None:
         """Save a state. ResourceError R101 if the disk refuses the ``final`` one."""
+        names = ["last.pt"]
+        if best:
+            names.append("best.pt")
         try:
-            self._save(step, state, weights, best)
+            if weights is not None:  # first, so that a run that resumes from the state has them
+                for name in names:
+                    with open_durable(self.folder / name) as file:
+                        _dump(weights, file)
+                    reach("checkpoint.weights")
+            self._sequence += 1
+            path = self.folder / f"step-{step:08}.pt"
+            save_state(path, {**state, **self.facts}, step, self._sequence)
+            self._remove_old()
         except ResourceError as error:
             if final:
                 raise
-            self._warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
+            self.warn(f"warning: step {step} is not saved, the newest checkpoint stands; {error}")
         self._saved_at = time.monotonic()
 
-    def _save(
-        self, step: int, state: dict[str, Any], weights: dict[str, Any] | None, best: bool
-    ) -> None:
-        if weights is not None:  # first, so that a run that resumes from the state has them
-            for name in ("last.pt", "best.pt") if best else ("last.pt",):
-                with open_durable(self.folder / name) as file:
-                    _dump(weights, file)
-                reach("checkpoint.weights")
-        self._sequence += 1
-        path = self.folder / f"step-{step:08}.pt"
-        save_state(path, {**state, **self.facts}, step, self._sequence)
+    def _remove_old(self) -> None:
         for _, path in _by_age(self.folder)[self.keep :]:  # the newer state is on the disk by now
             path.unlink(missing_ok=True)
             reach("checkpoint.removed")
 
 
 class _Counting:
-    """A file that counts the length and the CRC32 of what is written to it.
-
-    The disk begins to write while torch still does.
-    """
+    """A file that sums length and CRC32 of what is written. The disk begins to write at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -228,12 +212,7 @@ def read_stamp(file: IO[bytes]) -> Stamp:
 
 
 def newest_state(run_dir: Path) -> RecoveredState:
-    """Return the newest state of a run that is whole.
-
-    Raises:
-        CheckpointError: K101 if the run has no state, K102 if none can be read.
-
-    """
+    """Return a run's newest whole state. CheckpointError K101, K102 if there is none."""
     damaged: list[str] = []
     for _, path in _by_age(run_dir / FOLDER):
         try:

@@ -5,7 +5,7 @@ If a step consists of many small kernels, launching them takes longer than runni
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import torch
@@ -41,11 +41,7 @@ class Recorder(Protocol):
 
 @final
 class CudaRecorder:
-    """Captures CUDA graphs.
-
-    Source:
-        The order of the calls: "CUDA Graphs" in PyTorch's notes on CUDA semantics.
-    """
+    """Captures CUDA graphs. Source: "CUDA Graphs" in PyTorch's notes on CUDA semantics."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -98,43 +94,30 @@ class CudaRecorder:
 
 
 @final
+@dataclass
 class GraphedPasses:
     """Runs passes and update of a step as one graph.
 
     Batches that do not count fully, or have another shape, run kernel by kernel. If a step cannot
-    be captured, one note says so and all steps run kernel by kernel. A captured step marks only
-    ``forward``.
-
-    Args:
-        passes: Runs the passes kernel by kernel.
-        stepper: Updates the weights.
-        recorder: Captures the step.
-        set_rates: Sets the learning rates before each captured step.
-        say: Prints the note.
-
+    be captured, ``say`` prints one note, and all steps run kernel by kernel. A captured step marks
+    only ``forward``, and calls ``set_rates`` before it.
     """
 
-    def __init__(
-        self,
-        passes: Passes,
-        stepper: Stepper,
-        recorder: Recorder,
-        set_rates: Callable[[], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self.passes = passes
-        self.stepper = stepper
-        self.recorder = recorder
-        self.set_rates = set_rates
-        self.say = say
+    passes: Passes
+    stepper: Stepper
+    recorder: Recorder
+    set_rates: Callable[[], None]
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         # inside a graph, events cannot be told apart
-        self._unmarked = replace(passes, mark=lambda _: None)
+        self._unmarked = replace(self.passes, mark=lambda _: None)
         self._inputs: Batch = {}
         self._warm_ups = WARM_UPS
         self._outcome: Outcome | None = None
         self._replay: Callable[[], None] | None = None
         self._failed = False
-        stepper.share_rates()
+        self.stepper.share_rates()
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
         if weight != 1.0 or self._failed or not self._fits(batch):
@@ -147,10 +130,9 @@ class GraphedPasses:
         return self._repeat(batch)
 
     def _fits(self, batch: Batch) -> bool:
-        """Return whether a batch has the shape that is captured.
+        """Return whether a batch has the captured shape, or until then, the newest shape.
 
-        Until a step is captured, the newest shape counts: a resumed epoch may begin with its last
-        batch, which is short.
+        A resumed epoch may begin with its last batch, which is short.
         """
         if len(tensors(batch)) < len(batch):
             self._give_up("the batch has values that are no tensors")

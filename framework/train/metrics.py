@@ -72,10 +72,7 @@ class Columns(NamedTuple):
 
 
 def check_outcome(outcome: Any) -> None:
-    """Check that an objective returned values that can be added up (ConfigError C220).
-
-    Numbers in ``sums`` become tensors.
-    """
+    """Raise ConfigError C220 unless values can be added up. Numbers in ``sums`` become tensors."""
     if not isinstance(outcome, Outcome):
         what = f"a {type(outcome).__name__}, not an Outcome"
         fix = "return framework.contracts.training.Outcome(loss, sums, count)"

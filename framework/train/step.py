@@ -42,27 +42,21 @@ class Passes:
 
 
 @final
+@dataclass
 class Stepper:
-    """The update of the weights at the end of a step. ``model`` is the user's own, unwrapped."""
+    """The update of the weights at the end of a step."""
 
-    def __init__(
-        self,
-        plan: TrainPlan,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
-        precision: Precision,
-        average: Average | None,
-    ) -> None:
-        self.plan = plan
-        self.model = model
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.precision = precision
-        self.average = average
+    plan: TrainPlan
+    model: nn.Module  # the user's own, not what wraps it
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    precision: Precision
+    average: Average | None
+
+    def __post_init__(self) -> None:
         self.updated = False  # whether the pass has updated the weights, as a captured step does
-        self.infinite = infinite_buffers(model)
-        self._rates = [group["lr"] for group in optimizer.param_groups]
+        self.infinite = infinite_buffers(self.model)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._factor = 1.0
         self._buffers: dict[str, torch.Tensor] = {}
         self._keep_buffers()

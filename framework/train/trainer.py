@@ -1,7 +1,4 @@
-"""The Trainer: the sequence of a run, and nothing else.
-
-The Trainer sees only contracts. Every variation of a run is another part.
-"""
+"""The sequence of a run. The Trainer sees only contracts: every variation is another part."""
 
 import math
 import time
@@ -43,7 +40,11 @@ class Trainer:
         self._passes: Callable[[Batch, float, bool], Outcome] = passes
         if parts.recorder is not None:
             self._passes = GraphedPasses(
-                passes, self.stepper, parts.recorder, self._set_rates, parts.say
+                passes,
+                self.stepper,
+                parts.recorder,
+                lambda: self.stepper.set_rates(self.progress, self._last_step),
+                parts.say,
             )
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation so far, and its ``step``
@@ -96,9 +97,6 @@ class Trainer:
             self._sinks = sinks
             self._last_step = self.total_steps
             self._save(self._validate(self.parts.val), weights=True)
-
-    def _set_rates(self) -> None:
-        self.stepper.set_rates(self.progress, self._last_step)
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step

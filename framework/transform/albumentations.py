@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, final
 
@@ -49,35 +50,19 @@ class Albumentations(AfterGeometry):
         super().__init__(geometry, Pipeline(pipeline, masks, evaluation))
 
 
-class _Compositions(threading.local):
-    """A thread's pipelines: for each set of fields, their names in it and the pipeline.
-
-    Each thread has its own because seeding one and running it are two calls.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, ...], tuple[dict[str, str], Any]] = {}
-
-
 @final
+@dataclass
 class Pipeline:
-    """The pipeline as a ``RecordFunction``.
+    """The pipeline as a ``RecordFunction``."""
 
-    ``inverted``: masks that pass through the library as ``IGNORE`` minus each number.
-    """
+    steps: Sequence[Step]
+    masks: Sequence[str]
+    evaluation: bool
+    inverted: Sequence[str] = ()  # masks that pass through it as ``IGNORE`` minus each number
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        masks: Sequence[str],
-        evaluation: bool,
-        inverted: Sequence[str] = (),
-    ) -> None:
-        self.steps = steps
-        self.masks = masks
-        self.evaluation = evaluation
-        self.inverted = inverted
-        self._compositions = _Compositions()
+    def __post_init__(self) -> None:
+        # each thread has pipelines of its own, because seeding one and running it are two calls
+        self._of_thread = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pipeline, (self.steps, self.masks, self.evaluation, self.inverted)
@@ -120,22 +105,18 @@ class Pipeline:
         return image
 
     def _compose(self, fields: tuple[str, ...]) -> tuple[dict[str, str], Any]:
-        """Return the library's name of each field, and the pipeline over these fields.
-
-        The first image has the name ``image``.
-        """
-        known = self._compositions.known
+        """Return the library's name of each field, and the pipeline. One image is ``image``."""
+        known: dict[tuple[str, ...], tuple[dict[str, str], Any]]
+        known = vars(self._of_thread).setdefault("known", {})
         if fields not in known:
             library = _import()
             names = {field: f"field{number}" for number, field in enumerate(fields)}
             pictures = [field for field in fields if field not in self.masks]
+            targets = dict.fromkeys(names.values(), "mask")
+            targets |= {names[field]: "image" for field in pictures}
             if pictures:
+                del targets[names[pictures[0]]]
                 names[pictures[0]] = "image"
-            targets = {
-                name: "mask" if field in self.masks else "image"
-                for field, name in names.items()
-                if name != "image"
-            }
             steps = _make_all(library, self.steps, "transform.pipeline")
             known[fields] = names, library.Compose(steps, additional_targets=targets)
         return known[fields]

@@ -10,10 +10,7 @@ from framework.transform.none import whole
 
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
-    """Return windows' flip codes: int64 [B, 1], 0 to 3. ``draws`` [B, 2] decide.
-
-    Bit 0 is a mirror image, bit 1 upside down.
-    """
+    """Return flip codes from draws [B, 2]: int64 [B, 1]; bit 0: mirrored, bit 1: upside down."""
     chosen = draws < torch.tensor([flip, flip_vertical])
     return (chosen * torch.tensor([1, 2])).sum(1, keepdim=True)
 

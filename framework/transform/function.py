@@ -47,21 +47,18 @@ class Change:
     ) -> None:
         self.evaluation = evaluation
         self.function = function
-        self._name = _name_of(function)
+        inner = function
         if isinstance(function, partial):
             # Hydra's partial asks for permission at each call, which takes 80 us
             self.function = partial(function.func, *function.args, **function.keywords)
-            self._name = _name_of(function.func)
+            inner = function.func
+        self._name = str(getattr(inner, "__qualname__", inner))  # a callable object has none
 
     def __call__(self, images: Images, seed: int | None) -> Images:
         if seed is None and not self.evaluation:
             return images
         result = self.function(dict(images), np.random.default_rng(seed or 0))
         return checked(images, result, self._name)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", function))  # a callable object has none
 
 
 class AfterGeometry:

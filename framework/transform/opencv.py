@@ -5,6 +5,7 @@ once and is compared with this one (recipes sweep_vectorized and sweep_augment).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
 import cv2
@@ -18,16 +19,13 @@ from framework.transform.none import whole
 
 
 @final
+@dataclass(frozen=True)
 class ShiftFlip:
-    """A ``RecordFunction`` that pads, cuts a window of the old size, and mirrors at random.
+    """A ``RecordFunction`` that pads, cuts a window of the old size, and mirrors at random."""
 
-    ``labels`` are label maps, which are ``IGNORE`` where the image is black.
-    """
-
-    def __init__(self, padding: int, flip: float, labels: Sequence[str] = ()) -> None:
-        self.padding = padding
-        self.flip = flip
-        self.labels = labels
+    padding: int
+    flip: float
+    labels: Sequence[str] = ()  # label maps, which are ``IGNORE`` where the image is black
 
     def with_labels(self, labels: Sequence[str]) -> "ShiftFlip":
         return ShiftFlip(self.padding, self.flip, labels)
@@ -69,7 +67,7 @@ class OpenCVTransform:
 
     def __init__(self, padding: int, flip: float) -> None:
         if padding < 0:
-            raise ValueError(f"padding = {padding} is negative")
+            raise ValueError(f"padding = {padding} must be at least 0")
         self.function: RecordFunction | None = ShiftFlip(padding, chance("flip", flip))
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:

@@ -1,8 +1,7 @@
 """A random window of random area and aspect ratio, scaled and flipped; centered outside training.
 
 Source: Szegedy et al., "Going deeper with convolutions" (area 8 % to 100 %, ratio 3/4 to 4/3). They
-try up to ten windows until one fits; here, the only window drawn is shrunk until it fits, keeping
-its ratio.
+try up to ten windows until one fits; here, the only one drawn is shrunk until it fits.
 """
 
 import math

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from framework.cli.progress import (
-    TYPES,
+    RULES,
     default_options,
     for_output,
     packing_of,
@@ -23,16 +23,16 @@ def packing(path="x.h5", writer=HDF5Writer):
 
 
 def test_every_key_of_pack_has_a_type():
-    assert set(default_options()) == set(TYPES)
+    assert set(default_options()) == set(RULES)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"qualty": 3}, "C102]: pack.qualty = 3: no such key (did you mean 'pack.quality'?)"),
-        ({"quality": "high"}, "C101]: pack.quality = high: not a value it can have; give int"),
-        ({"parts": True}, "C101]: pack.parts = True: not a value it can have; give int"),
-        ({"size": ["a", 2]}, "give [height, width]"),
+        ({"quality": "high"}, "C101]: pack.quality = high: must be a whole number, or null; "),
+        ({"parts": True}, "C101]: pack.parts = True: must be a whole number; "),
+        ({"size": ["a", 2]}, "must be [height, width], or null; "),
     ],
 )
 def test_a_key_of_pack_that_cannot_be_is_named(change, words):

@@ -1,6 +1,7 @@
 import pytest
 
-from framework.commands.own_keys import read_flag, read_name, read_number, split_words
+from framework.commands.own_keys import read_keys, split_words
+from framework.config.rule import Rule
 from framework.errors import ConfigError
 
 
@@ -19,33 +20,46 @@ def test_a_config_dir_must_be_a_folder():
         split_words(["--config-dir", "nowhere"], [])
 
 
+RULES = {
+    "apply": Rule(bool, number=191),
+    "seconds": Rule(float, 1, 3600, number=191),
+    "repeats": Rule(int, 1, 1000, number=185),
+    "budget": Rule(float, 5, number=195),
+    "name": Rule(str | None),
+}
+
+
+def _read(key, text):
+    return read_keys({key: text}, RULES)[key]
+
+
 def test_a_flag_is_true_or_false():
-    assert read_flag(191, "apply", "True")
-    assert not read_flag(191, "apply", "false")
-    with pytest.raises(ConfigError, match=r"C191.*apply = 1: is not a flag"):
-        read_flag(191, "apply", "1")
+    assert _read("apply", "True")
+    assert not _read("apply", "false")
+    with pytest.raises(ConfigError, match=r"C191.*apply = 1: must be true or false"):
+        _read("apply", "1")
 
 
 @pytest.mark.parametrize("text", ["0.5", "3601", "nan", "soon"])
 def test_a_number_outside_its_range_is_refused(text):
-    assert read_number(191, "seconds", "1.5", float, 1, 3600) == 1.5
-    with pytest.raises(ConfigError, match=rf"C191.*seconds = {text}.*give 1 to 3600"):
-        read_number(191, "seconds", text, float, 1, 3600)
+    assert _read("seconds", "1.5") == 1.5
+    with pytest.raises(ConfigError, match=rf"C191.*seconds = {text}.*from 1 to 3600"):
+        _read("seconds", text)
 
 
 @pytest.mark.parametrize("text", ["4", "2.5", "inf", ""])
 def test_a_number_without_an_upper_bound_is_finite(text):
-    assert read_number(195, "budget", "7", int, 5) == 7
-    with pytest.raises(ConfigError, match=r"give 5 or more"):
-        read_number(195, "budget", text, float, 5)
+    assert _read("budget", "7") == 7
+    with pytest.raises(ConfigError, match=r"C195.*of at least 5"):
+        _read("budget", text)
 
 
 def test_a_whole_number_has_no_fraction():
-    with pytest.raises(ConfigError, match="is not a whole number in range"):
-        read_number(185, "repeats", "2.5", int, 1, 1000)
+    with pytest.raises(ConfigError, match="must be a whole number from 1 to 1000"):
+        _read("repeats", "2.5")
 
 
 def test_a_name_loses_its_quotation_marks():
-    assert read_name("'a b'") == "a b"
-    assert read_name("null") is None
-    assert read_name("") is None
+    assert _read("name", "'a b'") == "a b"
+    assert _read("name", "null") is None
+    assert _read("name", "") is None

@@ -6,8 +6,10 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.probe import Probe, Rate, Windows, measured
+from framework.commands.probe import Counted, Probe, Rate, Windows, measured, visit
 from framework.errors import ConfigError
+from framework.order import Order
+from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
 TINY = ["data=synthetic", "batch_size=8"]
@@ -145,3 +147,42 @@ def test_a_variant_is_checked_as_a_run_would_be():
         composed(["data=hdf6"], NOBODY)
     with pytest.raises(ConfigError, match="workers"):
         composed([*TINY, "workers.num=-1"], NOBODY)
+
+
+@pytest.mark.parametrize(("batch_size", "seconds"), [(8, 0.08), (1437, 1e-4)])
+def test_a_visit_of_slow_steps_has_a_rate(config, batch_size, seconds):
+    measured = visit({**config, "batch_size": batch_size}, (), 0, seconds, 0.0)
+    assert measured.rate > 0
+    assert measured.step_s > 0
+
+
+def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
+    epochs = []
+    shares = Order.shares
+    monkeypatch.setattr(
+        Order,
+        "shares",
+        lambda self, epoch, start=0: epochs.append(epoch) or shares(self, epoch, start),
+    )
+    store = write_store("a.h5", make_records(60))
+    words = [f"data.train={store}", "batch_size=60", "prepare=null"]
+    config = composed(words, NOBODY)[0]
+    visit(config, (), 7, 0.01, 0.0)
+    assert min(epochs) == 7
+    assert len(set(epochs)) > 1
+
+
+def test_records_are_counted_with_short_last_batches():
+    store = write_store("a.h5", make_records(10))
+    words = [
+        f"data.train={store}",
+        "batch_size=4",
+        "prepare=null",
+        "loader=plain",
+        "epoch_end=short",
+    ]
+    probe = Probe(composed(words, NOBODY)[0], ())
+    counted = Counted(probe.assembly.train)
+    counts = [counted.take() for epoch in (3, 4) for _ in counted.epoch(epoch)]
+    probe.close()
+    assert counts == [4, 4, 2, 4, 4, 2]

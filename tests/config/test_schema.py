@@ -100,7 +100,7 @@ def test_a_mistyped_key_is_answered_with_the_nearest():
 
 
 def test_the_least_value_is_said():
-    with pytest.raises(ConfigError, match="give int, at least 1"):
+    with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
         check({**CONFIG, "batch_size": 0})
 
 
@@ -232,7 +232,7 @@ def test_times_to_save_pass(key, value):
 
 @pytest.mark.parametrize("block", ["checkpoint", "resume"])
 def test_an_unknown_key_of_a_block_is_answered(block):
-    with pytest.raises(ConfigError, match=rf"^error\[C102\]: {block}.xyz: no such key"):
+    with pytest.raises(ConfigError, match=rf"^error\[C102\]: {block}.xyz = 1: no such key"):
         check({**CONFIG, block: {**CONFIG[block], "xyz": 1}})
 
 

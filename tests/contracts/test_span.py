@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import framework.contracts.span
-from framework.contracts.span import IDLE, MOST_RECENT, SPANS, Span, buckets, merged, shares, step_s
+from framework.contracts.span import (
+    IDLE,
+    MOST_RECENT,
+    SPANS,
+    Span,
+    buckets,
+    merged,
+    shares,
+    step_s,
+    waiting_share,
+)
 from tests.fakes import span
 
 seconds = st.floats(1e-9, 1e5)
@@ -124,3 +134,13 @@ def test_where_a_device_works_beside_the_host_only_its_idle_time_is_part_of_the_
 def test_nothing_has_no_shares():
     assert shares({}) == {}
     assert shares({"wait": Span()}) == {"wait": 0.0}
+
+
+def test_on_a_gpu_the_idle_time_of_the_device_counts_as_waiting():
+    assert waiting_share({"wait": 1.0, "forward": 3.0}) == 0.25
+    assert waiting_share({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
+
+
+@pytest.mark.parametrize("spans_s", [{}, {"forward": 1.0}, {"wait": 0.0}])
+def test_without_waiting_that_was_measured_there_is_no_share(spans_s):
+    assert waiting_share(spans_s) is None

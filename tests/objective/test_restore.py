@@ -81,6 +81,6 @@ def test_better_is_a_higher_psnr():
 
 def test_an_unknown_loss_is_named():
     with pytest.raises(
-        ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose l1 or mse$"
+        ConfigError, match=r"^error\[C111\]: objective.loss = huber: not a loss; choose mse or l1$"
     ):
         restore("huber")

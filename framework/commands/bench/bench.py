@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
@@ -31,7 +31,8 @@ from framework.commands.bench.print_bench import (
     wide_console,
 )
 from framework.commands.bench.process import measure_cell
-from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_number, split_words
+from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
+from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError, ResourceError
 from framework.system.stopping import printed, undone
@@ -85,15 +86,17 @@ class BenchOptions:
     level: float = 0.01
 
 
-KEYS = tuple(BenchOptions.__dataclass_fields__)
-OF_COMPARE = {"compare", "threshold", "level"}
-LIMITS: dict[str, tuple[type[int] | type[float], float, float]] = {  # type, least, most
-    "repeats": (int, 1, 1000),
-    "seconds": (float, 0.01, 3600),
-    "burn_in": (float, 0, 3600),
-    "threshold": (float, 0, 10),
-    "level": (float, 1e-9, 1),
+RULES = {
+    "what": Rule(str, choices=WHATS, number=185),
+    "repeats": Rule(int, 1, 1000, number=185),
+    "seconds": Rule(float, 0.01, 3600, number=185),
+    "burn_in": Rule(float, 0, 3600, number=185),
+    "output": Rule(str, means="the name of a file", number=185),
+    "compare": Rule(str, means="two names of files", number=185),
+    "threshold": Rule(float, 0, 10, number=185),
+    "level": Rule(float, 1e-9, 1, number=185),
 }
+OF_COMPARE = {"compare", "threshold", "level"}
 
 
 def main(arguments: list[str]) -> int:
@@ -120,7 +123,7 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
             for an impossible value, C186 for words without effect.
 
     """
-    words = split_words(arguments, KEYS)
+    words = split_words(arguments, RULES)
     own = words.own
     compares = "compare" in own
     for key in (*own, *(["--config-dir"] if words.config_dir is not None and compares else [])):
@@ -134,18 +137,13 @@ def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
         if word.startswith("-"):
             what = f"no such option{did_you_mean(word, CONFIG_DIR)}"
             raise ConfigError(124, word, what, "see --help; keys are given as key=value")
-    return BenchOptions(**{key: _value(key, text) for key, text in own.items()}), words
-
-
-def _value(key: str, text: str) -> Any:
-    if key == "what" and text not in WHATS:
-        what = f"cannot be measured{did_you_mean(text, WHATS)}"
-        raise ConfigError(185, f"what = {text}", what, f"choose {', '.join(WHATS)}")
-    if key in ("output", "compare") and not text:
-        raise ConfigError(185, key, "is empty", "give the name of a file")
-    if key in LIMITS:
-        return read_number(185, key, text, *LIMITS[key])
-    return text.strip("'\"") if key == "output" else text
+    for key in ("output", "compare"):
+        if own.get(key) == "":
+            raise ConfigError(185, key, "is empty", "give the name of a file")
+    options = read_keys(own, RULES)
+    if compares:  # ``two_sides`` takes the text apart, with its quotation marks
+        options["compare"] = own["compare"]
+    return BenchOptions(**options), words
 
 
 # ---------------------------------------------------------------------------------------- measure

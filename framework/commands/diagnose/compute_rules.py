@@ -28,9 +28,8 @@ def data_is_fine(facts: DiagnosisFacts) -> Verdict | None:
 def amp(facts: DiagnosisFacts) -> Verdict | None:
     """Computing is in single precision although the hardware is faster in half precision."""
     machine = facts.machine
-    if facts.settings.precision != "fp32" or not _mostly_computing(facts):
-        return None
-    if not facts.cuda and not machine.bf16:
+    is_fast = facts.cuda or machine.bf16
+    if facts.settings.precision != "fp32" or not is_fast or not _mostly_computing(facts):
         return None
     dtype = "bf16" if machine.bf16 else "fp16"
     return Verdict(
@@ -47,7 +46,7 @@ def amp(facts: DiagnosisFacts) -> Verdict | None:
 def larger_batch(facts: DiagnosisFacts) -> Verdict | None:
     """Much of a step does not depend on the number of records."""
     fixed = fixed_share(facts)
-    if fixed is None or fixed < FIXED_SHARE or not _mostly_computing(facts):
+    if fixed < FIXED_SHARE or not _mostly_computing(facts):
         return None
     return Verdict(
         "larger_batch",
@@ -78,9 +77,8 @@ def channels_last(facts: DiagnosisFacts) -> Verdict | None:
 def compile_model(facts: DiagnosisFacts) -> Verdict | None:
     """Launching many small kernels takes as long as running them."""
     fixed = fixed_share(facts)
-    if not facts.cuda or facts.settings.compiled:
-        return None
-    if fixed is None or fixed < FIXED_SHARE or not _mostly_computing(facts):
+    can_compile = facts.cuda and not facts.settings.compiled
+    if not can_compile or fixed < FIXED_SHARE or not _mostly_computing(facts):
         return None
     return Verdict(
         "compile_model",
@@ -96,13 +94,11 @@ def compile_model(facts: DiagnosisFacts) -> Verdict | None:
 RULES = (data_is_fine, amp, larger_batch, channels_last, compile_model)
 
 
-def fixed_share(facts: DiagnosisFacts) -> float | None:
-    """Return the share a / t of a step t = a + b * records, from full and half batches."""
+def fixed_share(facts: DiagnosisFacts) -> float:
+    """Return the share a / t of a step t = a + b * records; 0 if half batches were not measured."""
     if facts.rates.half is None:
-        return None
-    whole_s = 1 / facts.rates.compute
-    half_s = 0.5 / facts.rates.half
-    return min(1.0, max(0.0, (2 * half_s - whole_s) / whole_s))
+        return 0.0
+    return min(1.0, max(0.0, facts.rates.compute / facts.rates.half - 1))
 
 
 def _mostly_computing(facts: DiagnosisFacts) -> bool:

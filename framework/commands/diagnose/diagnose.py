@@ -11,13 +11,18 @@ from framework.cli.allowed import granted
 from framework.cli.outcome import RunOutcome, outcome_of
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
-from framework.commands.own_keys import read_flag, read_name, read_number, split_words
+from framework.commands.own_keys import read_keys, split_words
+from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
 from framework.system.stopping import reason, scratch_folder
 
-KEYS = ("apply", "seconds", "output")
+RULES = {
+    "apply": Rule(bool, number=191),
+    "seconds": Rule(float, 1, 3600, number=191),
+    "output": Rule(str | None, means="the name of a file", number=191),
+}
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
 Measures every part of a run alone and together, and says what limits it and what to do about it.
@@ -35,10 +40,10 @@ class Asked(NamedTuple):
     """The command line: the overrides of ``train``, and the keys of this command."""
 
     words: list[str]
-    apply: bool
-    seconds: float
-    output: str | None
     config_dir: str | None
+    apply: bool = False
+    seconds: float = 30.0
+    output: str | None = None
 
 
 def main(arguments: list[str]) -> int:
@@ -70,21 +75,15 @@ def parse(arguments: Sequence[str]) -> Asked:
             override or ``--config-dir``, C104 if the latter does not name a folder.
 
     """
-    own, words, config_dir = split_words(arguments, KEYS)
+    own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word in ("-m", "--multirun"):
             what = "diagnose takes one configuration"
             raise ConfigError(192, word, what, "diagnose one combination at a time")
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
-            what = f"neither an override of train nor a key{did_you_mean(word, KEYS)}"
+            what = f"neither an override of train nor a key{did_you_mean(word, tuple(RULES))}"
             raise ConfigError(192, word, what, "see 'paceline diagnose --help'")
-    return Asked(
-        words,
-        read_flag(191, "apply", own.get("apply", "false")),
-        read_number(191, "seconds", own.get("seconds", "30"), float, 1, 3600),
-        read_name(own.get("output", "")),
-        config_dir,
-    )
+    return Asked(words, config_dir, **read_keys(own, RULES))
 
 
 def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:

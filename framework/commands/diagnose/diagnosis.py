@@ -11,13 +11,14 @@ from framework.commands.diagnose.device_syncs import Sync, find_syncs
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.measure_parts import Say, Setting, gather_facts
 from framework.commands.diagnose.record_sample import pack_all, write_sample
-from framework.commands.diagnose.trials import Comparison, alternate, compare_each
 from framework.commands.diagnose.verdict import Verdict
+from framework.commands.paired_test import Pairs
 from framework.errors import PacelineError
 from framework.system.stopping import scratch_folder
 
-ABOUT_DATA = {rule.__name__ for rule in (*loading_rules.RULES, *storage_rules.RULES)}
-RULES = (*loading_rules.RULES, *storage_rules.RULES, *compute_rules.RULES)
+DATA_RULES = (*loading_rules.RULES, *storage_rules.RULES)
+ABOUT_DATA = {rule.__name__ for rule in DATA_RULES}
+RULES = (*DATA_RULES, *compute_rules.RULES)
 # A smaller gain does not count, because measurements cannot resolve it.
 WORTH = 1.03
 NUM_TRIALS = 4
@@ -36,6 +37,7 @@ SAMPLE_PACKING_S = 20.0
 # Trying stage_ram would fill the page cache for all later trials; compile_model takes a minute.
 UNTRIED = {"stage_ram", "compile_model"}
 PAIRS = 4
+NUM_WINDOWS = 4  # of a trial
 
 Compose = Callable[[Sequence[str]], Setting]  # makes a setting with these additional overrides
 
@@ -45,7 +47,7 @@ class Applied:
     """The best advice compared with the present settings. ``note`` says on which data."""
 
     verdict: Verdict
-    comparison: Comparison
+    comparison: Pairs
     note: str = ""
 
 
@@ -105,8 +107,8 @@ def cause_of(
 ) -> Verdict | None:
     """Return the verdict that names what limits training.
 
-    This is the best good verdict about data. Without one, it is that data is fine, or else the
-    most promising of ``others`` about data.
+    It is the best good one about data, else that data is fine, else the most promising of
+    ``others`` about data.
     """
     proved = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
     if proved is not None or not facts.data_limits:
@@ -145,10 +147,7 @@ def _rank(verdict: Verdict) -> tuple[bool, float]:
 def _tried(
     verdicts: list[Verdict], facts: DiagnosisFacts, compose: Compose, seconds: float, say: Say
 ) -> list[Verdict]:
-    """Return the verdicts with the tried gain of the most promising ones.
-
-    The best of these is then tried again for longer.
-    """
+    """Try the most promising advice, and the best of it again for longer. Return all verdicts."""
     by_rule = {verdict.rule: verdict for verdict in verdicts}
     candidates = [v for v in verdicts if v.words and v.rule not in UNTRIED][:NUM_TRIALS]
     with scratch_folder("paceline-diagnose-") as folder:
@@ -157,17 +156,16 @@ def _tried(
             place = Path(folder) / verdict.rule
             place.mkdir()
             say(f"preparing to try {verdict.rule}")
+            sample_s = SAMPLE_SHARE * seconds
             try:
-                setting, pack_s = _trial_of(
-                    verdict, facts, compose, str(place), SAMPLE_SHARE * seconds
-                )
+                setting, pack_s = _trial_of(verdict, facts, compose, str(place), sample_s)
             except PacelineError as error:
                 by_rule[verdict.rule] = replace(verdict, failed=str(error))
-                continue
-            settings[verdict.rule] = setting
-            by_rule[verdict.rule] = replace(verdict, pack_s=pack_s)
+            else:
+                settings[verdict.rule] = setting
+                by_rule[verdict.rule] = replace(verdict, pack_s=pack_s)
         if not settings:
-            return verdicts
+            return list(by_rule.values())
         before = compose(())
         trial_s = TRIAL_SHARE * seconds
         burn_in_s = BURN_SHARE * seconds
@@ -203,10 +201,10 @@ def _trial_of(
 
 
 def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> Diagnosis:
-    """Return the diagnosis with its best advice compared with the present settings.
+    """Compare the best advice with the present settings.
 
-    A store is packed to where the advice says. If this would take more than two minutes, a
-    sample is packed in a temporary folder instead.
+    A store is packed to where the advice says. If this takes too long, a sample is packed in a
+    temporary folder instead.
     """
     verdict = diagnosis.best
     if verdict is None or not verdict.words:
@@ -225,7 +223,41 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
                 note = f"packed: {', '.join(targets)}"
             after = compose(verdict.words)
         say(f"{verdict.rule} beside the present settings, {PAIRS} times each")
-        comparison = alternate(
-            compose(()), after, PAIRS, APPLY_SHARE * seconds, BURN_SHARE * seconds
-        )
-    return replace(diagnosis, applied=Applied(verdict, comparison, note))
+        each_s = APPLY_SHARE * seconds
+        pairs = alternate(compose(()), after, PAIRS, each_s, BURN_SHARE * seconds)
+    return replace(diagnosis, applied=Applied(verdict, pairs, note))
+
+
+def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
+    """Return records per second of training, with newly built parts."""
+    with closing(setting.probe(NUM_WINDOWS)) as probe:
+        return probe.train(seconds, burn_in_s).records_per_s
+
+
+def alternate(
+    before: Setting, after: Setting, num_pairs: int, seconds: float, burn_in_s: float
+) -> Pairs:
+    """Train with both settings ``num_pairs`` times in turn.
+
+    Which setting goes first changes from pair to pair, so that drift favors neither.
+    """
+    settings = (before, after)
+    rates: tuple[list[float], list[float]] = ([], [])
+    for number in range(num_pairs):
+        for side in (number % 2, 1 - number % 2):
+            rates[side].append(_training_rate(settings[side], seconds, burn_in_s))
+    return Pairs(tuple(rates[0]), tuple(rates[1]))
+
+
+def compare_each(
+    before: Setting, others: Sequence[Setting], seconds: float, burn_in_s: float
+) -> list[Pairs]:
+    """Train with each of ``others`` between two runs of the present settings."""
+    comparisons: list[Pairs] = []
+    last = _training_rate(before, seconds, burn_in_s)
+    for other in others:
+        tried = _training_rate(other, seconds, burn_in_s)
+        now = _training_rate(before, seconds, burn_in_s)
+        comparisons.append(Pairs((last, now), (tried, tried)))
+        last = now
+    return comparisons

@@ -121,11 +121,14 @@ class DiagnosisFacts:
         return self.headroom > DATA_GAIN
 
     @property
+    def slow_rate(self) -> float | None:
+        """The rate of preparing, if it was measured and data limits training."""
+        return self.rates.prepare if self.data_limits else None
+
+    @property
     def slow_storage(self) -> Storage | None:
         """The store, if data limits training and preparing its records was measured."""
-        if self.rates.prepare is None or not self.data_limits:
-            return None
-        return self.storage
+        return self.storage if self.slow_rate else None
 
     @property
     def cuda(self) -> bool:

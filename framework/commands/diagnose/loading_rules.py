@@ -30,14 +30,12 @@ def waiting(facts: DiagnosisFacts) -> str:
 def raise_workers(facts: DiagnosisFacts) -> Verdict | None:
     """Steps wait although there are fewer workers than cores."""
     settings = facts.settings
-    rates = facts.rates
-    wanted = max(1, facts.machine.num_cores)
-    if not facts.data_limits or rates.prepare is None or settings.staged:
+    wanted = facts.machine.num_cores
+    if not facts.slow_rate or settings.staged or facts.load_s < LEAST_SHARED_S:
         return None
-    if settings.workers >= wanted or facts.load_s < LEAST_SHARED_S:
+    is_locked = facts.lock_share > LOCKED and settings.kind == "thread"  # see `processes`
+    if settings.workers >= wanted or is_locked:
         return None
-    if facts.lock_share > LOCKED and settings.kind == "thread":
-        return None  # more threads would not help; see `processes`
     cause = f"Only {settings.workers} workers prepare records on {wanted} cores."
     if settings.workers == 0:
         cause = f"No workers: the step's own thread prepares the records, on {wanted} cores."
@@ -76,15 +74,14 @@ def lower_workers(facts: DiagnosisFacts) -> Verdict | None:
 def no_workers(facts: DiagnosisFacts) -> Verdict | None:
     """All workers together do less than one thread."""
     settings = facts.settings
-    rates = facts.rates
+    rate = facts.slow_rate
     num_cores = facts.machine.num_cores
-    if settings.workers == 0 or settings.has_function or not facts.data_limits:
+    if rate is None or settings.workers == 0 or settings.has_function:
         return None
-    if rates.prepare is None or rates.prepare < CLEARLY * rates.loader:
-        return None
-    if settings.workers > num_cores and settings.kind == "thread":
-        return None  # see `lower_workers`
-    cores = f" on {num_cores} cores" if settings.workers > num_cores else ""
+    too_many = settings.workers > num_cores
+    if rate < CLEARLY * facts.rates.loader or (too_many and settings.kind == "thread"):
+        return None  # for too many threads, see `lower_workers`
+    cores = f" on {num_cores} cores" if too_many else ""
     reason = "handing a batch over costs more than preparing it"
     if settings.kind == "process":
         reason = "each process opens, decodes and caches by itself, and its batches are copied"
@@ -93,8 +90,8 @@ def no_workers(facts: DiagnosisFacts) -> Verdict | None:
         overrides += ("loader=prefetch",)
     return Verdict(
         "no_workers",
-        f"One thread prepares {rates.prepare:,.0f} records/s, but {settings.workers} workers"
-        f"{cores} and the loader only {rates.loader:,.0f}: {reason}.",
+        f"One thread prepares {rate:,.0f} records/s, but {settings.workers} workers"
+        f"{cores} and the loader only {facts.rates.loader:,.0f}: {reason}.",
         "Use no workers; loader=prefetch reads ahead without them.",
         gain(facts, workers=0, ahead=True),
         overrides,
@@ -104,15 +101,13 @@ def no_workers(facts: DiagnosisFacts) -> Verdict | None:
 def processes(facts: DiagnosisFacts) -> Verdict | None:
     """Preparing holds Python's lock, or runs a Python function that may hold it."""
     settings = facts.settings
-    rates = facts.rates
+    rate = facts.slow_rate
+    rate_of_two = facts.rates.prepare_two
     num_cores = facts.machine.num_cores
-    if settings.kind == "process" and settings.workers > 0:
+    if settings.staged or (settings.kind == "process" and settings.workers):
         return None
-    if settings.staged or not facts.data_limits:
-        return None
-    if rates.prepare is None or rates.prepare_two is None:
-        return None
-    if max(facts.lock_share, facts.function_share) <= LOCKED:
+    is_locked = max(facts.lock_share, facts.function_share) > LOCKED
+    if rate is None or rate_of_two is None or not is_locked:
         return None
     holder = "Reading"
     if settings.has_function:
@@ -121,7 +116,7 @@ def processes(facts: DiagnosisFacts) -> Verdict | None:
     return Verdict(
         "processes",
         f"{holder} holds Python's lock, so threads take turns: one thread prepares "
-        f"{rates.prepare:,.0f} records/s, two together {rates.prepare_two:,.0f}. {waiting(facts)}",
+        f"{rate:,.0f} records/s, two together {rate_of_two:,.0f}. {waiting(facts)}",
         f"Use {num_cores} processes, which have a lock each and do not block the step.",
         gain(facts, kind="process", workers=num_cores),
         ("workers.kind=process", f"workers.num={num_cores}"),
@@ -131,18 +126,16 @@ def processes(facts: DiagnosisFacts) -> Verdict | None:
 def threads(facts: DiagnosisFacts) -> Verdict | None:
     """Processes copy each batch although nothing holds Python's lock."""
     settings = facts.settings
-    rates = facts.rates
+    rate = facts.slow_rate
     if settings.kind != "process" or not 0 < settings.workers <= facts.machine.num_cores:
         return None
-    if rates.prepare is None or facts.lock_share > LOCKED or settings.has_function:
-        return None
-    if not facts.data_limits:
+    if rate is None or facts.lock_share > LOCKED or settings.has_function:
         return None
     return Verdict(
         "threads",
         f"{settings.workers} worker processes copy each batch although nothing holds Python's "
-        f"lock: one thread prepares {rates.prepare:,.0f} records/s, two "
-        f"{rates.prepare_two or 0:,.0f}.",
+        f"lock: one thread prepares {rate:,.0f} records/s, two "
+        f"{facts.rates.prepare_two or 0:,.0f}.",
         "Use threads, which share the batch's memory and need none of their own.",
         max(1.01, gain(facts, kind="thread")),
         ("workers.kind=thread",),
@@ -154,7 +147,7 @@ def prefetch(facts: DiagnosisFacts) -> Verdict | None:
     settings = facts.settings
     if settings.loader != "plain" or not facts.data_limits:
         return None
-    if settings.workers == 0 and raise_workers(facts) is not None:
+    if settings.workers == 0 and raise_workers(facts):
         return None  # several workers read ahead, too
     loader = "stream" if facts.cuda else "prefetch"
     return Verdict(
@@ -171,16 +164,15 @@ def stream(facts: DiagnosisFacts) -> Verdict | None:
     rates = facts.rates
     if not facts.cuda or rates.copy is None or facts.settings.loader in ("stream", "plain"):
         return None
-    step_s = 1 / rates.whole
-    copy_s = 1 / rates.copy
-    if copy_s < COPY_SHARE * step_s:
+    copying = rates.whole / rates.copy  # as a share of the step
+    if copying < COPY_SHARE:
         return None
     return Verdict(
         "stream",
         f"The step waits for its copy to the device: {facts.step_ms(rates.copy):.1f} of "
         f"{facts.step_ms(rates.whole):.1f} ms.",
         "Use loader=stream, which copies the next batch while the step computes.",
-        min(facts.headroom, step_s / (step_s - copy_s)),
+        min(facts.headroom, 1 / (1 - copying)),
         ("loader=stream",),
     )
 
@@ -188,16 +180,16 @@ def stream(facts: DiagnosisFacts) -> Verdict | None:
 def augment_on_device(facts: DiagnosisFacts) -> Verdict | None:
     """The host augments record by record what the device could augment in batches."""
     settings = facts.settings
-    rates = facts.rates
-    if not facts.data_limits or not facts.cuda or rates.prepare is None:
+    rate_of_plain = facts.rates.prepare_plain
+    if not facts.slow_rate or not facts.cuda:
         return None
-    if settings.has_function and rates.prepare_plain is not None:
+    if settings.has_function and rate_of_plain:
         return Verdict(
             "augment_on_device",
             f"The transform's function takes {100 * facts.function_share:.0f} % of preparing a "
             "record on the host.",
             f"Move it to {facts.machine.gpu}, which processes a whole batch in one call.",
-            gain(facts, load_s=settings.batch_size / rates.prepare_plain),
+            gain(facts, load_s=settings.batch_size / rate_of_plain),
             edit="an augment (uint8 [B, C, H, W] on the device) that does what the function does: "
             "augment=color_jitter, crop_flip, random_erasing, or your own class with "
             "__call__(batch, draws)",

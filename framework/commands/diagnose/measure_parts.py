@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import count, repeat
 from pathlib import Path
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
-from framework.contracts.batch import Batch, pin, tensors
+from framework.contracts.batch import move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import RecordStore
+from framework.contracts.span import waiting_share
 from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.image.decode import image_size
@@ -67,10 +69,7 @@ class Setting(NamedTuple):
 
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
-    """Measure and describe a run in about ``seconds``.
-
-    ``say`` is called with the name of each measurement before it starts.
-    """
+    """Measure and describe a run in about ``seconds``. ``say`` announces each measurement."""
     load = os.getloadavg()[0]
     with closing(setting.probe()) as probe:
         source = probe.assembly.train_source
@@ -86,30 +85,15 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
         return DiagnosisFacts(machine, settings_of(probe), rates, storage, convolutional)
 
 
-def waiting_share(spans_s: dict[str, float]) -> float:
-    """Return the share of a step that waits for data.
-
-    On CUDA this is the idle time of the device, which the host's waiting overlaps.
-    """
-    spans_s = dict(spans_s)
-    if "idle" in spans_s:
-        spans_s.pop("wait", None)
-    waiting_s = spans_s.get("idle", spans_s.get("wait", 0.0))
-    return waiting_s / (sum(spans_s.values()) or 1.0)
-
-
 def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
-    """Measure the loader, computing and training; return fields of `Rates`.
-
-    Computing and training take turns, because each is judged by the other.
-    """
+    """Measure the loader, computing and training; return fields of `Rates`."""
     burn_in_s = BURN_IN * seconds
     say("workers and loader")
     loader = probe.loader(LOADER * seconds, burn_in_s)
     num_records = len(probe.batch()["index"])
     computes: list[Rate] = []
     wholes: list[Rate] = []
-    for _ in range(TURNS):
+    for _ in range(TURNS):  # in turn, because each is judged by the other
         say("computing alone")
         computes.append(probe.compute(COMPUTE * seconds / TURNS, burn_in_s))
         say("training")
@@ -125,7 +109,7 @@ def _together(probe: Probe, seconds: float, say: Say) -> dict[str, Any]:
         "compute_cores": compute.busy_cores,
         "half": half,
         "whole": whole.records_per_s,
-        "wait": waiting_share(whole.spans_s),
+        "wait": waiting_share(whole.spans_s) or 0.0,
         "spread": whole.spread,
     }
 
@@ -198,7 +182,6 @@ def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[fl
 def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> float:
     """Return records per second of ``action`` in two threads together."""
     lock = threading.Lock()
-    rates: list[float] = []
 
     def locked() -> Iterator[Tensor]:
         while True:
@@ -206,15 +189,9 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
                 part = next(indices)
             yield part
 
-    def run() -> None:
-        rates.append(_rate(action, locked(), seconds)[0])
-
-    pair = [threading.Thread(target=run, name="paceline-diagnose") for _ in range(2)]
-    for thread in pair:
-        thread.start()
-    for thread in pair:
-        thread.join()
-    return sum(rates)
+    with ThreadPoolExecutor(2, "paceline-diagnose") as pool:
+        jobs = [pool.submit(_rate, action, locked(), seconds) for _ in range(2)]
+        return sum(job.result()[0] for job in jobs)
 
 
 def _speedup_of_two(seconds: float) -> float:
@@ -225,10 +202,10 @@ def _speedup_of_two(seconds: float) -> float:
     data = bytes(1 << 20)
     parts = repeat(torch.zeros(1))
 
-    def hash_data(_: Tensor) -> None:
+    def work(_: Tensor) -> None:
         hashlib.sha256(data)
 
-    return _rate_of_two(hash_data, parts, seconds) / _rate(hash_data, parts, seconds)[0]
+    return _rate_of_two(work, parts, seconds) / _rate(work, parts, seconds)[0]
 
 
 def touch(records: dict[str, Any]) -> int:
@@ -250,18 +227,15 @@ def _copy_rate(probe: Probe) -> float | None:
         return None
     batch = next(probe.assembly.train_source.batches(0)).batch
     host = pin({name: tensor.cpu() for name, tensor in tensors(batch).items()})
-    for _ in range(3):
-        _copy_s(host, device)
-    return len(host["index"]) / median(_copy_s(host, device) for _ in range(10))
-
-
-def _copy_s(host: Batch, device: torch.device) -> float:
-    torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    copies = [tensor.to(device, non_blocking=True) for tensor in host.values()]
-    torch.cuda.synchronize(device)
-    del copies
-    return time.perf_counter() - start
+    times_s: list[float] = []
+    for _ in range(13):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        copies = move(host, device)
+        torch.cuda.synchronize(device)
+        times_s.append(time.perf_counter() - start)
+        del copies
+    return len(host["index"]) / median(times_s[3:])
 
 
 def _has_convolutions(probe: Probe) -> bool:
@@ -275,13 +249,12 @@ def _has_convolutions(probe: Probe) -> bool:
 
 
 def machine_of(device: torch.device, load: float) -> Machine:
+    flags = cpu_info("flags")
     gpu = None
+    bf16 = "amx_bf16" in flags or "avx512_bf16" in flags
     if device.type == "cuda":
         gpu = torch.cuda.get_device_name(device)
         bf16 = torch.cuda.is_bf16_supported()
-    else:
-        flags = cpu_info("flags")
-        bf16 = "amx_bf16" in flags or "avx512_bf16" in flags
     return Machine(num_cores(), available_memory_bytes(), gpu, bf16, load)
 
 
@@ -324,14 +297,19 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
     first = store.first if isinstance(store, ShardedStore) else store
     form = FORMS.get(type(first), "other")
     indices = spread(manifest.num_records, min(NUM_SAMPLES, manifest.num_records))
-    files = [store.name(index) for index in indices.tolist()] if form == "folder" else _files(path)
-    cached = cached_share(files) if files else None
+    files = [str(file) for file in (Path(path), *Path(path).glob("*")) if file.is_file()]
+    if form == "folder":
+        files = [store.name(index) for index in indices.tolist()]
+    cached = cached_share(files)
     records = store.read(indices)
     fields = manifest.fields
     encoded = next((name for name in fields if fields[name].encoding == "image"), None)
     raw = (name for name in fields if fields[name].encoding == "raw" and fields[name].channels)
     image = encoded or next(raw, None)
-    sizes = [] if encoded is None else _sizes(records[encoded])
+    sizes: list[tuple[int, int]] = []
+    for data in records.get(encoded or "", ()):
+        with suppress(BadImage):
+            sizes.append(image_size(data))
     middle = None
     if sizes:
         middle = (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes)))
@@ -351,20 +329,6 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         val=None if val is None else str(val),
         val_target="" if val is None else free_target(str(val)),
     )
-
-
-def _files(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return [str(file) for file in sorted(Path(path).iterdir()) if file.is_file()]
-    return [path] if os.path.exists(path) else []
-
-
-def _sizes(images: list[Any]) -> list[tuple[int, int]]:
-    sizes: list[tuple[int, int]] = []
-    for data in images:
-        with suppress(BadImage):
-            sizes.append(image_size(data))
-    return sizes
 
 
 def free_target(path: str) -> str:

@@ -7,22 +7,19 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
+from framework.commands.print_table import print_table
 
 MOST_SYNCS = 10
+KINDS = {"thread": "threads", "process": "processes"}  # of workers
 Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of a command
 
 
 def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None:
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
-    console = Console(highlight=False)
-    console.width = max(console.width, 110)  # without a terminal Rich wraps rows at 80 columns
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     facts = diagnosis.facts
     advice = [verdict for verdict in diagnosis.verdicts if verdict.words or verdict.edit]
@@ -32,76 +29,61 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
         if diagnosis.best is not None:
             advice = [diagnosis.best]
             title += "; the most likely:"
-    _say(console, diagnosis.limit)
-    console.print()
-    console.print(parts_table(facts))
-    for line in [*fact_lines(facts), "", title]:
-        _say(console, line)
+    print(f"{diagnosis.limit}\n")
+    heads = ["records/s", "ms a step"]
+    print_table("each part alone, then all together", ["part"], heads, part_rows(facts), [""])
+    print(*fact_lines(facts), "", title, sep="\n")
     for number, verdict in enumerate(advice, 1):
-        for line in advice_lines(number, verdict, changed, flags):
-            _say(console, line)
+        print("\n".join(advice_lines(number, verdict, changed, flags)))
     if diagnosis.rejected:
-        _say(console, f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
-    for line in sync_lines(diagnosis.syncs, facts.cuda):
-        _say(console, line)
-    _say(console, f"took {diagnosis.seconds:.0f} s")
+        print(f"no certain gain: {'; '.join(map(_rejected, diagnosis.rejected))}")
+    print("\n".join(sync_lines(diagnosis.syncs, facts.cuda)))
+    print(f"took {diagnosis.seconds:.0f} s")
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
+    """Return a row per part, in the order that a record passes through them.
 
-
-def parts_table(facts: DiagnosisFacts) -> Table:
-    """Return a table with a row per part, in the order that a record passes through them."""
-    table = Table("part", title="each part alone, then all together", title_justify="left")
-    table.add_column("records/s", justify="right")
-    table.add_column("ms a step", justify="right")
-    table.add_column("")
+    A row has the part's name, its records per second, its milliseconds per step, and a note.
+    """
     rates = facts.rates
-
-    def add(name: str, rate: float | None, note: str, missing: str = "not measured") -> None:
-        if rate is None:
-            table.add_row(name, "-", "", missing)
-        else:
-            table.add_row(name, f"{rate:,.0f}", f"{facts.step_ms(rate):,.2f}", note)
-
-    read_note = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
-    add("reading the store", rates.read, read_note)
-    add("+ decoding, transforming", rates.prepare, "one thread")
-    if rates.prepare_two is not None:
-        lock_note = f"{100 * facts.lock_share:.0f} % holds Python's lock"
-        add("  the same, two threads", rates.prepare_two, lock_note)
-    if rates.prepare_plain is not None:
-        add("  without your function", rates.prepare_plain, "one thread")
-    add("+ workers and loader", rates.loader, f"{_workers(facts)}, {facts.settings.loader}")
-    copy_missing = "from page-locked memory" if facts.cuda else "the device is the host"
-    add("copying to the device", rates.copy, "from page-locked memory", copy_missing)
-    if rates.half is not None:
-        half_ms = f"{facts.step_ms(rates.half) / 2:,.2f}"
-        table.add_row(
-            "computing, half the batch", f"{rates.half:,.0f}", half_ms, "repeating one batch"
-        )
-    compute_note = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
-    add("computing", rates.compute, compute_note)
-    whole_note = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
-    add("the whole", rates.whole, whole_note)
-    return table
-
-
-def _workers(facts: DiagnosisFacts) -> str:
-    if not facts.settings.workers:
-        return "0 workers"
-    kinds = {"thread": "threads", "process": "processes"}
-    return f"{facts.settings.workers} {kinds[facts.settings.kind]}"
+    settings = facts.settings
+    workers = f"{settings.workers} {KINDS[settings.kind] if settings.workers else 'workers'}"
+    reading = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
+    lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
+    computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
+    whole = f"{100 * rates.wait:.0f} % of it waiting, ± {100 * rates.spread:.0f} %"
+    no_copy = "the device is the host"
+    if facts.cuda:
+        no_copy = "from page-locked memory"
+    # Name, rate, note, note if it was not measured, records as a share of a batch. Without the
+    # second note, the part is left out if it was not measured.
+    parts = (
+        ("reading the store", rates.read, reading, "not measured", 1.0),
+        ("+ decoding, transforming", rates.prepare, "one thread", "not measured", 1.0),
+        ("  the same, two threads", rates.prepare_two, lock, "", 1.0),
+        ("  without your function", rates.prepare_plain, "one thread", "", 1.0),
+        ("+ workers and loader", rates.loader, f"{workers}, {settings.loader}", "", 1.0),
+        ("copying to the device", rates.copy, "from page-locked memory", no_copy, 1.0),
+        ("computing, half the batch", rates.half, "repeating one batch", "", 0.5),
+        ("computing", rates.compute, computing, "", 1.0),
+        ("the whole", rates.whole, whole, "", 1.0),
+    )
+    rows: list[list[str]] = []
+    for name, rate, note, missing, share in parts:
+        if rate is not None:
+            rows.append([name, f"{rate:,.0f}", f"{share * facts.step_ms(rate):,.2f}", note])
+        elif missing:
+            rows.append([name, "-", "", missing])
+    return rows
 
 
 def fact_lines(facts: DiagnosisFacts) -> list[str]:
     """Return lines about the machine and the store."""
     machine = facts.machine
     storage = facts.storage
-    free_gb = machine.memory_bytes / 1e9
-    gpu = machine.gpu or "no GPU"
-    lines = [f"machine: {machine.num_cores} cores, {free_gb:.1f} GB of memory free, {gpu}"]
+    free = f"{machine.memory_bytes / 1e9:.1f} GB of memory free"
+    lines = [f"machine: {machine.num_cores} cores, {free}, {machine.gpu or 'no GPU'}"]
     if machine.busy:
         lines.append(
             f"note: other programs wanted {machine.load:.1f} cores in the minute before, so these "
@@ -109,20 +91,15 @@ def fact_lines(facts: DiagnosisFacts) -> list[str]:
         )
     if storage is None:
         return [*lines, "store: none; the source makes its own records"]
-    parts = [
-        f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB",
-        storage.encoding,
-    ]
+    records = f"{storage.num_records:,} records of {storage.record_bytes / 1e3:,.1f} kB"
+    records += f", {storage.encoding}"
     if storage.image_size is not None:
-        parts.append(f"{storage.image_size[0]} x {storage.image_size[1]} pixels")
+        records += f", {storage.image_size[0]} x {storage.image_size[1]} pixels"
     if storage.chunk_records is not None:
-        parts.append(f"in chunks of {storage.chunk_records}")
+        records += f", in chunks of {storage.chunk_records}"
     cached = "unknown" if storage.cached is None else f"{100 * storage.cached:.0f} %"
-    lines.append(
-        f"store: {storage.path} ({storage.form}), {', '.join(parts)}; disk: {storage.disk}; "
-        f"in the page cache: {cached}"
-    )
-    return lines
+    place = f"disk: {storage.disk}; in the page cache: {cached}"
+    return [*lines, f"store: {storage.path} ({storage.form}), {records}; {place}"]
 
 
 def advice_lines(
@@ -173,19 +150,18 @@ def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
 
 def show_applied(applied: Applied | None) -> None:
     """Print the predicted gain beside the measured one."""
-    console = Console(highlight=False)
-    console.print()
+    print()
     if applied is None:
-        _say(console, "applied: nothing, since no advice has an override to apply")
+        print("applied: nothing, since no advice has an override to apply")
         return
     if applied.note:
-        _say(console, applied.note)
+        print(applied.note)
     verdict = applied.verdict
     runs = applied.comparison
     measured = f"{runs.gain:.2f} ± {runs.spread:.2f}"
-    _say(console, f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
-    _say(console, f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
-    _say(console, f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
+    print(f"applied {verdict.rule}: {len(runs.before)} runs with it and without, in turn")
+    print(f"  now {median(runs.before):,.0f} records/s, then {median(runs.after):,.0f}")
+    print(f"  predicted {verdict.gain:.2f} times as fast, measured {measured}")
 
 
 def as_json(diagnosis: Diagnosis, words: Sequence[str]) -> dict[str, Any]:

@@ -1,17 +1,16 @@
 """Pack some records of a large store as advice would pack all of them, to try it quickly."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from framework.commands.diagnose.verdict import ENDINGS, Repack
-from framework.contracts.records import Chunk, RecordInput, RecordWriter
+from framework.commands.pack.measure_encodings import write_store
+from framework.contracts.records import Chunk, RecordInput
 from framework.input.folder import FolderInput
 from framework.input.store import StoreInput
 from framework.order import permutation
+from framework.pack.engine.jobs import MakeWriter, chunk_bytes
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.pack.images import Preparation
@@ -20,7 +19,7 @@ from framework.store.lmdb_store import LMDBWriter
 
 RUN = 8  # neighbors read together, since a chunk or a place on the disk serves all of them
 LARGEST_BYTES = 512 << 20
-WRITERS: dict[str, Callable[..., RecordWriter]] = {"hdf5": HDF5Writer, "lmdb": LMDBWriter}
+WRITERS: dict[str, MakeWriter] = {"hdf5": HDF5Writer, "lmdb": LMDBWriter}
 
 
 class RecordSample(NamedTuple):
@@ -31,10 +30,7 @@ class RecordSample(NamedTuple):
 
 
 def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
-    """Pack up to ``wanted`` evenly spread records in about ``seconds``, repeated up to ``wanted``.
-
-    Raise what packing raises.
-    """
+    """Pack up to ``wanted`` evenly spread records in about ``seconds``, repeated up to ``wanted``."""
     source = _input(repack.source, repack.path)
     prepare = Preparation(**repack.options)
     fields = prepare.fields(source)
@@ -50,24 +46,22 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
         chunks.append(prepare(source.read(first, min(first + RUN, num_records))))
         num_different += len(chunks[-1].keys)
     record_s = (time.perf_counter() - begin) / num_different
-    num_bytes = max(1, sum(map(_num_bytes, chunks)))
+    num_bytes = max(1, sum(map(chunk_bytes, chunks)))
     times = max(1, min(-(-wanted // num_different), LARGEST_BYTES // num_bytes))
     total = num_different * times
     path = f"{folder}/sample{ENDINGS[repack.output]}"
-    writer = WRITERS[repack.output](path, fields=fields, num_records=total)
-    try:
-        for number in range(times):
-            for chunk in chunks:
-                writer.write(chunk.records, [f"{number}/{key}" for key in chunk.keys])
-        manifest = replace(source.manifest, fields=fields, num_records=total)
-        writer.close(replace(manifest, class_counts=(), options={}))
-    finally:
-        writer.abort()
+    manifest = replace(source.manifest, fields=fields, num_records=total, options={})
+    repeated = (
+        chunk._replace(keys=[f"{number}/{key}" for key in chunk.keys])
+        for number in range(times)
+        for chunk in chunks
+    )
+    write_store(WRITERS[repack.output], path, manifest, repeated)
     return RecordSample(path, total, num_different, record_s)
 
 
 def pack_all(repack: Repack) -> None:
-    """Pack every split to its target, and raise what packing raises."""
+    """Pack every split to its target."""
     for path, target in repack.paths.values():
         source = _input(repack.source, path)
         pack(Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)), None)
@@ -76,10 +70,3 @@ def pack_all(repack: Repack) -> None:
 def _input(source: str, path: str) -> RecordInput:
     store_input: Any = FolderInput(path, None, None) if source == "folder" else StoreInput(path)
     return store_input
-
-
-def _num_bytes(chunk: Chunk) -> int:
-    num_bytes = 0
-    for values in chunk.records.values():
-        num_bytes += values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
-    return num_bytes

@@ -1,5 +1,6 @@
 """Rules about how and where records are stored."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from framework.commands.diagnose.facts import DiagnosisFacts, Storage
@@ -35,7 +36,7 @@ def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
     if raw:
         repack = _repack(storage, encode="raw", size=raw, layout="hwc")
         advice = "Pack the images once as pixels of the size that is needed, which are only copied."
-        load_s = _gather_s(facts, raw)
+        load_s = _gather_s(facts, _raw_bytes(storage, raw))
     else:
         repack = _repack(storage, encode="jpeg", resize=_needed(facts))
         advice = "Pack the images once at the size that is needed; a fraction is left to decode."
@@ -60,7 +61,9 @@ def repack_raw(facts: DiagnosisFacts) -> Verdict | None:
         return None
     if storage.encoding != "image" or _side(facts) >= LARGE:
         return None
-    layout = {} if facts.settings.transform == "none" else {"layout": "hwc"}
+    options: dict[str, Any] = {"encode": "raw", "size": raw}
+    if facts.settings.transform != "none":
+        options["layout"] = "hwc"
     record_ms = 1e3 * facts.load_s / facts.settings.batch_size
     return Verdict(
         "repack_raw",
@@ -68,8 +71,8 @@ def repack_raw(facts: DiagnosisFacts) -> Verdict | None:
         f"Pack the images as pixels: they take {_raw_bytes(storage, raw) / 1e6:,.0f} MB, fit in "
         "memory, and are only copied. hdf5 copies raw records 3 times as fast as lmdb "
         "(benchmarks/README.md).",
-        gain(facts, load_s=_gather_s(facts, raw)),
-        repack=_repack(storage, encode="raw", size=raw, **layout),
+        gain(facts, load_s=_gather_s(facts, _raw_bytes(storage, raw))),
+        repack=_repack(storage, **options),
     )
 
 
@@ -109,7 +112,7 @@ def repack_contiguous(facts: DiagnosisFacts) -> Verdict | None:
         f"Chunks of {storage.chunk_records} raw records are read at random: each record "
         f"decompresses a whole chunk, {1e6 / (facts.rates.read or 1):,.0f} us a record.",
         "Pack the records without chunks; they are then copied straight from a memory map.",
-        gain(facts, load_s=settings.batch_size * storage.record_bytes / GATHER_BYTES_PER_S),
+        gain(facts, load_s=_gather_s(facts, storage.num_bytes)),
         repack=_repack(storage),
     )
 
@@ -148,9 +151,8 @@ def stage_ram(facts: DiagnosisFacts) -> Verdict | None:
         return None
     if storage.form not in ("hdf5", "lmdb") or storage.disk == "memory":
         return None
-    if storage.num_bytes > MEMORY_SHARE * facts.machine.memory_bytes:
-        return None
-    if (storage.cached is not None and storage.cached > CACHED) or rates.read_cores > WAITS:
+    fits = storage.num_bytes <= MEMORY_SHARE * facts.machine.memory_bytes
+    if not fits or (storage.cached or 0.0) > CACHED or rates.read_cores > WAITS:
         return None
     read_s = facts.settings.batch_size / rates.read
     cached = ""
@@ -201,22 +203,22 @@ def _raw_size(facts: DiagnosisFacts) -> list[int] | None:
     settings = facts.settings
     if storage is None or storage.image_size is None:
         return None
-    if settings.transform == "resize" and settings.size is not None:
-        size = list(settings.size)
+    size = None
+    if settings.transform == "resize":
+        size = settings.size
     elif storage.even and settings.transform not in FIXED:
-        size = list(storage.image_size)
-    else:
+        size = storage.image_size
+    if size is None or _raw_bytes(storage, size) > MEMORY_SHARE * facts.machine.memory_bytes:
         return None
-    fits = _raw_bytes(storage, size) <= MEMORY_SHARE * facts.machine.memory_bytes
-    return size if fits else None
+    return list(size)
 
 
-def _raw_bytes(storage: Storage, size: list[int]) -> int:
+def _raw_bytes(storage: Storage, size: Sequence[int]) -> int:
     return storage.num_records * storage.channels * size[0] * size[1]
 
 
-def _gather_s(facts: DiagnosisFacts, size: list[int]) -> float:
-    """Return seconds to copy a batch of pixels of this size."""
+def _gather_s(facts: DiagnosisFacts, num_bytes: float) -> float:
+    """Return seconds to copy a batch from a store of ``num_bytes``."""
     assert facts.storage is not None
-    record_bytes = facts.storage.channels * size[0] * size[1]
+    record_bytes = num_bytes / facts.storage.num_records
     return facts.settings.batch_size * record_bytes / GATHER_BYTES_PER_S

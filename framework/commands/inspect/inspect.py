@@ -10,7 +10,15 @@ from omegaconf import DictConfig
 from framework.cli.arguments import plain_words, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError
+
+RULES = {
+    "store": Rule(str, means="a path"),
+    "grid": Rule(str | None, means="a path"),
+    "num_images": Rule(int, 1),
+    "json": Rule(bool),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -28,19 +36,9 @@ def main(arguments: list[str]) -> int:
 
 def _inspect(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
+    check_values(config, RULES)
     store = config["store"]
     count = config["num_images"]
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        fix = "give int, at least 1"
-        raise ConfigError(101, f"num_images = {count}", "not a value it can have", fix)
-    if not isinstance(store, str):
-        raise ConfigError(101, f"store = {store}", "not a value it can have", "give a path")
-    if not isinstance(config["grid"], str | None):
-        where = f"grid = {config['grid']}"
-        raise ConfigError(101, where, "not a value it can have", "give a path")
-    if not isinstance(config["json"], bool):
-        where = f"json = {config['json']}"
-        raise ConfigError(101, where, "not a value it can have", "give true or false")
     grid = Path(config["grid"] or run_dir / "grid.png")
     if grid.suffix != ".png":
         fix = "give a name that ends in .png"

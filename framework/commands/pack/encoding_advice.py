@@ -10,12 +10,11 @@ from framework.commands.pack.measure_encodings import (
     DISK_BYTES_PER_S,
     Cost,
     measure,
-    memory_bytes,
     recommend,
     take_sample,
 )
 from framework.contracts.records import RecordInput
-from framework.measure.host import num_cores
+from framework.measure.host import num_cores, total_memory_bytes
 from framework.pack.engine.disk_space import free_bytes
 from framework.pack.engine.jobs import MakeWriter
 
@@ -49,7 +48,7 @@ def show_advice(
     if options["one_file"]:
         copies = 2  # finished jobs and the joined file are on the disk together
     free = free_bytes(where)
-    memory = memory_bytes()
+    memory = total_memory_bytes()
     measured = f"{sample.num_items} of {source.manifest.num_records} items, evenly spread"
     if sample.num_bad:
         measured += f", {sample.num_bad} of them bad"

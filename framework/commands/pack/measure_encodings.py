@@ -1,14 +1,12 @@
 """Measure on a sample what each encoding costs: bytes, the rate of packing, the rate of reading."""
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from framework.contracts.records import Chunk, Field, Manifest, RecordInput
@@ -17,7 +15,7 @@ from framework.image.decode import decode
 from framework.image.label_map import decode_labels
 from framework.measure.host import num_cores
 from framework.order import permutation, spread
-from framework.pack.engine.jobs import Prepare
+from framework.pack.engine.jobs import MakeWriter, Prepare, chunk_bytes
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import temporary_name
@@ -72,9 +70,7 @@ def take_sample(source: RecordInput) -> EncodingSample:
             continue
         if chunk.keys:
             chunks.append(chunk)
-        for values in chunk.records.values():
-            is_array = isinstance(values, np.ndarray)
-            num_bytes += values.nbytes if is_array else sum(map(len, values))
+        num_bytes += chunk_bytes(chunk)
         if num_bytes > SAMPLE_BYTES:
             break
     return EncodingSample(chunks, num_items, num_bad)
@@ -107,7 +103,7 @@ def measure(
     manifest = replace(source.manifest, fields=fields, num_records=num_records)
     try:
         start = time.perf_counter()
-        _store(str(temporary), chunks, manifest)
+        write_store(HDF5Writer, str(temporary), manifest, chunks)
         pack_s = prepare_s + time.perf_counter() - start
         size = temporary.stat().st_size / num_records
         rate = _read_rate(str(temporary))
@@ -130,8 +126,11 @@ def _prepared(prepare: Prepare, chunk: Chunk, fields: Mapping[str, Field]) -> Ch
     return result
 
 
-def _store(path: str, chunks: Sequence[Chunk], manifest: Manifest) -> None:
-    writer = HDF5Writer(path, fields=manifest.fields, num_records=manifest.num_records)
+def write_store(
+    make_writer: MakeWriter, path: str, manifest: Manifest, chunks: Iterable[Chunk]
+) -> None:
+    """Write a store without counts of its classes."""
+    writer = make_writer(path, fields=manifest.fields, num_records=manifest.num_records)
     try:
         for chunk in chunks:
             writer.write(chunk.records, chunk.keys)
@@ -175,17 +174,10 @@ def _read_rate(path: str) -> float:
 def recommend(
     costs: Sequence[Cost], fits: Callable[[Cost], bool], memory_bytes: int
 ) -> Cost | None:
-    """Return the smallest of the fastest encodings that the disk can hold; None if there is
-    none.
-    """
+    """Return the smallest of the fastest encodings that the disk can hold, if there is any."""
     possible = [cost for cost in costs if not cost.why_not and fits(cost)]
     if not possible:
         return None
     least = CLOSE * max(cost.rate_for(memory_bytes) for cost in possible)
     fast = [cost for cost in possible if cost.rate_for(memory_bytes) >= least]
     return min(fast, key=lambda cost: cost.total_bytes)
-
-
-def memory_bytes() -> int:
-    """Return the physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

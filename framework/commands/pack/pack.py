@@ -11,7 +11,8 @@ from framework.cli.allowed import Grant, allowed_targets, granted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.paths import SUFFIXES
-from framework.config.targets import check_targets, did_you_mean
+from framework.config.rule import Rule, check_known, check_values
+from framework.config.targets import check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError
 from framework.system.stopping import reason
 
@@ -19,9 +20,13 @@ if TYPE_CHECKING:  # these load torch
     from framework.contracts.records import RecordInput
     from framework.pack.engine.jobs import MakeWriter
 
-KEYS = ("input", "output", "pack", "workers", "advise", "allow_targets")
+RULES = {
+    "pack": Rule(dict),
+    "workers": Rule(int | None, 0),
+    "advise": Rule(bool),
+}
+KEYS = ("input", "output", *RULES, "allow_targets")
 FORMATS = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
-NOT_A_VALUE = "not a value it can have"
 
 
 def main(arguments: list[str]) -> int:
@@ -33,40 +38,22 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     allowed = allowed_targets(config, grant)
     check_targets(config, allowed)
-    check_workers(config["workers"])
-    for key in config:
-        if key not in KEYS:
-            what = f"no such key{did_you_mean(key, KEYS)}"
-            raise ConfigError(102, key, what, "correct or remove it")
-    options = config["pack"]
-    if not isinstance(options, dict):
-        fix = "give its keys: pack.encode=raw, say"
-        raise ConfigError(101, f"pack = {options}", NOT_A_VALUE, fix)
-    advise = config["advise"]
-    if not isinstance(advise, bool):
-        raise ConfigError(101, f"advise = {advise}", NOT_A_VALUE, "give true or false")
+    check_values(config, RULES)
+    check_known(config, KEYS)
     with reason("stopped{by}: finished jobs are kept; the same command goes on"):
         path = _output_path(config["output"])
         # This loads torch, which a wrong key should not have to wait for.
         from framework.config.prepare_data import input_of, writer_of  # noqa: PLC0415
 
-        source = input_of("input", config["input"], options, allowed)
+        source = input_of("input", config["input"], config["pack"], allowed)
         make_writer = writer_of("output", config["output"], allowed)
-        if not advise:
+        if not config["advise"]:
             return _pack(config, source, make_writer, path)
         from framework.commands.pack.encoding_advice import show_advice  # noqa: PLC0415
 
         typed = OmegaConf.to_container(HydraConfig.get().overrides.task) or []
-        show_advice(source, options, make_writer, path, list(map(str, typed)))
+        show_advice(source, config["pack"], make_writer, path, list(map(str, typed)))
         return RunOutcome(0, "advised")
-
-
-def check_workers(workers: Any) -> None:
-    """ConfigError C101 unless ``workers`` is null or a number of processes."""
-    is_count = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
-    if workers is not None and not is_count:
-        fix = "give int, at least 0, or null for one per core"
-        raise ConfigError(101, f"workers = {workers}", NOT_A_VALUE, fix)
 
 
 def _output_path(output: dict[str, Any]) -> str:

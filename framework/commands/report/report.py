@@ -11,9 +11,16 @@ from omegaconf import DictConfig
 from framework.cli.arguments import option, plain_words, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, PacelineError, printable, words_of
 from framework.system.extras import needed
 from framework.system.stopping import reason
+
+RULES = {
+    "dirs": Rule(list[str], means="a list of paths"),
+    "page": Rule(str | None, means="a path"),
+    "png": Rule(bool),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -33,16 +40,12 @@ def main(arguments: list[str]) -> int:
 
 def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
     config = resolved(cfg)
+    check_values(config, RULES)
     dirs = config["dirs"]
     output = config["page"]
-    if not isinstance(dirs, list) or not dirs or not all(isinstance(path, str) for path in dirs):
+    if not dirs:
         fix = "give 'paceline report DIR [DIR ...]'"
-        raise ConfigError(101, f"dirs = {dirs}", "is not a list of paths", fix)
-    if not isinstance(output, str | None):
-        raise ConfigError(101, f"page = {output}", "is not a path", "give a path")
-    if not isinstance(config["png"], bool):
-        where = f"png = {config['png']}"
-        raise ConfigError(101, where, "is neither true nor false", "give one of them")
+        raise ConfigError(101, f"dirs = {dirs}", "names nothing", fix)
     first = Path(dirs[0])
     if output:
         place = Path(output)

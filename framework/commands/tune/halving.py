@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, final
 
+from framework.commands.paired_test import Pairs
 from framework.commands.tune.candidate import Candidate, preference, whole_grid
-from framework.commands.tune.paired_test import Pairs
 from framework.errors import PacelineError
 from framework.measure.statistics import median, spread_share
 
@@ -160,10 +160,7 @@ class Climb:
 
     @property
     def overhead_s(self) -> float:
-        """How much longer recent visits took than planned.
-
-        Parts are built and closed, and steps may be longer than the planned time.
-        """
+        """How much longer recent visits took than planned: parts are built, steps may be long."""
         return median(self._overheads_s)
 
     @property
@@ -185,14 +182,19 @@ class Climb:
         """Compare in pairs of visits, in alternating order, until the budget is used up."""
         if challenger is None:
             return Final(self.default, None, None)
-        pairs: list[tuple[float, float]] = []
-        sides = [self.default, challenger]
-        while len(pairs) < NUM_PAIRS and (left_s := self.end - self.clock()) > 0:
-            seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - len(pairs)) - self.overhead_s)
-            order = sides if len(pairs) % 2 == 0 else sides[::-1]
-            rates = {candidate: median(self._visit(candidate, seconds)) for candidate in order}
-            pairs.append((rates[self.default], rates[challenger]))
-        return Final(self.default, challenger, Pairs(tuple(pairs)) if pairs else None)
+        sides = (self.default, challenger)
+        rates: tuple[list[float], list[float]] = ([], [])
+        for number in range(NUM_PAIRS):
+            left_s = self.end - self.clock()
+            if left_s <= 0:
+                break
+            seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - number) - self.overhead_s)
+            for side in (number % 2, 1 - number % 2):
+                rates[side].append(median(self._visit(sides[side], seconds)))
+        pairs = None
+        if rates[0]:
+            pairs = Pairs(tuple(rates[0]), tuple(rates[1]))
+        return Final(self.default, challenger, pairs)
 
 
 def _num_rungs(count: int) -> int:

@@ -14,13 +14,15 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
 from framework.commands.tune.batch_sizes import Trial
-from framework.commands.tune.memory import spare_bytes
 from framework.errors import PacelineError, ResourceError, error_kinds
-from framework.measure.host import available_memory_bytes
+from framework.measure.host import available_memory_bytes, total_memory_bytes
 
 Config = dict[str, Any]
 LOOK_S = 0.05  # how often memory is checked; a core writes about 100 MB in this time
 START_S = 120.0  # for a process to import torch and open the data
+# The machine keeps this share of its memory for others, and at least so many bytes.
+SPARE = 0.1
+LEAST_SPARE = 1 << 29
 
 
 @final
@@ -167,6 +169,11 @@ class TrialProcess:
         for stream in (process.stdin, process.stdout):
             with suppress(BrokenPipeError):
                 stream.close()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def spare_bytes() -> int:
+    """Return the memory that is left to other programs."""
+    return max(LEAST_SPARE, int(SPARE * total_memory_bytes()))
 
 
 def smallest_fails(trial: Trial) -> PacelineError:

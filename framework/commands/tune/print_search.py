@@ -1,16 +1,17 @@
 """Print a search: a table for each rung, and the result."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 from rich.console import Console
-from rich.table import Table
 
+from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
+from framework.commands.print_table import print_table
+from framework.commands.report.units import rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
-from framework.commands.tune.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.tune.search import Search
 from framework.measure.statistics import median
 
@@ -32,33 +33,26 @@ class SearchPrinter:
         self.search = search
         self.refused = refused
         self.default = search.candidates[0]
-        self.console = Console(highlight=False)
-        self.console.width = max(self.console.width, 96)
         self.errors = Console(stderr=True, highlight=False)
         self.verdict = ""
-        self.measured: dict[str, Any] = {
-            "default": self.default._asdict(),
-            "rungs": [],
-            "final": None,
-        }
+        default = self.default._asdict()
+        self.measured: dict[str, Any] = {"default": default, "rungs": [], "final": None}
 
     def begin(self, budget_s: float) -> None:
         """Print what will be tried, and what will not."""
         facts = self.search.facts
-        cores = f"{facts.num_cores} core{'' if facts.num_cores == 1 else 's'}"
-        many = f"{len(self.search.candidates)} candidates, {cores}, {budget_s:g} s"
-        self._say(f"{many}; as configured: {self.default}")
+        many = f"{len(self.search.candidates)} candidates, {plural(facts.num_cores, 'core')}"
+        print(f"{many}, {budget_s:g} s; as configured: {self.default}")
         if not facts.kinds:
-            self._say("not tried: workers; there is nothing to read")
+            print("not tried: workers; there is nothing to read")
         elif facts.kinds == ("thread",) and not facts.decodes:
             why = "these records are only copied, and handing them over costs more"
-            self._say(f"not tried: processes; {why}")
+            print(f"not tried: processes; {why}")
         if not facts.cuda:
-            self._say("not tried: loader=stream; without CUDA it does the same as prefetch")
+            print("not tried: loader=stream; without CUDA it does the same as prefetch")
         for name, why in self.refused.items():
-            self._say(f"not tried: loader={name}; {why}")
-        if note := busy_note(facts.num_cores):
-            self._say(note)
+            print(f"not tried: loader={name}; {why}")
+        print_busy(facts.num_cores)
 
     def climb(self, budget_s: float) -> Final:
         """Run the search and print each rung when it is done."""
@@ -86,9 +80,6 @@ class SearchPrinter:
     def _busy(self) -> AbstractContextManager[Any]:
         return self.errors.status("measuring") if self.errors.is_terminal else nullcontext()
 
-    def _say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, markup=False)
-
     def _name(self, candidate: Candidate) -> str:
         return f"{candidate} (as configured)" if candidate == self.default else str(candidate)
 
@@ -96,28 +87,13 @@ class SearchPrinter:
         number = len(self.measured["rungs"]) + 1
         size = f"{len(rung.entries)} candidates, {rung.seconds:.2g} s each time"
         title = f"rung {number}: {rung.title}; {size}"
-        table = Table("candidate", title=title, title_justify="left")
-        for name in ("records/s", "spread", "beside"):
-            table.add_column(name, justify="right")
-        table.add_column("")
-        rates = {entry.candidate: entry.records_per_s for entry in rung.entries}
-        for entry in rung.entries:
-            ratio = ""
-            if entry.candidate != self.default:
-                ratio = _percent(entry.records_per_s / rates[self.default])
-            table.add_row(
-                self._name(entry.candidate),
-                f"{entry.records_per_s:,.0f}",
-                f"± {100 * entry.spread:.0f} %",
-                ratio,
-                "stays" if entry.kept else "",
-            )
-        self.console.print(table)
+        heads = ["records/s", "spread", "beside"]
+        print_table(title, ["candidate"], heads, self._rows(rung.entries), [""])
         for candidate, why in rung.refused:
-            self._say(f"not possible: {candidate}: {why}")
+            print(f"not possible: {candidate}: {why}")
         if rung.untried:
             many = f"{len(rung.untried)} candidates"
-            self._say(f"no time was left for {many}: raise budget= to try all")
+            print(f"no time was left for {many}: raise budget= to try all")
         self.measured["rungs"].append(
             {
                 "title": rung.title,
@@ -127,27 +103,44 @@ class SearchPrinter:
             }
         )
 
+    def _rows(self, entries: Sequence[Entry]) -> Iterator[list[str]]:
+        rates = {entry.candidate: entry.records_per_s for entry in entries}
+        for entry in entries:
+            spread = f"± {100 * entry.spread:.0f} %"
+            row = [self._name(entry.candidate), rate(entry.records_per_s), spread, ""]
+            if entry.candidate != self.default:
+                row[3] = _percent(entry.records_per_s / rates[self.default])
+            if entry.kept:
+                row.append("stays")
+            yield row
+
     def _final(self, final: Final) -> None:
         self.verdict = verdict(final)
-        self._say(f"final: {self.verdict}")
+        print(f"final: {self.verdict}")
         pairs = final.pairs
+        each = []
+        if pairs is not None:
+            each = [list(rates) for rates in zip(pairs.before, pairs.after, strict=True)]
         self.measured["final"] = {
             "default": final.default._asdict(),
             "challenger": final.challenger and final.challenger._asdict(),
             "winner": final.winner._asdict(),
-            "pairs": [] if pairs is None else [list(pair) for pair in pairs.rates],
+            "pairs": each,
             "gain": pairs and pairs.gain,
             "chance": pairs and pairs.chance,
         }
 
 
-def busy_note(num_cores: int) -> str:
-    """Return a note if other programs use this machine."""
+def print_busy(num_cores: int) -> None:
+    """Print a note if other programs use this machine."""
     load = os.getloadavg()[0]
-    if load <= BUSY * num_cores:
-        return ""
-    what = "the results may differ when they have ended"
-    return f"note: other programs use this machine (load {load:.1f}): {what}"
+    if load > BUSY * num_cores:
+        what = "the results may differ when they have ended"
+        print(f"note: other programs use this machine (load {load:.1f}): {what}")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def verdict(final: Final) -> str:
@@ -158,14 +151,14 @@ def verdict(final: Final) -> str:
     if final.pairs is None:
         return f"{as_configured}; no time was left to compare {final.challenger}: raise budget="
     difference = f"{final.challenger} is {_difference(final.pairs)}"
-    if len(final.pairs.rates) < LEAST_PAIRS and final.pairs.gain >= LEAST_GAIN:
+    if len(final.pairs.before) < LEAST_PAIRS and final.pairs.gain >= LEAST_GAIN:
         why = f"fewer than {LEAST_PAIRS} pairs cannot prove: raise budget="
         return f"{as_configured}; {difference}, which {why}"
     if not final.pairs.is_won:
         least = 100 * LEAST_GAIN - 100
         return f"{as_configured}; {difference}: less than {least:.0f} %, or no more than chance"
-    before, after = (median(rates) for rates in zip(*final.pairs.rates, strict=True))
-    rates = f"{after:,.0f} records/s instead of {before:,.0f}"
+    rates = f"{rate(median(final.pairs.after))} records/s"
+    rates += f" instead of {rate(median(final.pairs.before))}"
     return f"{difference} than {as_configured}: {rates}"
 
 
@@ -179,7 +172,7 @@ def won(final: Final) -> str:
 def _difference(pairs: Pairs) -> str:
     low, high = pairs.quartiles
     sign = "faster" if pairs.gain >= 1 else "slower"
-    details = f"quartiles {_percent(low)} to {_percent(high)}, {len(pairs.rates)} pairs"
+    details = f"quartiles {_percent(low)} to {_percent(high)}, {len(pairs.before)} pairs"
     return f"{abs(100 * pairs.gain - 100):.1f} % {sign} ({details}, p = {pairs.chance:.2g})"
 
 

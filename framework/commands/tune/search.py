@@ -6,10 +6,9 @@ from contextlib import closing
 from itertools import count
 from typing import Any, final
 
-from framework.commands.probe import Probe
+from framework.commands.probe import Probe, visit
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
 from framework.commands.tune.halving import Climb, Final, Rung
-from framework.commands.tune.measured_run import visit
 from framework.measure.host import cores_per_rank
 
 Config = dict[str, Any]

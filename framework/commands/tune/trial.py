@@ -6,16 +6,16 @@ Every line is answered by a line of JSON. Everything else that is printed goes t
 
 import json
 import os
+import resource
 import signal
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from framework.commands.probe import Probe
-from framework.commands.tune.measured_run import visit
-from framework.commands.tune.memory import forget_peak, limit_this_process, peak_bytes
+from framework.commands.probe import Probe, visit
 from framework.errors import PacelineError, words_of
 from framework.measure.host import threads_per_rank
 from framework.system.stopping import die_with_parent, set_all
@@ -115,6 +115,40 @@ def is_memory(error: BaseException) -> bool:
     text = f"{type(error).__name__} {words_of(error)}"
     is_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return is_type or any(word in text for word in MEMORY_WORDS)
+
+
+def limit_this_process(num_bytes: int) -> None:
+    """Let this process take ``num_bytes`` more and no more (RLIMIT_DATA).
+
+    A larger request fails before any page is touched. If the kernel runs out of memory anyway,
+    it ends this process first.
+    """
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    wanted = _status_bytes("VmData") + num_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def forget_peak() -> None:
+    """Restart the measurement of `peak_bytes`."""
+    with suppress(OSError):  # Linux only, proc(5): clear_refs
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """Return the most physical memory held since `forget_peak`; 0 if the system does not say."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    """Return an entry of /proc/self/status; 0 if it is missing. psutil does not know VmHWM."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024 * int(line.split()[1])
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.outcome import RunOutcome, outcome_of
-from framework.commands.own_keys import CONFIG_DIR, read_flag, read_name, read_number, split_words
+from framework.commands.own_keys import CONFIG_DIR, read_keys, split_words
 from framework.commands.train import train
 from framework.commands.tune.recipe_writer import (
     check_name,
@@ -24,6 +24,7 @@ from framework.commands.tune.recipe_writer import (
     without_searched,
     write_recipe,
 )
+from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
@@ -35,9 +36,14 @@ if TYPE_CHECKING:  # these load torch
     from framework.commands.tune.print_search import SearchPrinter
 
 Config = dict[str, Any]
-KEYS = ("what", "budget", "name", "force", "output", "memory")
-WHAT = ("reading", "batch_size")
-LEAST_BUDGET_S = 5.0
+RULES = {
+    "what": Rule(str, choices=("reading", "batch_size"), number=195),
+    "budget": Rule(float, 5, means="a number of seconds", number=195),
+    "name": Rule(str | None, number=195),
+    "force": Rule(bool, number=195),
+    "output": Rule(str | None, means="the name of a file", number=195),
+    "memory": Rule(str, means="an amount, as in 8G", number=195),
+}
 LOADERS = ("plain", "prefetch", "stream")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -114,30 +120,20 @@ def parse(arguments: Sequence[str]) -> TuneRequest:
             for an impossible value, C196 for a key without effect.
 
     """
-    own, words, config_dir = split_words(arguments, KEYS)
+    own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word.startswith("-"):
             name = word.split("=")[0]
             what = f"no such option{did_you_mean(name, (*CONFIG_DIR, '--help', '-h'))}"
             raise ConfigError(124, name, what, "see 'paceline tune --help'")
-    what = own.get("what", "reading")
-    if what not in WHAT:
-        problem = f"does not name anything to tune{did_you_mean(what, WHAT)}"
-        raise ConfigError(195, f"what = {what}", problem, f"choose {' or '.join(WHAT)}")
-    request = TuneRequest(
-        tuple(words),
-        config_dir,
-        granted(list(arguments)),
-        what,
-        read_number(195, "budget", own.get("budget", "60"), float, LEAST_BUDGET_S),
-        read_name(own.get("name", "")),
-        read_flag(195, "force", own.get("force", "false")),
-        read_name(own.get("output", "")),
-        _bytes(own["memory"]) if "memory" in own else None,
-    )
-    for key in ("memory",) if what == "reading" else ("name", "force"):
+    options = read_keys(own, RULES)
+    if "memory" in options:
+        options["memory"] = _bytes(options["memory"])
+    request = TuneRequest(tuple(words), config_dir, granted(list(arguments)), **options)
+    ignored = ("memory",) if request.what == "reading" else ("name", "force")
+    for key in ignored:
         if key in own:
-            problem = f"what={what} would ignore it"
+            problem = f"what={request.what} would ignore it"
             raise ConfigError(196, f"{key} = {own[key]}", problem, "leave it out")
     return request
 
@@ -270,23 +266,23 @@ def _keep(
 
 
 def _machine_name() -> str:
+    from framework.commands.tune.print_search import plural  # noqa: PLC0415
     from framework.measure.host import machine  # noqa: PLC0415
 
     facts = machine()
-    cores = f"{facts['num_cores']} core{'' if facts['num_cores'] == 1 else 's'}"
     processor = facts["processor"] or "an unnamed processor"
-    return f"{cores} of {processor}, {', '.join(facts['gpus']) or 'no GPU'}"
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
+    return f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"
 
 
 def _tune_batch_size(request: TuneRequest, config: Config, allowed: tuple[str, ...]) -> RunOutcome:
     from framework.commands.tune.batch_sizes import BatchSizeSearch  # noqa: PLC0415
     from framework.commands.tune.memory_guard import TrialProcess, smallest_fails  # noqa: PLC0415
     from framework.commands.tune.print_batch_sizes import print_curve, print_trial  # noqa: PLC0415
-    from framework.commands.tune.print_search import busy_note  # noqa: PLC0415
+    from framework.commands.tune.print_search import print_busy  # noqa: PLC0415
     from framework.measure.host import machine, num_cores  # noqa: PLC0415
 
-    if note := busy_note(num_cores()):
-        print(note)
+    print_busy(num_cores())
     with closing(TrialProcess(config, allowed, request.memory)) as process:
         search = BatchSizeSearch(
             process.attempt, process.num_records, config["accumulate"], request.budget

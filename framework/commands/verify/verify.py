@@ -7,9 +7,11 @@ from omegaconf import DictConfig
 from framework.cli.arguments import plain_words, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
-from framework.commands.pack.pack import check_workers
+from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, DataError, printable
 from framework.system.stopping import reason
+
+RULES = {"stores": Rule(list[str], means="a list of paths"), "workers": Rule(int | None, 0)}
 
 
 def main(arguments: list[str]) -> int:
@@ -23,12 +25,11 @@ def main(arguments: list[str]) -> int:
 
 def _verify(cfg: DictConfig) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
-    check_workers(config["workers"])
+    check_values(config, RULES)
     stores = config["stores"]
-    is_list = isinstance(stores, list) and all(isinstance(store, str) for store in stores)
-    if not is_list or not stores:
+    if not stores:
         fix = "give 'paceline verify STORE [STORE ...]'"
-        raise ConfigError(101, f"stores = {stores}", "is not a list of stores", fix)
+        raise ConfigError(101, f"stores = {stores}", "names nothing", fix)
     with reason("stopped{by}: not all was verified"):
         return _verify_all(stores, config["workers"])
 

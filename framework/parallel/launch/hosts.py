@@ -41,11 +41,7 @@ def parse_endpoint(text: str | None) -> Endpoint:
 
 @final
 class Meeting:
-    """This host among ``num_nodes``.
-
-    The host at ``endpoint`` on which the port is free leads: it holds the store. The others wait
-    for it.
-    """
+    """This host among ``num_nodes``. The one with the free port at ``endpoint`` holds the store."""
 
     def __init__(self, endpoint: Endpoint, num_nodes: int) -> None:
         self.endpoint = endpoint
@@ -76,10 +72,7 @@ class Meeting:
         return None
 
     def share(self, text: str | None) -> str:
-        """Return the leader's text on every host. The other hosts pass None.
-
-        DistributedError P101 if the text never arrives.
-        """
+        """Return the leader's text on every host (DistributedError P101). The others pass None."""
         try:
             if text is not None:
                 self._prefixed.set(_KEY, text)

@@ -30,10 +30,7 @@ def meet() -> tuple[Any, int, int]:
 
 
 def all_up(store: Any, rank: int, world_size: int) -> None:
-    """Wait until every rank has started.
-
-    The ranks of a host that was lost may start much later than a step may take.
-    """
+    """Wait for every rank to start, which on a host that was lost may take long."""
     store.set(f"paceline/up/{rank}", "")
     store.wait([f"paceline/up/{other}" for other in range(world_size)], timedelta(seconds=MEET_S))
 

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from framework.errors import DistributedError
 from framework.parallel.launch.hosts import Meeting
-from framework.system.signal_handlers import handled
 from framework.system.stopping import (
     NUMBERS,
     SAME_S,
@@ -21,6 +21,7 @@ from framework.system.stopping import (
     deaf_children,
     end,
     expects_signals,
+    handled,
 )
 
 SAVE_S = 600  # how long stopped ranks may take to end their step and save
@@ -39,15 +40,7 @@ def launch(
     """Run ``python -m module arguments`` as ranks on this machine, and wait for them.
 
     Every call uses a free port and restores the environment, so the jobs of a sweep can follow each
-    other.
-
-    Args:
-        num_processes: Number of ranks on this machine.
-        module: The module that each rank runs.
-        arguments: Its arguments.
-        environment: Variables that the ranks get in addition.
-        max_restarts: How often all ranks are restarted when one fails.
-        meeting: The other hosts, if there are any.
+    other. The ranks get ``environment`` in addition. ``meeting`` knows the other hosts.
 
     Returns:
         0, or the number of the signal that ended the ranks after they had time to save.
@@ -88,33 +81,28 @@ def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | Non
         "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
     }
     known = LaunchConfig.__dataclass_fields__  # of this version of torch
-    return LaunchConfig(
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
         nproc_per_node=num_processes,
+        run_id=f"paceline-{os.getpid()}",
         rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a free port
         max_restarts=max_restarts,
         monitor_interval=0.1,
-        **_rendezvous(meeting),
         **{name: value for name, value in options.items() if name in known},
     )
-
-
-def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
-    """Return the options that say where the ranks of all hosts meet: a free port for one host."""
     if meeting is None:
-        return {
-            "min_nodes": 1,
-            "max_nodes": 1,
-            "run_id": f"paceline-{os.getpid()}",
-            "rdzv_endpoint": "localhost:0",
-        }
-    return {
-        "min_nodes": meeting.num_nodes,
-        "max_nodes": meeting.num_nodes,
-        "run_id": "paceline",
-        "rdzv_endpoint": str(meeting.endpoint),
-        "rdzv_configs": {"is_host": meeting.leads, "join_timeout": JOIN_S},
-        "local_addr": meeting.address,
-    }
+        return config
+    return replace(
+        config,
+        min_nodes=meeting.num_nodes,
+        max_nodes=meeting.num_nodes,
+        run_id="paceline",
+        rdzv_endpoint=str(meeting.endpoint),
+        rdzv_configs={"is_host": meeting.leads, "join_timeout": JOIN_S},
+        local_addr=meeting.address,
+    )
 
 
 @contextmanager
@@ -185,11 +173,8 @@ class _Engine:
     def run(self, ranks: _Ranks, leave_alone: bool) -> int:
         """Return the number of the signal that stopped the ranks, or 0. Raise the engine's error.
 
-        Args:
-            ranks: The ranks that get the signals. Before all are at work there is nothing to save,
-                and a signal ends this process.
-            leave_alone: Return when the stopped ranks have ended, without waiting for other hosts.
-
+        Before all ranks are at work there is nothing to save, and a signal ends this process. With
+        ``leave_alone``, the other hosts are not waited for once the stopped ranks have ended.
         """
         thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()

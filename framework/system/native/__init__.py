@@ -11,7 +11,7 @@ has the cores to itself. It takes them from the threads that decode beside the s
 import ctypes
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ SIGNATURES = {
 
 @cache
 def find(name: str) -> Any:
-    """Return a compiled function, which runs without Python's lock.
+    """Return a compiled function, which runs without Python's lock, or None.
 
-    Return None if it could not be compiled, or if the library is older than the function.
+    None: it could not be compiled, or the library is older than the function.
     """
     library = _library()
     function = getattr(library, name, None)
@@ -53,8 +53,7 @@ _thread = _Thread()
 def num_threads() -> int:
     """Return the number of threads that share a call of a compiled function.
 
-    In the main thread that is torch's number. In other threads it is what ``limit_threads`` has
-    set, or 1, because the step needs the cores.
+    Only the main thread uses torch's number: elsewhere ``limit_threads`` decides.
     """
     if threading.current_thread() is threading.main_thread():
         return torch.get_num_threads()
@@ -67,7 +66,9 @@ def beside(device: torch.device) -> int:
     A GPU's host uses half of the cores of this process, at most 8, because one thread copies less
     than the bus can carry. The CPU uses 1, because the step needs the others.
     """
-    return 1 if device.type == "cpu" else min(8, max(1, torch.get_num_threads() // 2))
+    if device.type == "cpu":
+        return 1
+    return min(8, max(1, torch.get_num_threads() // 2))
 
 
 def limit_threads(count: int) -> None:
@@ -126,8 +127,9 @@ def _openmp() -> Any:
     Two OpenMP libraries would compete for the cores. Other packages such as scikit-learn bring
     their own, so a library in torch's folder takes precedence.
     """
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
+    lines: list[str] = []
+    with suppress(FileNotFoundError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
     packages = Path(torch.__file__).parent.parent
     own = [path for path in paths if packages in Path(path).parents and "torch" in path]

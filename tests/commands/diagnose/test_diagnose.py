@@ -59,7 +59,7 @@ def test_help_names_our_own_keys():
 
 def test_our_own_keys_are_taken_from_the_words():
     asked = parse(["loader=plain", "apply=True", "seconds=9", "--config-dir", "."])
-    assert asked == (["loader=plain"], True, 9.0, None, ".")
+    assert asked == (["loader=plain"], ".", True, 9.0, None)
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_a_change_takes_the_place_of_what_it_changes(words, changes, wanted):
 
 
 def test_a_number_of_seconds_has_bounds():
-    with pytest.raises(ConfigError, match="give 1 to 3600"):
+    with pytest.raises(ConfigError, match="from 1 to 3600"):
         parse(["seconds=1e9"])

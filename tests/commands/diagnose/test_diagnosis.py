@@ -2,17 +2,21 @@ from dataclasses import replace
 
 import pytest
 
+from framework.commands.diagnose import diagnosis
 from framework.commands.diagnose.diagnosis import (
     RULES,
+    alternate,
     apply,
     cause_of,
+    compare_each,
     diagnose,
     limit_of,
     verdicts_of,
 )
 from framework.commands.diagnose.verdict import Verdict
+from framework.errors import ResourceError
 from tests.commands.diagnose.cases import CUDA, FINE, facts
-from tests.commands.diagnose.setting import compose_of
+from tests.commands.diagnose.setting import compose_of, setting
 from tests.conftest import make_records, write_store
 
 SMALL = ["model.width=4", "batch_size=8"]
@@ -111,3 +115,31 @@ def test_without_advice_nothing_is_applied():
     result = replace(diagnose(compose, 0.5, silent), verdicts=(), rejected=())
     assert result.best is None
     assert apply(result, compose, 0.5, silent).applied is None
+
+
+def test_two_settings_are_run_in_turn():
+    same = setting("data=synthetic", "batch_size=8")
+    pairs = alternate(same, same, 2, 0.1, 0.02)
+    assert len(pairs.before) == len(pairs.after) == 2
+    assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
+
+
+def test_each_of_several_runs_between_two_runs_of_the_present_settings():
+    present = setting("data=synthetic", "batch_size=8")
+    other = setting("data=synthetic", "batch_size=16")
+    comparisons = compare_each(present, [other, present], 0.1, 0.02)
+    assert [len(pairs.ratios) for pairs in comparisons] == [2, 2]
+
+
+def test_advice_that_cannot_be_tried_says_why_even_if_none_can(monkeypatch):
+    slow = facts(settings={"workers": 0, "loader": "plain"})
+    monkeypatch.setattr(diagnosis, "gather_facts", lambda *_: slow)
+    present = setting("data=synthetic", "batch_size=8")
+
+    def compose(changes):
+        if changes:
+            raise ResourceError(104, "memory", "used up", "free memory")
+        return present
+
+    result = diagnose(compose, 0.5, silent)
+    assert "R104" in next(v for v in result.rejected if v.rule == "raise_workers").failed

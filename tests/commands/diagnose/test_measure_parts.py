@@ -9,7 +9,6 @@ from framework.commands.diagnose.measure_parts import (
     settings_of,
     storage_of,
     touch,
-    waiting_share,
 )
 from framework.contracts.records import Field, Manifest
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
@@ -121,9 +120,3 @@ def test_this_machine_has_cores_and_memory():
     assert machine.num_cores >= 1
     assert machine.memory_bytes > 1 << 20
     assert (machine.gpu, machine.load) == (None, 7.0)
-
-
-def test_on_a_gpu_the_idle_time_of_the_device_counts_as_waiting():
-    assert waiting_share({"wait": 1.0, "forward": 3.0}) == 0.25
-    assert waiting_share({"wait": 2.0, "idle": 1.0, "forward": 3.0}) == 0.25
-    assert waiting_share({}) == 0.0

@@ -2,7 +2,6 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
@@ -11,13 +10,13 @@ from framework.commands.diagnose.print_diagnosis import (
     advice_lines,
     as_json,
     fact_lines,
-    parts_table,
+    part_rows,
     show,
     show_applied,
     sync_lines,
 )
-from framework.commands.diagnose.trials import Comparison
 from framework.commands.diagnose.verdict import Repack, Verdict
+from framework.commands.paired_test import Pairs
 from tests.commands.diagnose.cases import facts
 
 ADVICE = Verdict("raise_workers", "no workers", "decoding", 1.5, ("workers.num=4",))
@@ -46,12 +45,17 @@ def test_advice_about_a_store_packs_it_first():
     assert "output.path=packed.h5" in commands[0]
 
 
-def test_every_part_has_a_row_and_one_that_was_not_measured_says_so(capsys):
-    Console(width=120).print(parts_table(facts(rates={"half": None, "copy": None, "read": None})))
-    rows = capsys.readouterr().out
-    assert "computing, half" not in rows
-    assert "not measured" in next(row for row in rows.splitlines() if "reading" in row)
-    assert "64.00" in rows  # ms a step of 64 records at 1,000 records/s
+def test_every_part_has_a_row_and_one_that_was_not_measured_says_so():
+    rows = part_rows(facts(rates={"half": None, "copy": None, "read": None}))
+    by_name = {name: row for name, *row in rows}
+    assert "computing, half the batch" not in by_name
+    assert by_name["reading the store"] == ["-", "", "not measured"]
+    assert by_name["computing"][1] == "64.00"  # ms a step of 64 records at 1,000 records/s
+
+
+def test_half_a_batch_takes_half_the_time_of_a_step_at_its_rate():
+    rows = part_rows(facts(rates={"half": 500.0}))
+    assert next(row for row in rows if row[0] == "computing, half the batch")[2] == "64.00"
 
 
 def test_the_machine_and_the_store_are_described():
@@ -72,7 +76,7 @@ def test_waits_for_the_device_are_listed_up_to_a_limit(count, lines):
 
 
 def test_what_was_applied_stands_beside_what_was_predicted(capsys):
-    comparison = Comparison((100.0, 100.0, 100.0), (140.0, 140.0, 140.0))
+    comparison = Pairs((100.0, 100.0, 100.0), (140.0, 140.0, 140.0))
     show_applied(Applied(ADVICE, comparison, "on a sample"))
     out = capsys.readouterr().out
     assert "on a sample" in out

@@ -2,9 +2,9 @@ import random
 
 import pytest
 
+from framework.commands.paired_test import LEAST_PAIRS
 from framework.commands.tune.candidate import Candidate, CandidateFacts, candidates, whole_grid
 from framework.commands.tune.halving import Climb, Final, Rung
-from framework.commands.tune.paired_test import LEAST_PAIRS
 from framework.errors import ResourceError
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
@@ -117,13 +117,13 @@ def test_each_rung_is_sorted_and_measured_forwards_then_backwards():
 def test_the_pairs_take_turns():
     machine = Machine(planted)
     _, final = machine.climb(SMALL)
-    visits = machine.visits[-2 * len(final.pairs.rates) :]
+    visits = machine.visits[-2 * len(final.pairs.before) :]
     assert visits[:4] == [DEFAULT, final.challenger, final.challenger, DEFAULT]
 
 
 def test_without_time_for_enough_pairs_the_settings_stay_unproved():
     _, final = Machine(planted, step_s=1.0).climb(SMALL, 60.0)
-    assert len(final.pairs.rates) < LEAST_PAIRS
+    assert len(final.pairs.before) < LEAST_PAIRS
     assert final.pairs.gain > 1.2
     assert final.winner == DEFAULT
 

@@ -1,12 +1,35 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.tune.trial import attempt, is_memory, sized
+from framework.commands.tune.trial import attempt, forget_peak, is_memory, peak_bytes, sized
 from framework.errors import DataError
 
 NOBODY = Grant(typed=False, exported="")
+LIMITED = """
+import numpy as np
+from framework.commands.tune.trial import limit_this_process
+limit_this_process(64 << 20)
+np.ones(16 << 20, np.uint8)
+try:
+    np.ones(256 << 20, np.uint8)
+except MemoryError:
+    print("refused")
+print(open("/proc/self/oom_score_adj").read().strip())
+"""
+TORCH = """
+import torch
+from framework.commands.tune.trial import is_memory, limit_this_process
+limit_this_process(64 << 20)
+try:
+    torch.ones(256 << 20)
+except Exception as error:
+    print(is_memory(error), type(error).__name__)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +75,26 @@ def test_an_attempt_that_fails_answers_why(config):
     answer = attempt(wrong, (), {"batch_size": 16, "seconds": 0.02, "epoch": 0}, cuda=False)
     assert "C155" in answer["why"]
     assert answer["memory"] is False
+
+
+def printed(program: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.split()
+
+
+def test_a_limited_process_is_refused_what_is_too_much_and_is_the_first_to_be_ended():
+    assert printed(LIMITED) == ["refused", "1000"]
+
+
+def test_torch_says_so_too_and_is_understood():
+    assert printed(TORCH) == ["True", "RuntimeError"]
+
+
+def test_the_peak_begins_anew():
+    held = bytearray(b"x") * (200 << 20)
+    high = peak_bytes()
+    del held
+    forget_peak()
+    assert high - peak_bytes() > 100 << 20

@@ -1,10 +1,10 @@
 import pytest
 
-from framework.commands.tune.paired_test import LEAST_PAIRS, LEVEL, Pairs
+from framework.commands.paired_test import LEAST_PAIRS, LEVEL, Pairs
 
 
 def pairs(*ratios: float) -> Pairs:
-    return Pairs(tuple((100.0, 100.0 * ratio) for ratio in ratios))
+    return Pairs((100.0,) * len(ratios), tuple(100.0 * ratio for ratio in ratios))
 
 
 def test_equals_prove_nothing():
@@ -33,3 +33,10 @@ def test_the_gain_is_the_median_and_the_quartiles_enclose_it():
     assert found.gain == pytest.approx(1.2)
     assert found.quartiles == pytest.approx((1.1, 1.3))
     assert pairs(1.5).quartiles == (1.5, 1.5)
+
+
+def test_the_gain_is_the_median_ratio_and_the_spread_half_the_quartiles_distance():
+    measured = Pairs((100.0, 100.0, 50.0, 100.0), (200.0, 210.0, 100.0, 190.0))
+    assert measured.gain == 2.0
+    assert measured.spread == pytest.approx(0.05, abs=0.03)
+    assert Pairs((1.0,), (3.0,)).spread == 0.0

@@ -1,4 +1,4 @@
-"""Decide which of two settings is faster by measuring them in turn.
+"""Compare two settings that were measured in turn.
 
 What slows the machine for a while then slows both settings of a pair.
 """
@@ -17,12 +17,13 @@ LEAST_PAIRS = 6  # fewer cannot reach the level: 1 / 2**6
 class Pairs:
     """Records per second of two settings, measured in pairs."""
 
-    rates: tuple[tuple[float, float], ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
 
     @property
     def ratios(self) -> list[float]:
         """The second rate over the first, pair by pair."""
-        return [second / first for first, second in self.rates]
+        return [after / before for before, after in zip(self.before, self.after, strict=True)]
 
     @property
     def gain(self) -> float:
@@ -34,6 +35,14 @@ class Pairs:
         """The quartiles of the ratios."""
         low, _, high = quartiles(self.ratios)
         return low, high
+
+    @property
+    def spread(self) -> float:
+        """Half the interquartile range of the ratios, or half the range of fewer than four."""
+        if len(self.ratios) < 4:
+            return (max(self.ratios) - min(self.ratios)) / 2
+        low, high = self.quartiles
+        return (high - low) / 2
 
     @property
     def chance(self) -> float:
