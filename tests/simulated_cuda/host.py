@@ -1,15 +1,17 @@
 """What runs on the host beside the simulated device: loaders, a producer, and a step."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.loader import LoaderContext
+from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
 from framework.loader.plain import PlainLoader
 from framework.loader.prefetch import PrefetchLoader
@@ -71,10 +73,62 @@ class AheadInTurns:
             self._stream = self.device.current
 
 
+class FakeOutput:
+    """An output of DALI on the device."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def as_tensor(self) -> Tensor:
+        return self._tensor
+
+
+class FakePipeline:
+    """A pipeline of DALI that reuses the memory of an output as early as it may.
+
+    It works in a stream of its own. ``run`` waits for its batch, and the next ``run`` lets it write
+    over the one before.
+    """
+
+    def __init__(self, make_inputs: Callable[[], tuple[Any, ...]], largest: int) -> None:
+        self._make_inputs = make_inputs
+        self._largest = largest
+        self._stream = torch.cuda.Stream(CUDA)
+        self._memory: list[Tensor] = []
+
+    def run(self) -> list[FakeOutput]:
+        inputs = [torch.from_numpy(values) for values in self._make_inputs()]
+        with torch.cuda.stream(self._stream):
+            if not self._memory:
+                shapes = [(self._largest, *values.shape[1:]) for values in inputs]
+                self._memory = [
+                    torch.empty(shape, dtype=values.dtype, device=CUDA)
+                    for shape, values in zip(shapes, inputs, strict=True)
+                ]
+            outputs = [
+                memory[: len(values)] for memory, values in zip(self._memory, inputs, strict=True)
+            ]
+            for output, values in zip(outputs, inputs, strict=True):
+                output.copy_(values)
+        self._stream.synchronize()
+        return [FakeOutput(output) for output in outputs]
+
+    def reset(self) -> None: ...
+
+
+def make_source(path: str, stage: str) -> Any:
+    """Return a real source on the device. ``stage`` is that of data=hdf5, or ``dali``."""
+    context = make_context(batch_size=BATCH_SIZE, device=CUDA)
+    if stage != "dali":
+        return hdf5_source(path, stage, context=context)
+    source = dali_source(path, 2, context=context)
+    source._build = lambda largest: FakePipeline(lambda: next(source._feed), largest)
+    return source
+
+
 def make_loader(kind: str, path: str, stage: str = "none") -> Any:
     """Return a real loader over a real store, with the producer in this thread."""
-    context = make_context(batch_size=BATCH_SIZE, device=CUDA)
-    source = hdf5_source(path, stage, context=context)
+    source = make_source(path, stage)
     loader_context = LoaderContext(source, CUDA, augment, NoClock())
     if kind == "stream":
         return StreamLoader(2, 2, context=loader_context)

@@ -8,6 +8,7 @@ from unittest import mock
 import torch
 
 from framework.contracts import batch as batches
+from framework.data.dali import DALISource
 from framework.loader import queue
 from framework.loader.stream import StreamLoader
 from framework.train.cuda_graph import CudaRecorder, GraphedPasses
@@ -114,6 +115,30 @@ def _trains(path: str, _: Device) -> bool:
     return works.trains(path, "stream")
 
 
+def _cloned_in_the_consumers_stream() -> AbstractContextManager[Any]:
+    """Clone DALI's outputs behind the steps that are queued, as before."""
+
+    def copies(_: DALISource, outputs: Any) -> list[torch.Tensor]:
+        return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
+
+    return mock.patch.object(DALISource, "_copies", copies)
+
+
+@contextmanager
+def _dali_does_not_wait() -> Iterator[None]:
+    """Let DALI go on before the copies of its outputs are done."""
+    copies = DALISource._copies
+
+    def at_once(source: DALISource, outputs: Any) -> list[torch.Tensor]:
+        with mock.patch.object(Stream, "synchronize", _nothing):
+            tensors = copies(source, outputs)
+        torch.cuda.current_stream().wait_stream(source._stream)
+        return tensors
+
+    with mock.patch.object(DALISource, "_copies", at_once):
+        yield
+
+
 MUTANTS = [
     Mutant(
         "stream: the step waits for the copy's event",
@@ -148,5 +173,16 @@ MUTANTS = [
         "graph: the rates are set before the replay",
         _trains,
         _patched(works.train.__globals__["Update"], "set_rates", _nothing),
+    ),
+    Mutant(
+        "dali: outputs are copied in a stream of their own",
+        _loads("prefetch", "dali"),
+        _cloned_in_the_consumers_stream,
+    ),
+    Mutant("dali: it waits for the copies", _loads("prefetch", "dali"), _dali_does_not_wait),
+    Mutant(
+        "dali: the copies are recorded on the step's stream",
+        _loads("prefetch", "dali"),
+        _patched(DeviceTensor, "record_stream", _nothing),
     ),
 ]

@@ -30,6 +30,7 @@ def simulated(seed: int) -> Iterator[Device]:
             stack.enter_context(mock.patch.object(torch.cuda, name, put))
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
+        stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
         stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
         AheadInTurns.device = device
         stack.callback(use, torch.device("cpu"), False)

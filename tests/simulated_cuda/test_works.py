@@ -15,6 +15,7 @@ from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
 
 SCHEDULES = range(24)
+STAGES = ["none", "device", "dali"]
 MUTANT_SCHEDULES = range(100)  # stops at the first that fails
 
 
@@ -24,21 +25,21 @@ def path(tmp_path_factory):
     return write_store(str(tmp_path_factory.mktemp("store") / "x.h5"), make_records(22))
 
 
-@pytest.mark.parametrize("stage", ["none", "device"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_every_batch_arrives_whole(path, kind, stage):
     work = lambda path, _: works.loads(path, kind, stage)  # noqa: E731
     assert not list(failing(work, path, SCHEDULES))
 
 
-@pytest.mark.parametrize("stage", ["none", "device"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_every_batch_arrives_whole_in_a_side_stream(path, kind, stage):
     work = lambda path, device: works.loads_on_a_side_stream(path, kind, stage, device)  # noqa: E731
     assert not list(failing(work, path, SCHEDULES))
 
 
-@pytest.mark.parametrize("stage", ["none", "device"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_an_epoch_that_is_left_early_spoils_nothing(path, kind, stage):
     work = lambda path, _: works.leaves_early(path, kind, stage)  # noqa: E731
@@ -129,7 +130,7 @@ def long_path(tmp_path_factory):
     return write_store(str(tmp_path_factory.mktemp("long") / "x.h5"), make_records(1600))
 
 
-@pytest.mark.parametrize("stage", ["none", "device"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage):
     for seed in range(4):
