@@ -50,6 +50,9 @@ class DeviceTensor(torch.Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"DeviceTensor({tuple(self.shape)}, {self.dtype})"
 
+    def data_ptr(self) -> int:
+        return self.owner.block.bytes.data_ptr() + self.storage_offset() * self.element_size()
+
     def record_stream(self, stream: Any) -> None:
         self.owner.block.users.add(stream)
 
