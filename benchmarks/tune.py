@@ -123,7 +123,7 @@ def lap_all(
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in grid}
     for lap in range(laps):
         for candidate in random.Random(lap).sample(grid, len(grid)):
-            rates[candidate].append(median(search.measure(candidate, visit_s)))
+            rates[candidate].append(search.measure(candidate, visit_s))
     return rates
 
 
@@ -134,7 +134,7 @@ def take_turns(
     rates: dict[Candidate, list[float]] = {candidate: [] for candidate in some}
     for number in range(count):
         for candidate in some if number % 2 else some[::-1]:
-            rates[candidate].append(median(search.measure(candidate, visit_s)))
+            rates[candidate].append(search.measure(candidate, visit_s))
     return rates
 
 

@@ -256,12 +256,6 @@ class Probe:
         return Windows(seconds, burn_in_s, device, self.num_windows, limit_s, ahead, ready)
 
 
-def measured(config: Config, allowed: Sequence[str], measure: Callable[[Probe], Rate]) -> Rate:
-    """Call ``measure`` with a Probe of ``config``, and close it."""
-    with closing(Probe(config, allowed)) as probe:
-        return measure(probe)
-
-
 class Visit(NamedTuple):
     rate: float  # records per second
     step_s: float  # wall seconds per step, including the first

@@ -79,10 +79,9 @@ def _parts(report: Report) -> Iterator[str]:
     if report.epoch_left is not None:
         yield f"{report.epoch_left:,} left of epoch"
     usage = report.usage
-    for name in ("peak_device_bytes", "peak_rss_bytes"):
-        if name in usage:
-            yield f"{usage[name] / 2**30:.1f} GiB"
-            break
+    peak = usage.get("peak_device_bytes", usage.get("peak_rss_bytes"))
+    if peak is not None:
+        yield f"{peak / 2**30:.1f} GiB"
     if "gpu_busy_share" in usage:
         yield f"gpu {100 * usage['gpu_busy_share']:.0f} %"
     if "workers_cpu_cores" in usage:
@@ -93,4 +92,6 @@ def _duration(seconds: float) -> str:
     """Return hours, minutes and seconds as in 1:02:03 and 2:03."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    if hours:
+        return f"{hours}:{minute:02}:{second:02}"
+    return f"{minute}:{second:02}"

@@ -65,8 +65,9 @@ class MeasuredSink:
         return {name: total / seconds for name, (total, seconds) in sums if seconds} | self._peaks
 
     def write(self, report: Report) -> None:
-        measured = self._measured(report) if report.split == "train" else report
-        self._each(lambda sink: sink.write(measured))
+        if report.split == "train":
+            report = self._measured(report)
+        self._each(lambda sink: sink.write(report))
 
     def flush(self) -> None:
         self._each(lambda sink: sink.flush())
@@ -82,10 +83,8 @@ class MeasuredSink:
                 action(sink)
             except OSError as error:
                 if name not in self._failed:
-                    reason = error.strerror or error
-                    self._warn(
-                        f"warning: {name} cannot write: {reason}; training continues without it"
-                    )
+                    what = f"{name} cannot write: {error.strerror or error}"
+                    self._warn(f"warning: {what}; training continues without it")
                 self._failed.add(name)
 
     def _measured(self, report: Report) -> Report:

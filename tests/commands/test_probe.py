@@ -1,18 +1,24 @@
 import math
 import time
+from contextlib import closing
 
 import pytest
 import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.probe import Counted, Probe, Rate, Windows, measured, visit
+from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
 from framework.order import Order
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")
 TINY = ["data=synthetic", "batch_size=8"]
+
+
+def measured(config, allowed, measure) -> Rate:
+    with closing(Probe(config, allowed)) as probe:
+        return measure(probe)
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +180,7 @@ def test_each_visit_reads_in_an_order_of_its_own(monkeypatch):
 
 def test_records_are_counted_with_short_last_batches():
     store = write_store("a.h5", make_records(10))
-    words = [
-        f"data.train={store}",
-        "batch_size=4",
-        "prepare=null",
-        "loader=plain",
-        "epoch_end=short",
-    ]
+    words = [f"data.train={store}", "batch_size=4", "prepare=null", "loader=plain"]
     probe = Probe(composed(words, NOBODY)[0], ())
     counted = Counted(probe.assembly.train)
     counts = [counted.take() for epoch in (3, 4) for _ in counted.epoch(epoch)]

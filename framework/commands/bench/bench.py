@@ -7,9 +7,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
@@ -20,15 +19,13 @@ from framework.cli.compose_config import composed
 from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.sweep import Axes, axes_of
-from framework.commands.bench.grid import BenchCell, BenchPlan, combinations
-from framework.commands.bench.lines import SCHEMA, Bench, Line, collected, read
-from framework.commands.bench.measure_cell import measurements
+from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
+from framework.commands.bench.lines import SCHEMA, Bench, collected, read
 from framework.commands.bench.print_bench import (
     MeasuringProgress,
     print_bench,
+    print_verdicts,
     rule_in_words,
-    verdict_table,
-    wide_console,
 )
 from framework.commands.bench.process import measure_cell
 from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_keys, split_words
@@ -74,8 +71,6 @@ WHATS = ("train", "loader", "host", "compute")
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The command's own keys."""
-
     what: str = "train"
     repeats: int = 5
     seconds: float = 2.0
@@ -100,7 +95,6 @@ OF_COMPARE = {"compare", "threshold", "level"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code."""
     if arguments[:1] in (["-sc"], ["--shell-completion"]):
         return run_app("train", arguments, lambda _: 0)  # the same words as for train
     if "--help" in arguments or "-h" in arguments:
@@ -116,13 +110,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[BenchOptions, CommandWords]:
-    """Take the command line apart.
-
-    Raises:
-        ConfigError: C104 if ``--config-dir`` does not name a folder, C124 for another option, C185
-            for an impossible value, C186 for words without effect.
-
-    """
+    """Take the command line apart. A wrong word is ConfigError C104, C124, C185 or C186."""
     words = split_words(arguments, RULES)
     own = words.own
     compares = "compare" in own
@@ -168,7 +156,11 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
     cells = _cells(axes, fixed, grant, words.config_dir)
     seed = next(cell.config["seed"] for cell in cells if not cell.illegal)
     plan = BenchPlan(options.what, options.repeats, options.seconds, options.burn_in, seed)
-    bench = Bench(_header(plan, fixed, cells), [])
+    from framework.run import facts  # noqa: PLC0415  # torch is slow to import
+
+    choices = [cell.choice for cell in cells]
+    header = {"bench": SCHEMA, **facts(sys.argv, fixed), **asdict(plan), "cells": choices}
+    bench = Bench(header, [])
 
     def print_known() -> None:
         if bench.lines:
@@ -185,10 +177,7 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
 
 
 def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -> list[BenchCell]:
-    """Compose and check every combination, and pack its missing stores.
-
-    If no combination can run, raise the error of the first.
-    """
+    """Compose every combination and pack its stores. If none can run, raise the first error."""
     from framework.cli.progress import pack_missing  # noqa: PLC0415  # torch is slow to import
 
     cells: list[BenchCell] = []
@@ -197,31 +186,15 @@ def _cells(axes: Axes, fixed: list[str], grant: Grant, config_dir: str | None) -
         shown = {key.lstrip("+"): value for key, value in choice.items()}
         words = [*fixed, *(f"{key}={value}" for key, value in choice.items())]
         try:
-            cells.append(BenchCell(shown, *composed(words, grant, config_dir)))
-        except PacelineError as error:
-            cells.append(BenchCell(shown, {}, (), str(error)))
-            errors.append(error)
-    if len(errors) == len(cells):
-        raise errors[0]
-    for number, cell in enumerate(cells):
-        if cell.illegal:
-            continue
-        try:
+            cell = BenchCell(shown, *composed(words, grant, config_dir))
             pack_missing(cell.config, cell.allowed)
         except PacelineError as error:
-            cells[number] = replace(cell, illegal=str(error))
+            cell = BenchCell(shown, {}, (), str(error))
             errors.append(error)
+        cells.append(cell)
     if len(errors) == len(cells):
         raise errors[0]
     return cells
-
-
-def _header(plan: BenchPlan, fixed: list[str], cells: list[BenchCell]) -> Line:
-    """Return the first line of the file."""
-    from framework.run import facts  # noqa: PLC0415  # torch is slow to import
-
-    choices = [cell.choice for cell in cells]
-    return {"bench": SCHEMA, **facts(sys.argv, fixed), **asdict(plan), "cells": choices}
 
 
 def _measure(bench: Bench, cells: list[BenchCell], plan: BenchPlan, path: Path) -> None:
@@ -237,16 +210,11 @@ def _measure(bench: Bench, cells: list[BenchCell], plan: BenchPlan, path: Path) 
         MeasuringProgress(cells, plan) as progress,
         closing(measurements(cells, plan, measure_cell)) as lines,
     ):
-        _write(file, bench.header)
+        print(json.dumps(bench.header), file=file, flush=True)
         for line in lines:
             bench.lines.append(line)
-            _write(file, line)
+            print(json.dumps(line), file=file, flush=True)
             progress.add(line)
-
-
-def _write(file: IO[str], line: Line) -> None:
-    file.write(json.dumps(line) + "\n")
-    file.flush()
 
 
 def _exit_code(bench: Bench) -> int:
@@ -286,11 +254,10 @@ def _compare(options: BenchOptions, rest: list[str]) -> int:
             f"within the noise, but {len(noisy)} of {len(verdicts)} spread by up to {widest:.0%} "
             "and would hide a smaller change; measure on an idle machine, or raise repeats="
         )
-    console = wide_console()
-    console.print(verdict_table(verdicts, whats.pop()))
+    print_verdicts(verdicts, whats.pop())
     for note in notes:
-        console.print(f"note: {note}", soft_wrap=True, markup=False)
-    console.print(rule_in_words(rule), soft_wrap=True)
+        print(f"note: {note}")
+    print(rule_in_words(rule))
     if any(verdict.regressed for verdict in verdicts):
         return 1
     if any(verdict.word == compare.UNDECIDED for verdict in verdicts):
@@ -301,12 +268,7 @@ def _compare(options: BenchOptions, rest: list[str]) -> int:
 
 
 def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
-    """Return the names or patterns of ``compare=[A,B]``, ``compare=A,B`` or ``compare=A B``.
-
-    Raises:
-        ConfigError: C187 if there are not two.
-
-    """
+    """Return the two names or patterns of ``compare=[A,B]``, ``compare=A,B`` or ``compare=A B``."""
     fix = "give compare=[A.jsonl,B.jsonl]"
     try:
         override = OverridesParser.create().parse_override(f"compare={text}")
@@ -316,10 +278,9 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
     except HydraException as error:
         quote = "give compare=[A.jsonl,B.jsonl]; quote names: 'compare=[\"a b.jsonl\",c.jsonl]'"
         raise ConfigError(187, f"compare = {text}", "cannot be read", quote) from error
-    names = [
-        str(name.text if isinstance(name, QuotedString) else name)
-        for name in (value if isinstance(value, list) else [value])
-    ]
+    if not isinstance(value, list):
+        value = [value]
+    names = [str(name.text if isinstance(name, QuotedString) else name) for name in value]
     names += rest
     if len(names) != 2:
         what = f"needs two names and has {len(names)}"
@@ -329,10 +290,11 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
 
 def _side(pattern: str) -> list[Bench]:
     """Read a file, the file of a folder, or all files that match a pattern."""
-    paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if os.path.exists(pattern):
+        paths = [pattern]
     if not paths:
         fix = "give files that 'paceline bench' has written"
         raise ConfigError(187, f"compare = {pattern}", "no such file", fix)
-    return [
-        read(Path(path, "bench.jsonl") if os.path.isdir(path) else Path(path)) for path in paths
-    ]
+    files = [Path(path, "bench.jsonl") if os.path.isdir(path) else Path(path) for path in paths]
+    return [read(file) for file in files]

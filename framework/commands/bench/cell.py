@@ -4,18 +4,21 @@
 the same module, and combines their results.
 """
 
+import hashlib
 import json
 import os
 import signal
 import sys
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from framework.commands.bench.yardstick import yardstick
-from framework.commands.probe import Probe, measured
+from framework.commands.probe import Probe
 from framework.errors import DistributedError, PacelineError, words_of
 from framework.measure.host import num_cores, threads_per_rank
 from framework.system.durable import write_json
@@ -23,6 +26,8 @@ from framework.system.stopping import die_with_parent, install, leave, set_all
 from framework.system.user_code import user_error
 
 Result = dict[str, Any]
+BLOCK = bytes(1 << 20)  # hashing a large block releases Python's lock, so all cores work
+YARDSTICK_S = 0.1
 PARTS = {"train": Probe.train, "loader": Probe.loader, "host": Probe.host, "compute": Probe.compute}
 
 
@@ -43,29 +48,27 @@ def main(path: Path) -> int:
         result = _measure_ranks(path, parallel["num_processes"])
     else:
         result = measure(spec)
-    write_json(path.with_name("found.json" if rank is None else f"found.rank{rank}.json"), result)
-    return 0 if "windows" in result else 1
+    name = "found.json"
+    if rank is not None:
+        name = f"found.rank{rank}.json"
+    write_json(path.with_name(name), result)
+    return int("windows" not in result)
 
 
 def measure(spec: Result) -> Result:
-    """Return ``windows`` and ``spans_s`` of a rate, and the speed of the machine.
+    """Return ``windows``, ``spans_s`` and ``yardstick_per_s``, or why there are none.
 
-    If it fails, return why in a line: as ``illegal`` if the choice cannot run, else as ``failed``.
+    The reason is a line: ``illegal`` if the choice cannot run, else ``failed``.
     """
-    part = PARTS[spec["what"]]
-
-    def run(probe: Probe) -> Any:
-        return part(probe, spec["seconds"], spec["burn_in"])
-
     try:
         speed = yardstick()
-        rate = measured(spec["config"], spec["allowed"], run)
+        with closing(Probe(spec["config"], spec["allowed"])) as probe:
+            rate = PARTS[spec["what"]](probe, spec["seconds"], spec["burn_in"])
     except PacelineError as error:
         return {"illegal": str(error)}
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         traceback.print_exc()
-        fault = user_error(error, spec["allowed"])
-        if fault is not None:
+        if fault := user_error(error, spec["allowed"]):
             return {"illegal": str(fault)}
         return {"failed": f"{type(error).__name__}: {words_of(error)}"}
     return {"windows": rate.windows, "spans_s": rate.spans_s, "yardstick_per_s": speed}
@@ -75,8 +78,7 @@ def _measure_ranks(path: Path, num_processes: int) -> Result:
     """Start the ranks, and combine the results that they write beside SPEC."""
     from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415  # slow to import
 
-    threads = str(max(1, num_cores() // num_processes))
-    environment = {"OMP_NUM_THREADS": threads}
+    environment = {"OMP_NUM_THREADS": str(max(1, num_cores() // num_processes))}
     lost = "a rank ended without a result"
     try:
         launch(num_processes, "framework.commands.bench.cell", [str(path)], environment)
@@ -87,7 +89,9 @@ def _measure_ranks(path: Path, num_processes: int) -> Result:
     wrong = [result for result in results if "windows" not in result]
     if wrong:
         return next((result for result in wrong if "illegal" in result), wrong[0])
-    return together(results) if len(results) == num_processes else {"failed": lost}
+    if len(results) < num_processes:
+        return {"failed": lost}
+    return together(results)
 
 
 def together(ranks: list[Result]) -> Result:
@@ -98,6 +102,26 @@ def together(ranks: list[Result]) -> Result:
     }
     windows = [sum(rates) for rates in zip(*(rank["windows"] for rank in ranks), strict=False)]
     return {"windows": windows, "spans_s": spans, "yardstick_per_s": ranks[0]["yardstick_per_s"]}
+
+
+def yardstick() -> float:
+    """Return the MiB per second that all cores of this process hash together.
+
+    This is the speed of the machine itself, which no change of the code can slow down.
+    """
+    cores = num_cores()
+    end = time.perf_counter() + YARDSTICK_S
+    with ThreadPoolExecutor(cores) as pool:
+        return sum(pool.map(_hash, [end] * cores))
+
+
+def _hash(end: float) -> float:
+    start = time.perf_counter()
+    count = 0
+    while count == 0 or time.perf_counter() < end:
+        hashlib.sha256(BLOCK).digest()
+        count += 1
+    return count / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

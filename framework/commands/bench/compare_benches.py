@@ -42,8 +42,6 @@ class Rule:
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """A cell of both files."""
-
     choice: Choice
     word: str
     before: Measured | None
@@ -75,10 +73,9 @@ def _verdict(before: Measured | None, after: Measured | None, rule: Rule) -> Cel
         return CellVerdict(after.choice, ONLY_AFTER, before, after)
     if after is None:
         return CellVerdict(before.choice, ONLY_BEFORE, before, after)
-    if before.runs and not after.runs:
-        return CellVerdict(before.choice, BROKEN, before, after)
-    if not before.runs:
-        return CellVerdict(before.choice, MENDED if after.runs else NEITHER, before, after)
+    if not (before.runs and after.runs):
+        words = {(True, False): BROKEN, (False, True): MENDED, (False, False): NEITHER}
+        return CellVerdict(before.choice, words[before.runs, after.runs], before, after)
     change = after.records_per_s / before.records_per_s - 1
     old = list(before.rates.values())
     new = list(after.rates.values())
@@ -95,9 +92,8 @@ def _verdict(before: Measured | None, after: Measured | None, rule: Rule) -> Cel
 
 def blind(verdicts: Sequence[CellVerdict], rule: Rule) -> list[CellVerdict]:
     """Return the verdicts "within the noise" whose noise would hide a change of the threshold."""
-    return [
-        verdict for verdict in verdicts if verdict.word == NOISE and verdict.noise > rule.threshold
-    ]
+    equal = [verdict for verdict in verdicts if verdict.word == NOISE]
+    return [verdict for verdict in equal if verdict.noise > rule.threshold]
 
 
 def notes(before: Sequence[Bench], after: Sequence[Bench], rule: Rule) -> list[str]:

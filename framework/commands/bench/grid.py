@@ -1,20 +1,23 @@
-"""The cells of a grid, and the order in which they are measured."""
+"""The cells of a grid, measured in rounds. Each measurement is a line of a file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from framework.errors import ResourceError
+
 Config = dict[str, Any]
+Line = dict[str, Any]
+START_S = 4.0  # until a process measures; measured on two cores
 Choice = dict[str, str]  # the swept keys and their values, as typed
 
 
 @dataclass(frozen=True)
 class BenchCell:
-    """A combination of choices."""
-
     choice: Choice
     config: Config  # plain and resolved values
     allowed: tuple[str, ...] = ()  # the user's packages
@@ -29,6 +32,10 @@ class BenchPlan:
     burn_in: float  # seconds before it
     seed: int  # of the order
 
+    def length_s(self, num_cells: int) -> float:
+        """Return about how many seconds all measurements of ``num_cells`` cells take."""
+        return num_cells * self.repeats * (START_S + self.burn_in + self.seconds)
+
 
 def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
     """Return every combination once, with the last key changing fastest."""
@@ -37,7 +44,6 @@ def combinations(axes: Mapping[str, Sequence[str]]) -> list[Choice]:
 
 
 def label(choice: Mapping[str, str]) -> str:
-    """Return the name of a cell."""
     return " ".join(f"{key}={value}" for key, value in choice.items()) or "as given"
 
 
@@ -50,3 +56,33 @@ def schedule(num_cells: int, repeats: int, seed: int) -> Iterator[tuple[int, int
     for repeat in range(repeats):
         for cell in np.random.default_rng([seed, repeat]).permutation(num_cells):
             yield repeat, int(cell)
+
+
+def measurements(
+    cells: Sequence[BenchCell], plan: BenchPlan, ask: Callable[[BenchCell, BenchPlan], Line]
+) -> Generator[Line]:
+    """Yield a line for each cell and repeat, in the order of measuring.
+
+    A cell that cannot run has a single line, first if this is known. ``ask`` measures a cell once.
+    """
+    illegal = {number for number, cell in enumerate(cells) if cell.illegal}
+    for number in sorted(illegal):
+        yield {"cell": cells[number].choice, "illegal": cells[number].illegal}
+    for repeat, number in schedule(len(cells), plan.repeats, plan.seed):
+        if number in illegal:
+            continue
+        line = _line(cells[number], repeat, ask(cells[number], plan))
+        if "illegal" in line:
+            illegal.add(number)
+        yield line
+
+
+def _line(cell: BenchCell, repeat: int, result: Line) -> Line:
+    if "windows" in result:
+        mean = fmean(result["windows"])
+        return {"cell": cell.choice, "repeat": repeat, "records_per_s": mean, **result}
+    if "illegal" in result:
+        return {"cell": cell.choice, "illegal": result["illegal"]}
+    fix = "try 'paceline train' with this choice; debug=trace shows more"
+    error = ResourceError(185, label(cell.choice), result["failed"], fix)
+    return {"cell": cell.choice, "illegal": str(error)}

@@ -11,19 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from framework.commands.bench.grid import Choice
-from framework.contracts.span import IDLE
+from framework.commands.bench.grid import Choice, Line
+from framework.contracts.span import waiting_share
 from framework.errors import ConfigError
 from framework.measure.statistics import median, spread_share
 
-Line = dict[str, Any]
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A file."""
-
     header: Line
     lines: list[Line]
 
@@ -39,26 +36,22 @@ class Measured:
 
     @property
     def runs(self) -> bool:
-        """Whether all repeats ran."""
         return bool(self.rates) and not self.illegal
 
     @cached_property
     def records_per_s(self) -> float:
-        """The median of the repeats."""
         return median(self.rates.values())
 
     @property
     def spread(self) -> float:
-        """Half the interquartile range of the repeats, as a share of the median."""
         return spread_share(self.rates.values())
 
     def relative_to(self, other: "Measured") -> float | None:
-        """Return the median ratio to ``other`` over the repeats that both have.
-
-        Within a repeat, a slow minute is slow for both.
-        """
-        shared = sorted(self.rates.keys() & other.rates.keys())
-        return median(self.rates[key] / other.rates[key] for key in shared) if shared else None
+        """Return the median ratio within repeats, since a slow minute is slow for both."""
+        shared = self.rates.keys() & other.rates.keys()
+        if not shared:
+            return None
+        return median(self.rates[key] / other.rates[key] for key in shared)
 
 
 def collected(benches: Sequence[Bench]) -> list[Measured]:
@@ -66,17 +59,13 @@ def collected(benches: Sequence[Bench]) -> list[Measured]:
     choices: dict[str, Choice] = {}
     lines: dict[str, list[tuple[int, Line]]] = {}
     for choice in benches[0].header["cells"]:
-        choices.setdefault(_key(choice), choice)
+        choices[choice_key(choice)] = choice
     for number, bench in enumerate(benches):
         for line in bench.lines:
-            key = _key(line["cell"])
+            key = choice_key(line["cell"])
             choices.setdefault(key, line["cell"])
             lines.setdefault(key, []).append((number, line))
     return [_measured(choice, lines[key]) for key, choice in choices.items() if key in lines]
-
-
-def _key(choice: Choice) -> str:
-    return json.dumps(choice, sort_keys=True)
 
 
 def _measured(choice: Choice, lines: Sequence[tuple[int, Line]]) -> Measured:
@@ -90,33 +79,24 @@ def _measured(choice: Choice, lines: Sequence[tuple[int, Line]]) -> Measured:
         rates[number, line["repeat"]] = line["records_per_s"]
         for name, seconds in line["spans_s"].items():
             spans[name] = spans.get(name, 0.0) + seconds
-    return Measured(choice, rates, _waiting(spans), illegal)
+    return Measured(choice, rates, waiting_share(spans), illegal)
 
 
-def _waiting(spans: Mapping[str, float]) -> float | None:
-    """Return the share of time spent waiting.
-
-    On a device this is its idle time, because the host's waiting overlaps the device's work.
-    """
-    counted = IDLE if IDLE in spans else "wait"
-    ignored = "wait" if IDLE in spans else IDLE
-    total_s = sum(seconds for name, seconds in spans.items() if name != ignored)
-    return spans.get(counted, 0.0) / total_s if total_s else None
+def choice_key(choice: Choice) -> str:
+    """Return the same text for the same choices, whatever their order."""
+    return json.dumps(choice, sort_keys=True)
 
 
 def read(path: Path) -> Bench:
-    """Read a file.
-
-    Raises:
-        ConfigError: C187 if it is not the file of a bench.
-
-    """
+    """Read a file. ConfigError C187 if it is not the file of a bench."""
     where = f"compare = {path}"
     fix = "give files that 'paceline bench' has written"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
+        reason = "not text"
+        if isinstance(error, OSError):
+            reason = error.strerror
         raise ConfigError(187, where, f"cannot be read ({reason})", fix) from error
     lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -124,7 +104,8 @@ def read(path: Path) -> Bench:
             value = json.loads(line)
         except ValueError:
             value = None
-        if not isinstance(value, dict) or not (_is_sound(value) if lines else _is_header(value)):
+        is_sound = _is_sound if lines else _is_header
+        if not isinstance(value, dict) or not is_sound(value):
             raise ConfigError(187, where, f"line {number} is not one of a bench", fix)
         lines.append(value)
     if not lines:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, final
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from framework.commands.bench.grid import BenchCell, BenchPlan, label
-from framework.commands.bench.lines import Line, Measured
-from framework.commands.bench.measure_cell import length_s
+from framework.commands.bench.grid import BenchCell, BenchPlan, Choice, Line, label
+from framework.commands.bench.lines import Measured
+from framework.commands.print_table import print_table
+from framework.commands.report.units import plural, rate
 
 if TYPE_CHECKING:  # this loads scipy
     from framework.commands.bench.compare_benches import CellVerdict, Rule
@@ -24,8 +24,8 @@ class MeasuringProgress:
     def __init__(self, cells: list[BenchCell], plan: BenchPlan) -> None:
         self._left = {label(cell.choice): plan.repeats for cell in cells if not cell.illegal}
         self._console = Console(stderr=True, highlight=False)
-        many = f"{len(self._left)} combinations" if len(self._left) > 1 else "one combination"
-        length = timedelta(seconds=round(length_s(cells, plan)))
+        many = plural(len(self._left), "combination")
+        length = timedelta(seconds=round(plan.length_s(len(self._left))))
         self._console.print(f"{many}, {plan.repeats} x: about {length}", soft_wrap=True)
         self._bar = Progress(
             BarColumn(),
@@ -48,15 +48,12 @@ class MeasuringProgress:
     def add(self, line: Line) -> None:
         """Show a measurement. A cell that cannot run completes all its repeats."""
         name = label(line["cell"])
-        left = self._left.get(name, 0)
+        done = 1
         if "illegal" in line:
-            done = left
-            text = line["illegal"]
-        else:
-            done = 1
-            text = f"{_speed(line['records_per_s'])} records/s"
-        self._left[name] = left - done
-        text = text if name in text else f"{name}  {text}"
+            done = self._left.get(name, 0)
+        self._left[name] = self._left.get(name, 0) - done
+        text = line.get("illegal") or f"{rate(line['records_per_s'])} records/s"
+        text = _named(line["cell"], text, "  ")
         self._bar.update(self._task, advance=done, description=escape(text))
         if not self._console.is_terminal:
             task = self._bar.tasks[0]
@@ -68,62 +65,45 @@ def print_bench(cells: list[Measured], what: str) -> None:
     """Print a row for each cell, relative to the first that runs, and why others do not run."""
     keys = list(dict.fromkeys(key for cell in cells for key in cell.choice))
     first = next((cell for cell in cells if cell.rates), None)
-    table = Table(*keys, title=f"bench of {what}", title_justify="left")
-    for name in ("records/s", "spread", "relative"):
-        table.add_column(name, justify="right")
+    heads = ["records/s", "spread", "relative"]
     if what == "train":
-        table.add_column("waiting", justify="right")
-    console = wide_console()
+        heads.append("waiting")
+    rows: list[list[str]] = []
     for cell in cells:
-        choice = [escape(cell.choice.get(key, "")) for key in keys]
-        if not cell.rates or first is None:
-            table.add_row(*choice, "illegal")
-            continue
-        spread = f"{cell.spread:.1%}" if len(cell.rates) > 1 else ""
-        relative = cell.relative_to(first)
-        ratio = "" if relative is None else f"{relative:#.3g}x"
-        figures = [_speed(cell.records_per_s), spread, ratio]
-        if what == "train":
-            figures.append(_figure(cell.waiting, ".0%"))
-        table.add_row(*choice, *figures)
-    console.print(table)
+        choice = [cell.choice.get(key, "") for key in keys]
+        figures = ["illegal"]
+        if cell.rates and first is not None:
+            spread = ""
+            if len(cell.rates) > 1:
+                spread = f"{cell.spread:.1%}"
+            ratio = _figure(cell.relative_to(first), "#.3g", "x")
+            figures = [rate(cell.records_per_s), spread, ratio, _figure(cell.waiting, ".0%")]
+        rows.append([*choice, *figures[: len(heads)]])
+    print_table(f"bench of {what}", keys, heads, rows)
     for cell in cells:
         if cell.illegal:
-            name = label(cell.choice)
-            text = cell.illegal if name in cell.illegal else f"{name}: {cell.illegal}"
-            console.print(text, soft_wrap=True, markup=False)
+            print(_named(cell.choice, cell.illegal, ": "))
 
 
-def _figure(value: float | None, pattern: str) -> str:
-    return "" if value is None else format(value, pattern)
+def _named(choice: Choice, text: str, between: str) -> str:
+    """Return ``text`` with the name of its cell, unless it has the name already."""
+    name = label(choice)
+    return text if name in text else f"{name}{between}{text}"
 
 
-def _speed(records_per_s: float) -> str:
-    return f"{records_per_s:,.0f}" if records_per_s >= 100 else f"{records_per_s:#.3g}"
+def _figure(value: float | None, pattern: str, unit: str = "") -> str:
+    return "" if value is None else format(value, pattern) + unit
 
 
-def wide_console() -> Console:
-    console = Console(highlight=False)
-    console.width = max(console.width, 110)  # without a terminal Rich wraps rows at 80 columns
-    return console
-
-
-def verdict_table(verdicts: Sequence["CellVerdict"], what: str) -> Table:
+def print_verdicts(verdicts: Sequence["CellVerdict"], what: str) -> None:
     keys = list(dict.fromkeys(key for verdict in verdicts for key in verdict.choice))
-    table = Table(*keys, title=f"{what}: the second beside the first", title_justify="left")
-    for name in ("first", "second", "change", "p"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+    rows: list[list[str]] = []
     for verdict in verdicts:
-        table.add_row(
-            *(escape(verdict.choice.get(key, "")) for key in keys),
-            _rate(verdict.before),
-            _rate(verdict.after),
-            _figure(verdict.change, "+.1%"),
-            _figure(verdict.p, ".2g"),
-            verdict.word,
-        )
-    return table
+        choice = [verdict.choice.get(key, "") for key in keys]
+        figures = [_figure(verdict.change, "+.1%"), _figure(verdict.p, ".2g")]
+        rows.append([*choice, _rate(verdict.before), _rate(verdict.after), *figures, verdict.word])
+    heads = ["first", "second", "change", "p"]
+    print_table(f"{what}: the second beside the first", keys, heads, rows, ["verdict"])
 
 
 def _rate(cell: Measured | None) -> str:
@@ -131,7 +111,7 @@ def _rate(cell: Measured | None) -> str:
         return ""
     if not cell.runs:
         return "does not run"
-    return f"{_speed(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})"
+    return f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})"
 
 
 def rule_in_words(rule: "Rule") -> str:

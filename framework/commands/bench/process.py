@@ -26,22 +26,22 @@ def measure_cell(cell: BenchCell, plan: BenchPlan) -> dict[str, Any]:
         spec = Path(folder, "spec.json")
         result = Path(folder, "found.json")
         output = Path(folder, "stderr.txt")
-        words = {"config": cell.config, "allowed": cell.allowed, **asdict(plan)}
-        spec.write_text(json.dumps(words), encoding="utf-8")
+        request = {"config": cell.config, "allowed": cell.allowed, **asdict(plan)}
+        spec.write_text(json.dumps(request), encoding="utf-8")
         code = _wait([sys.executable, "-m", "framework.commands.bench.cell", str(spec)], output)
         if result.exists():
             return json.loads(result.read_text(encoding="utf-8"))
-        lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        words = f": {' '.join(last.split())[:300]}" if last else ""
-        return {"failed": f"the process ended with exit code {code}{words}"}
+        words = last_line(output.read_text(encoding="utf-8", errors="replace"), 300)
+        return {"failed": ": ".join([f"the process ended with exit code {code}", *words])}
+
+
+def last_line(text: str, most: int) -> list[str]:
+    """Return the last line that is not blank, if any, cut to ``most`` characters."""
+    return [" ".join(line.split())[:most] for line in text.strip().splitlines()[-1:]]
 
 
 def _wait(command: list[str], output: Path) -> int:
-    """Run a command in a session of its own, and return its exit code.
-
-    Ctrl-C then reaches only this process, which ends the whole session.
-    """
+    """Run a command in a session of its own, which Ctrl-C does not reach. Return its exit code."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
     with (
         open(output, "wb") as errors,
@@ -62,10 +62,7 @@ def _wait(command: list[str], output: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end, then kill its session.
-
-    Ranks have sessions of their own and die with the process that started them.
-    """
+    """End the process, then kill its session. Ranks have sessions of their own and die with it."""
     try:
         if process.poll() is None:
             process.terminate()

@@ -30,7 +30,7 @@ OURS = str(Path(framework.__file__).parent) + os.sep
 TORCH = str(Path(torch.__file__).parent) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")})
 # Functions of this file that watch a call and are not its culprit.
-WATCHERS = {"__torch_function__", "<lambda>", "_note"}
+WATCHERS = {"__torch_function__", "note_wait", "_note"}
 READS = {
     "item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "equal", "allclose",
     "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__",
@@ -107,14 +107,15 @@ def _watched(device: torch.device, calls: Counter[tuple[str, int, str]]) -> Gene
         with _Reads(calls):
             yield
         return
+
+    def note_wait(message: Warning | str, *_: object, **__: object) -> None:
+        if "called a synchronizing" in str(message):
+            _note(calls, "waits for the device")
+
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_, **__: (
-            _note(calls, "waits for the device")
-            if "called a synchronizing" in str(message)
-            else None
-        )
+        warnings.showwarning = note_wait
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
@@ -134,28 +135,22 @@ class _Reads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in READS or _by_mask(name, args):
             _note(self.calls, {"__getitem__": "index by a mask"}.get(name, name.strip("_") + "()"))
-        elif name == "to" and any(_is_cpu(value) for value in (*args[1:], *kwargs.values())):
+        elif name == "to" and "cpu" in map(str, (*args[1:], *kwargs.values())):
             _note(self.calls, "to('cpu')")
         return func(*args, **kwargs)
 
 
 def _by_mask(name: str, args: Any) -> bool:
-    """Return whether the call is ``x[mask]`` or ``torch.where(mask)``.
-
-    The number of true elements decides the shape of their result.
-    """
+    """Return whether the number of true elements of a mask decides the shape of the result."""
     if name == "where":
         return len(args) == 1
     if name != "__getitem__":
         return False
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return any(
-        isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in index
-    )
-
-
-def _is_cpu(value: Any) -> bool:
-    return isinstance(value, str | torch.device) and str(value) == "cpu"
+    index = args[1]
+    if not isinstance(index, tuple):
+        index = (index,)
+    masks = [part for part in index if isinstance(part, Tensor)]
+    return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
 
 
 def _note(calls: Counter[tuple[str, int, str]], call: str) -> None:

@@ -47,7 +47,6 @@ class Asked(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Return the exit code."""
     if arguments[:1] == ["-sc"]:
         from framework.commands.train.train import main as complete  # noqa: PLC0415
 
@@ -68,13 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Asked:
-    """Take the command line apart.
-
-    Raises:
-        ConfigError: C191 for an impossible value of a key, C192 for a word that is not a key, an
-            override or ``--config-dir``, C104 if the latter does not name a folder.
-
-    """
+    """Take the command line apart. A wrong word is ConfigError C104, C191 or C192."""
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word in ("-m", "--multirun"):
@@ -125,12 +118,7 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
 
 
 def _check_one_replica(config: dict[str, Any]) -> None:
-    """Check that this process is the only rank.
-
-    Raises:
-        ConfigError: C190 if there are several ranks.
-
-    """
+    """Check that this process is the only rank."""
     parallel = config["parallel"]
     if "num_processes" not in parallel and "RANK" not in os.environ:
         return
@@ -141,10 +129,7 @@ def _check_one_replica(config: dict[str, Any]) -> None:
 
 
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
-    """Return ``words`` with ``changes``.
-
-    A changed key replaces the word of that key, and a changed choice all words of its group.
-    """
+    """Replace the word of each changed key, and all words of a group whose choice is changed."""
     keys = [change.split("=")[0].lstrip("+") for change in changes]
     groups = tuple(f"{key}." for key in keys if (CONF / key).is_dir())
     kept: list[str] = []

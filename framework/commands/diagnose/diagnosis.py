@@ -107,8 +107,7 @@ def cause_of(
 ) -> Verdict | None:
     """Return the verdict that names what limits training.
 
-    It is the best good one about data, else that data is fine, else the most promising of
-    ``others`` about data.
+    It is the best good one about data, else that data is fine, else the likeliest of ``others``.
     """
     proved = next((verdict for verdict in good if verdict.rule in ABOUT_DATA), None)
     if proved is not None or not facts.data_limits:
@@ -119,9 +118,9 @@ def cause_of(
 
 def limit_of(facts: DiagnosisFacts, cause: Verdict | None) -> str:
     """Return what limits training, in words."""
-    says = loading_rules.waiting(facts) if cause is None else cause.says
     if cause is not None and cause.rule == "data_is_fine":
-        return says
+        return cause.says
+    says = cause.says if cause else loading_rules.waiting(facts)
     if not facts.data_limits:
         return f"Data limits training. {says}"
     percent = 100 * (facts.headroom - 1)
@@ -185,7 +184,7 @@ def _trial_of(
 ) -> tuple[Setting, float]:
     """Return a setting that tries the advice, and the seconds that packing all would take.
 
-    Advice to pack a store is tried on a sample, packed in ``folder`` in about ``seconds``.
+    A store is packed in ``folder`` for about ``seconds``, which makes a sample.
     """
     repack = verdict.repack
     if repack is None:
@@ -229,7 +228,6 @@ def apply(diagnosis: Diagnosis, compose: Compose, seconds: float, say: Say) -> D
 
 
 def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
-    """Return records per second of training, with newly built parts."""
     with closing(setting.probe(NUM_WINDOWS)) as probe:
         return probe.train(seconds, burn_in_s).records_per_s
 
@@ -237,14 +235,11 @@ def _training_rate(setting: Setting, seconds: float, burn_in_s: float) -> float:
 def alternate(
     before: Setting, after: Setting, num_pairs: int, seconds: float, burn_in_s: float
 ) -> Pairs:
-    """Train with both settings ``num_pairs`` times in turn.
-
-    Which setting goes first changes from pair to pair, so that drift favors neither.
-    """
+    """Train with both settings ``num_pairs`` times in turn."""
     settings = (before, after)
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(num_pairs):
-        for side in (number % 2, 1 - number % 2):
+        for side in (number % 2, 1 - number % 2):  # in turn, so that drift favors neither
             rates[side].append(_training_rate(settings[side], seconds, burn_in_s))
     return Pairs(tuple(rates[0]), tuple(rates[1]))
 

@@ -1,6 +1,7 @@
 """Facts that the diagnosis rules use: machine, store, settings, and the rate of each part."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 # With a smaller headroom data is not the problem. Measurements cannot resolve less.
 DATA_GAIN = 1.03
@@ -105,9 +106,8 @@ class DiagnosisFacts:
     def headroom(self) -> float:
         """The factor on the training rate if data cost nothing.
 
-        It is the rate of computing alone over the rate of training, but not more than removing
-        the waiting and the preparing from a step can bring. The bound protects against other
-        programs that were busy during only one of the two measurements.
+        It is at most what removing the waiting and the preparing from a step can bring: other
+        programs may have been busy while only one of the two rates was measured.
         """
         rates = self.rates
         factor = rates.compute / rates.whole
@@ -137,7 +137,7 @@ class DiagnosisFacts:
     @property
     def load_s(self) -> float:
         """Seconds to prepare a batch in one thread; 0 if this was not measured."""
-        return 0.0 if self.rates.prepare is None else self.settings.batch_size / self.rates.prepare
+        return self.settings.batch_size / (self.rates.prepare or math.inf)
 
     @property
     def computing_share(self) -> float:
@@ -168,3 +168,63 @@ class DiagnosisFacts:
     def step_ms(self, rate: float) -> float:
         """Return milliseconds per batch at ``rate`` records per second."""
         return 1e3 * self.settings.batch_size / rate
+
+
+@dataclass(frozen=True)
+class Load:
+    """A model of a step, to predict the gain of advice that was not tried.
+
+    Workers divide ``load_s``, up to the number of cores; threads divide only the part that does not
+    hold Python's lock. Preparing overlaps the step if there are workers or the loader reads ahead.
+    The slower of the two then sets the pace, or the sum of both if the cores are too few.
+    """
+
+    load_s: float  # to prepare the records of a step in one thread
+    compute_s: float  # to compute a step
+    compute_cores: float  # CPU seconds per second of computing
+    num_cores: int
+    workers: int
+    kind: str  # of workers: thread or process
+    lock_share: float  # share of preparing that holds Python's lock
+    ahead: bool  # whether the loader reads ahead
+
+    @property
+    def step_s(self) -> float:
+        if self.workers == 0 and not self.ahead:
+            return self.load_s + self.compute_s
+        work_s = self.load_s + self.compute_s * self.compute_cores
+        return max(self.load_s / self._speedup, self.compute_s, work_s / self.num_cores)
+
+    @property
+    def _speedup(self) -> float:
+        """How many times as fast as one thread the workers are."""
+        workers = max(1, min(self.workers, self.num_cores))
+        if self.kind == "process" or workers == 1:
+            return workers
+        return 1 / (self.lock_share + (1 - self.lock_share) / workers)  # Amdahl's law
+
+
+def load_of(facts: DiagnosisFacts) -> Load | None:
+    """Return the load of the present settings, or None if one thread could not be measured."""
+    settings = facts.settings
+    num_cores = facts.machine.num_cores
+    if not facts.load_s:
+        return None
+    return Load(
+        load_s=facts.load_s,
+        compute_s=settings.batch_size / facts.rates.compute,
+        compute_cores=min(facts.rates.compute_cores, num_cores),
+        num_cores=num_cores,
+        workers=settings.workers,
+        kind=settings.kind,
+        lock_share=facts.lock_share,
+        ahead=settings.loader != "plain",
+    )
+
+
+def gain(facts: DiagnosisFacts, **changes: object) -> float:
+    """Return the factor on the training rate if fields of `Load` change, at most the headroom."""
+    load = load_of(facts)
+    if load is None:
+        return 1.0
+    return min(facts.headroom, load.step_s / replace(load, **changes).step_s)

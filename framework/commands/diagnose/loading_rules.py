@@ -1,7 +1,6 @@
 """Rules about workers, their kind, reading ahead, and where augmentation runs."""
 
-from framework.commands.diagnose.facts import DiagnosisFacts
-from framework.commands.diagnose.model_facts import gain
+from framework.commands.diagnose.facts import DiagnosisFacts, gain
 from framework.commands.diagnose.verdict import Verdict
 
 # If Python's lock is held for a larger share of preparing, a second thread brings less than half

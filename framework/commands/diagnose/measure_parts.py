@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import count, repeat
@@ -20,7 +20,7 @@ from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Se
 from framework.commands.probe import Config, Probe, Rate
 from framework.contracts.batch import move, pin, tensors
 from framework.contracts.data import Source
-from framework.contracts.records import RecordStore
+from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
 from framework.data.reader import Request
 from framework.data.source import StoreSource
@@ -126,8 +126,10 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
     """Measure reading, decoding and transforming in this thread; return fields of `Rates`."""
     store = source.store
     views = tuple(source.read.views)
-    is_encoded = any(field.encoding == "image" for field in store.manifest.fields.values())
-    indices = _indices(source.order, SLICE if is_encoded else source.order.batch_size)
+    size = source.order.batch_size
+    if any(field.encoding == "image" for field in store.manifest.fields.values()):
+        size = SLICE
+    indices = _indices(source.order, size)
     say("reading")
     read, read_cores = _rate(lambda part: touch(store.read(part, views)), indices, READ * seconds)
     say("decoding and transforming")
@@ -163,10 +165,7 @@ def _indices(order: Order, size: int) -> Iterator[Tensor]:
 
 
 def _rate(action: Action, indices: Iterator[Tensor], seconds: float) -> tuple[float, float]:
-    """Return (records per second, CPU seconds per second) of ``action``.
-
-    The first call opens files and is not counted.
-    """
+    """Return records and CPU seconds per second. The first call opens files and does not count."""
     action(next(indices))
     start = time.perf_counter()
     cpu_s = time.process_time()
@@ -195,10 +194,7 @@ def _rate_of_two(action: Action, indices: Iterator[Tensor], seconds: float) -> f
 
 
 def _speedup_of_two(seconds: float) -> float:
-    """Return how many times faster two threads are at work that releases Python's lock.
-
-    This is what the cores can give now, as busy as they are.
-    """
+    """Return how many times faster two threads without a lock are, on cores as busy as these."""
     data = bytes(1 << 20)
     parts = repeat(torch.zeros(1))
 
@@ -213,10 +209,9 @@ def touch(records: dict[str, Any]) -> int:
     total = 0
     for values in records.values():
         if isinstance(values, Tensor):
-            total += values.numel() * values.element_size()
-            continue
-        for value in values:
-            total += len(value.tobytes() if isinstance(value, np.ndarray) else bytes(value))
+            total += values.nbytes
+        else:
+            total += sum(len(memoryview(value).tobytes()) for value in values)
     return total
 
 
@@ -261,10 +256,11 @@ def machine_of(device: torch.device, load: float) -> Machine:
 def settings_of(probe: Probe) -> Settings:
     config = probe.config
     source = probe.assembly.train_source
-    transform = probe.assembly.build("transform")
+    transform: Any = probe.assembly.build("transform")
     workers = config["workers"]["num"] or 0
     if isinstance(source, StoreSource):
         workers = source.workers.num
+    size: Any = transform.size and tuple(map(int, transform.size))
     return Settings(
         batch_size=len(next(iter(source.order.shares(0))).indices),
         workers=workers,
@@ -272,7 +268,7 @@ def settings_of(probe: Probe) -> Settings:
         loader=_module(config["loader"]),
         precision=_module(config["precision"]),
         transform=_module(config["transform"]),
-        size=None if transform.size is None else (int(transform.size[0]), int(transform.size[1])),
+        size=size,
         has_function=transform.function is not None,
         augment=_module(config["augment"]),
         shuffle=config["shuffle"],
@@ -287,56 +283,59 @@ def _module(block: Config) -> str:
 
 
 def storage_of(store: RecordStore, config: Config) -> Storage:
-    """Describe the store by a sample of its records.
-
-    The share in the page cache is measured first, so nothing may have been read before.
-    """
+    """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
     val = config["data"].get("val")
-    manifest = store.manifest
-    first = store.first if isinstance(store, ShardedStore) else store
+    num_records = store.manifest.num_records
+    first = store
+    if isinstance(store, ShardedStore):
+        first = store.first
     form = FORMS.get(type(first), "other")
-    indices = spread(manifest.num_records, min(NUM_SAMPLES, manifest.num_records))
+    indices = spread(num_records, min(NUM_SAMPLES, num_records))
     files = [str(file) for file in (Path(path), *Path(path).glob("*")) if file.is_file()]
     if form == "folder":
         files = [store.name(index) for index in indices.tolist()]
     cached = cached_share(files)
     records = store.read(indices)
-    fields = manifest.fields
-    encoded = next((name for name in fields if fields[name].encoding == "image"), None)
-    raw = (name for name in fields if fields[name].encoding == "raw" and fields[name].channels)
-    image = encoded or next(raw, None)
-    sizes: list[tuple[int, int]] = []
-    for data in records.get(encoded or "", ()):
-        with suppress(BadImage):
-            sizes.append(image_size(data))
-    middle = None
-    if sizes:
-        middle = (int(median(h for h, _ in sizes)), int(median(w for _, w in sizes)))
     return Storage(
         path=path,
         form=form,
-        num_records=manifest.num_records,
+        num_records=num_records,
         record_bytes=touch(records) / len(indices),
-        encoding="raw" if encoded is None else "image",
         disk=disk_kind(path) if Path(path).exists() else "unknown (no such path)",
         cached=cached,
-        image_size=middle,
-        channels=(fields[image].channels if image else None) or 3,
-        even=len(set(sizes)) == 1,
         chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
         target=free_target(path),
-        val=None if val is None else str(val),
-        val_target="" if val is None else free_target(str(val)),
+        val=val and str(val),
+        val_target=free_target(str(val)) if val else "",
+        **_pixels(store.manifest.fields, records),
     )
+
+
+def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of the images in ``records``, as fields of `Storage`."""
+    name = next((name for name in fields if fields[name].encoding == "image"), None)
+    if name is None:
+        channels = (field.channels for field in fields.values() if field.encoding == "raw")
+        return {"encoding": "raw", "channels": next(filter(None, channels), 3)}
+    known: dict[str, Any] = {"encoding": "image", "channels": fields[name].channels or 3}
+    sizes: list[tuple[int, int]] = []
+    for data in records[name]:
+        with suppress(BadImage):
+            sizes.append(image_size(data))
+    if sizes:
+        height, width = np.median(sizes, axis=0).astype(int).tolist()
+        known |= {"image_size": (height, width), "even": len(set(sizes)) == 1}
+    return known
 
 
 def free_target(path: str) -> str:
     """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
     place = Path(path)
-    stem = str(place.with_suffix("") if place.suffix in (".h5", ".lmdb") else place)
-    for number in range(1, 1000):
-        target = f"{stem}-packed{number if number > 1 else ''}"
+    if place.suffix in (".h5", ".lmdb"):
+        place = place.with_suffix("")
+    for number in ("", *range(2, 1000)):
+        target = f"{place}-packed{number}"
         if not any(Path(target + ending).exists() for ending in ("", ".h5", ".lmdb")):
             return target
     return ""

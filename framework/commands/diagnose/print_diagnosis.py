@@ -12,15 +12,17 @@ from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
 from framework.commands.print_table import print_table
+from framework.commands.tune.candidate import PLURALS
 
 MOST_SYNCS = 10
-KINDS = {"thread": "threads", "process": "processes"}  # of workers
 Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of a command
 
 
 def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None:
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
-    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    flags: list[str] = []
+    if config_dir is not None:
+        flags = ["--config-dir", config_dir]
     facts = diagnosis.facts
     advice = [verdict for verdict in diagnosis.verdicts if verdict.words or verdict.edit]
     title = "what to do, the most promising first"
@@ -42,13 +44,12 @@ def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None
 
 
 def part_rows(facts: DiagnosisFacts) -> list[list[str]]:
-    """Return a row per part, in the order that a record passes through them.
-
-    A row has the part's name, its records per second, its milliseconds per step, and a note.
-    """
+    """Return (name, records/s, ms a step, note) of each part, in the order of a record."""
     rates = facts.rates
     settings = facts.settings
-    workers = f"{settings.workers} {KINDS[settings.kind] if settings.workers else 'workers'}"
+    workers = "0 workers"
+    if settings.workers:
+        workers = f"{settings.workers} {PLURALS[settings.kind]}"
     reading = f"one thread, {100 * rates.read_cores:.0f} % of it computing"
     lock = f"{100 * facts.lock_share:.0f} % holds Python's lock"
     computing = f"repeating one batch, {rates.compute_cores:.1f} cores busy"
@@ -107,9 +108,11 @@ def advice_lines(
 ) -> list[str]:
     """Return the gain, the cause, the advice and its commands."""
     basis = "tried" if verdict.tried else "by the model"
-    spread = f" ± {verdict.spread:.2f}" if verdict.spread else ""
+    gain = f"{verdict.gain:.2f} times as fast"
+    if verdict.spread:
+        gain += f" ± {verdict.spread:.2f}"
     lines = [
-        f"{number}. {verdict.rule}: {verdict.gain:.2f} times as fast{spread} ({basis})",
+        f"{number}. {verdict.rule}: {gain} ({basis})",
         f"   {verdict.says}",
         f"   {verdict.why}",
     ]
@@ -117,7 +120,9 @@ def advice_lines(
         lines.append("   This changes what the model learns: compare the validation figures.")
     if verdict.pack_s:
         lines.append(f"   Packing takes about {max(1, round(verdict.pack_s))} s.")
-    commands = [] if verdict.repack is None else verdict.repack.commands()
+    commands: list[list[str]] = []
+    if verdict.repack is not None:
+        commands += verdict.repack.commands()
     if verdict.words:
         commands.append(["train", *flags, *changed(verdict.words)])
     lines += [f"   paceline {shlex.join(command)}" for command in commands]
@@ -138,7 +143,9 @@ def sync_lines(syncs: Sequence[Sync], cuda: bool) -> list[str]:
     """Return lines about each call that waits for the device."""
     if not syncs:
         return ["calls of your model, objective and augment that wait for the device: none"]
-    costs = "the device idles after each" if cuda else "free on this CPU; a GPU idles after each"
+    costs = "the device idles after each"
+    if not cuda:
+        costs = "free on this CPU; a GPU idles after each"
     lines = ["", f"calls of your code that wait for the device in a step ({costs}):"]
     for sync in syncs[:MOST_SYNCS]:
         times = f", {sync.count} times" if sync.count > 1 else ""

@@ -30,7 +30,7 @@ class RecordSample(NamedTuple):
 
 
 def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
-    """Pack up to ``wanted`` evenly spread records in about ``seconds``, repeated up to ``wanted``."""
+    """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``."""
     source = _input(repack.source, repack.path)
     prepare = Preparation(**repack.options)
     fields = prepare.fields(source)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from framework.commands.diagnose.facts import DiagnosisFacts, Storage
-from framework.commands.diagnose.model_facts import gain
+from framework.commands.diagnose.facts import DiagnosisFacts, Storage, gain
 from framework.commands.diagnose.verdict import Repack, Verdict
 
 # If the shorter side of an image is so many times longer than needed, decoding is mostly wasted.
@@ -33,14 +32,13 @@ def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
     height, width = storage.image_size
     raw = _raw_size(facts)
     record_ms = 1e3 * facts.load_s / facts.settings.batch_size
+    options: dict[str, Any] = {"encode": "jpeg", "resize": _needed(facts)}
+    advice = "Pack the images once at the size that is needed; a fraction is left to decode."
+    load_s = facts.load_s / side**1.5
     if raw:
-        repack = _repack(storage, encode="raw", size=raw, layout="hwc")
+        options = {"encode": "raw", "size": raw, "layout": "hwc"}
         advice = "Pack the images once as pixels of the size that is needed, which are only copied."
         load_s = _gather_s(facts, _raw_bytes(storage, raw))
-    else:
-        repack = _repack(storage, encode="jpeg", resize=_needed(facts))
-        advice = "Pack the images once at the size that is needed; a fraction is left to decode."
-        load_s = facts.load_s / side**1.5
     return Verdict(
         "repack_smaller",
         f"Images of {height} x {width} pixels ({storage.record_bytes / 1e3:,.0f} kB) are read "
@@ -48,7 +46,7 @@ def repack_smaller(facts: DiagnosisFacts) -> Verdict | None:
         f"{' x '.join(map(str, facts.settings.size or ()))}.",
         advice,
         gain(facts, load_s=load_s),
-        repack=repack,
+        repack=_repack(storage, **options),
         learns=not raw,
     )
 
@@ -174,9 +172,8 @@ RULES = (repack_smaller, repack_raw, pack_folder, repack_contiguous, order_block
 
 def _repack(storage: Storage, **options: Any) -> Repack:
     source = "folder" if storage.form == "folder" else "store"
-    return Repack(
-        source, storage.path, storage.target, "hdf5", options, storage.val, storage.val_target
-    )
+    val = (storage.val, storage.val_target)
+    return Repack(source, storage.path, storage.target, "hdf5", options, *val)
 
 
 def _side(facts: DiagnosisFacts) -> float:
@@ -184,14 +181,13 @@ def _side(facts: DiagnosisFacts) -> float:
     storage = facts.storage
     if storage is None or storage.image_size is None or facts.settings.size is None:
         return 0.0
-    return min(storage.image_size) / _needed(facts) if storage.encoding == "image" else 0.0
+    if storage.encoding != "image":
+        return 0.0
+    return min(storage.image_size) / _needed(facts)
 
 
 def _needed(facts: DiagnosisFacts) -> int:
-    """Return the shorter side, in pixels, that loses nothing the model would see.
-
-    Random crops need twice their size.
-    """
+    """Return the least pixels of the shorter side. Random crops need twice their size."""
     size = facts.settings.size
     assert size is not None
     return max(size) * 8 // 7 if facts.settings.transform in FIXED else 2 * max(size)

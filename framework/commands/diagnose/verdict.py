@@ -74,5 +74,6 @@ class Verdict:
     @property
     def words(self) -> list[str]:
         """All overrides, including those that name a new store."""
-        store = [] if self.repack is None else self.repack.overrides()
-        return [*store, *self.overrides]
+        if self.repack is None:
+            return list(self.overrides)
+        return [*self.repack.overrides(), *self.overrides]

@@ -48,11 +48,7 @@ def describe(path: str) -> Iterator[str]:
 
 
 def facts(path: str) -> dict[str, Any]:
-    """Return all that ``describe`` tells, and every class, as values for JSON.
-
-    The manifest's facts keep their names. Others are ``path``, ``size_bytes``, ``class_summary``,
-    and ``images``: what is known of the files of each image field.
-    """
+    """Return all that ``describe`` tells, and every class, as values for JSON."""
     manifest, size_bytes, images = _read(path)
     summary = None
     if manifest.class_counts:
@@ -77,16 +73,14 @@ class ClassSummary(NamedTuple):
 
 
 def class_summary(manifest: Manifest) -> ClassSummary:
-    """Summarize the class counts of a manifest that has them."""
     pairs = zip(manifest.classes, manifest.class_counts, strict=True)
     sizes = [(name, count) for name, count in pairs if count]
-    num_classes = len(manifest.classes)
-    num_empty = num_classes - len(sizes)
+    counts = (len(manifest.classes), len(manifest.classes) - len(sizes))
     if not sizes:
-        return ClassSummary(num_classes, num_empty, None, None, None)
+        return ClassSummary(*counts, None, None, None)
     smallest = min(sizes, key=lambda size: size[1])
     largest = max(sizes, key=lambda size: size[1])
-    return ClassSummary(num_classes, num_empty, smallest, largest, largest[1] / smallest[1])
+    return ClassSummary(*counts, smallest, largest, largest[1] / smallest[1])
 
 
 class _ImageFiles(NamedTuple):
@@ -149,8 +143,10 @@ def _read(path: str) -> tuple[Manifest, int, dict[str, _ImageFiles]]:
 
 def _field_line(name: str, field: Field, num_records: int, files: _ImageFiles | None) -> str:
     shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
-    kind = "label map, " if field.kind == "labels" else ""
-    line = f"field {name}: {kind}{field.encoding} {field.dtype} {shape}, "
+    line = f"field {name}: "
+    if field.kind == "labels":
+        line += "label map, "
+    line += f"{field.encoding} {field.dtype} {shape}, "
     if files is None:
         size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
         return line + f"{size:,} bytes a record, {size * num_records:,} in all"

@@ -24,13 +24,9 @@ CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # 
 
 
 def write_grid(path: str, grid: Path, count: int) -> bool:
-    """Write a PNG of up to ``count`` records, evenly spread over the store.
+    """Write a PNG of up to ``count`` evenly spread records; return False if no field can be drawn.
 
-    The fields of a record are side by side. Images are drawn, and series of shape [T] or [C, T].
-
-    Returns:
-        False if no field can be drawn.
-
+    Images are drawn, and series of shape [T] or [C, T]. The fields of a record are side by side.
     """
     store = open_store(path)
     strips = _strips(store, count)
@@ -84,7 +80,9 @@ def _is_series(field: Field) -> bool:
 def _pixels(value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
     """Return uint8 [H, W, C]; a label map has a color for each class."""
     if isinstance(value, torch.Tensor):
-        pixels = (value if field.interleaved else value.permute(1, 2, 0)).numpy()
+        if not field.interleaved:
+            value = value.permute(1, 2, 0)
+        pixels = value.numpy()
         if field.kind == "labels":
             return label_colors()[pixels[:, :, 0]]
         if pixels.dtype == np.uint16:

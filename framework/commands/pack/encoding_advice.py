@@ -31,37 +31,27 @@ def show_advice(
 ) -> None:
     """Print a line per encoding, which one is best, and the command that packs so.
 
-    Args:
-        source: The items.
-        options: The values of ``pack``.
-        make_writer: Makes the store.
-        path: The place of the store.
-        words: The overrides as typed.
-
+    ``options`` are the values of ``pack``, and ``words`` the overrides as typed.
     """
     packing_of(source, _with(options, "jpeg"), make_writer, path)  # checks the other keys
     sample = take_sample(source)
     tried = [_with(options, encode) for encode in ENCODINGS]
     costs = [measure(source, sample, path, each, preparation_of) for each in tried]
-    where = Path(path).absolute().parent
-    copies = 1
-    if options["one_file"]:
-        copies = 2  # finished jobs and the joined file are on the disk together
-    free = free_bytes(where)
-    memory = total_memory_bytes()
     measured = f"{sample.num_items} of {source.manifest.num_records} items, evenly spread"
     if sample.num_bad:
         measured += f", {sample.num_bad} of them bad"
     print(f"measured on {measured}:")
-    packed = f"{'bytes a record':>16}{'bytes in all':>18}{'packed/s a core':>17}"
-    print(f"{'encode':8}{packed}{f'read/s, {num_cores()} cores':>17}")
-    for cost in costs:
-        print(_line(cost, copies * cost.total_bytes > free))
+    where = Path(path).absolute().parent
+    free = free_bytes(where)
+    # With one file, finished jobs and the joined file are on the disk together.
+    copies = 1 + bool(options["one_file"])
+    _print_costs(costs, free / copies)
     print(
         f"packing takes {copies} times the bytes in all for a while; "
         f"{free:,} bytes are free in {where}"
     )
-    best = recommend(costs, lambda cost: copies * cost.total_bytes <= free, memory)
+    memory = total_memory_bytes()
+    best = recommend(costs, free / copies, memory)
     if best is None:
         print(
             "recommended: none: the disk holds none of them; choose another output.path, "
@@ -78,19 +68,24 @@ def show_advice(
 
 def _with(options: Mapping[str, Any], encode: str) -> dict[str, Any]:
     """Return the options with another encoding. A quality that is typed is for JPEG alone."""
-    if options["encode"] in ("jpeg", encode):
-        return {**options, "encode": encode}
-    return {**options, "encode": encode, "quality": 90}
+    changed = {**options, "encode": encode}
+    if options["encode"] not in ("jpeg", encode):
+        changed["quality"] = 90
+    return changed
 
 
-def _line(cost: Cost, too_large: bool) -> str:
-    if cost.why_not:
-        return f"{cost.encode:8}not possible: {' '.join(cost.why_not.split())}"
-    line = f"{cost.encode:8}{cost.record_bytes:>16,.0f}{cost.total_bytes:>18,.0f}"
-    line += f"{cost.pack_rate:>17,.0f}{cost.read_rate:>17,.0f}"
-    if too_large:
-        line += "  more than the disk holds"
-    return line
+def _print_costs(costs: Sequence[Cost], room: float) -> None:
+    packed = f"{'bytes a record':>16}{'bytes in all':>18}{'packed/s a core':>17}"
+    print(f"{'encode':8}{packed}{f'read/s, {num_cores()} cores':>17}")
+    for cost in costs:
+        if cost.why_not:
+            print(f"{cost.encode:8}not possible: {' '.join(cost.why_not.split())}")
+            continue
+        line = f"{cost.encode:8}{cost.record_bytes:>16,.0f}{cost.total_bytes:>18,.0f}"
+        line += f"{cost.pack_rate:>17,.0f}{cost.read_rate:>17,.0f}"
+        if cost.total_bytes > room:
+            line += "  more than the disk holds"
+        print(line)
 
 
 def _reason(best: Cost, costs: Sequence[Cost], memory: int) -> str:

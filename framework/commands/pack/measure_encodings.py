@@ -96,9 +96,10 @@ def measure(
         return Cost(encode, why_not=f"{error.args[1]}: {error.args[2]}")
     num_records = sum(len(chunk.keys) for chunk in chunks)
     if num_records < max(1, LEAST_WHOLE * sum(len(chunk.keys) for chunk in sample.chunks)):
+        why_not = "most items are bad"
         if encode == "raw":
-            return Cost(encode, why_not="images differ in size: set pack.size")
-        return Cost(encode, why_not="most items are bad")
+            why_not = "images differ in size: set pack.size"
+        return Cost(encode, why_not=why_not)
     temporary = temporary_name(Path(path))
     manifest = replace(source.manifest, fields=fields, num_records=num_records)
     try:
@@ -171,11 +172,9 @@ def _read_rate(path: str) -> float:
         store.close()
 
 
-def recommend(
-    costs: Sequence[Cost], fits: Callable[[Cost], bool], memory_bytes: int
-) -> Cost | None:
-    """Return the smallest of the fastest encodings that the disk can hold, if there is any."""
-    possible = [cost for cost in costs if not cost.why_not and fits(cost)]
+def recommend(costs: Sequence[Cost], room: float, memory_bytes: int) -> Cost | None:
+    """Return the smallest of the fastest encodings, if there is one of at most ``room`` bytes."""
+    possible = [cost for cost in costs if not cost.why_not and cost.total_bytes <= room]
     if not possible:
         return None
     least = CLOSE * max(cost.rate_for(memory_bytes) for cost in possible)

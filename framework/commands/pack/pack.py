@@ -40,7 +40,7 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
     check_targets(config, allowed)
     check_values(config, RULES)
     check_known(config, KEYS)
-    with reason("stopped{by}: finished jobs are kept; the same command goes on"):
+    with reason("stopped{by}: finished jobs are kept; the same command continues"):
         path = _output_path(config["output"])
         # This loads torch, which a wrong key should not have to wait for.
         from framework.config.prepare_data import input_of, writer_of  # noqa: PLC0415

@@ -36,11 +36,9 @@ LETTER = 6.1  # units: the mean width of a letter of size 10
 def times_chart(
     runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
 ) -> Chart | None:
-    """Draw the time per record of each run relative to the base."""
     if compared.base is None or len(runs) < 2:
         return None
     base = names[compared.base]
-    base_rate = runs[compared.base].records_per_s or 0.0
     figure, axes = _bars(len(runs), 6, f"time per record, as a multiple of {fitted(base, 34)}")
     each, _ = looks(runs, names, len(OF_RUN), len(DASHES))
     tips: dict[str, str] = {}
@@ -51,18 +49,13 @@ def times_chart(
             continue
         words = f"{times(value)}, {rate(run.records_per_s)} records/s"
         _write_names(axes, row, names[row], words + _ending(run))
-        color = of_run(each[row].color)
         alpha = 1.0 if run.is_whole else 0.45
+        color = of_run(each[row].color)
         bar = axes.barh(row + MIDDLE, value, height=THICK, color=color, alpha=alpha)
-        key = f"time-{row}"
-        bar.patches[0].set_gid(key)
-        tips[key] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
+        bar.patches[0].set_gid(f"time-{row}")
+        tips[f"time-{row}"] = f"{names[row]}: {value:.3f} of the time, {1 / value:.3f} of the speed"
         greatest = max(greatest, value)
-        widest = max(widest, value)
-        if run.quartiles is not None and run.records_per_s:
-            ends = [base_rate / end for end in reversed(run.quartiles)]
-            axes.plot(ends, [row + MIDDLE] * 2, color=INK, linewidth=1.3, solid_capstyle="butt")
-            widest = max(widest, ends[1])
+        widest = max(widest, value, _draw_range(axes, row, run, runs[compared.base]))
     # A run that hung for a while must not make all bars short.
     axes.set_xlim(0, 1.02 * min(widest, 1.3 * greatest))
     rows = np.arange(len(runs))
@@ -74,6 +67,15 @@ def times_chart(
     return finished("times", "Relative time", caption, figure, tips, png)
 
 
+def _draw_range(axes: Axes, row: int, run: RecordedRun, base: RecordedRun) -> float:
+    """Draw a line over the middle half of the relative times, and return its right end."""
+    if run.quartiles is None or not run.records_per_s:
+        return 0.0
+    low, high = ((base.records_per_s or 0.0) / end for end in reversed(run.quartiles))
+    axes.plot([low, high], [row + MIDDLE] * 2, color=INK, linewidth=1.3, solid_capstyle="butt")
+    return high
+
+
 def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) -> Chart | None:
     """Draw a mean step of each run, with a piece for each span."""
     longest_s = max((run.step_s or 0.0 for run in runs), default=0.0)
@@ -83,34 +85,25 @@ def spans_chart(runs: Sequence[RecordedRun], names: Sequence[str], png: bool) ->
     known = dict.fromkeys(name for run in runs for name in run.spans)
     spans = [name for name in dict.fromkeys([IDLE, *SPANS, *known]) if name in known]
     figure, axes = _bars(len(runs), 22, f"{unit} per step")
+    handles: dict[str, Any] = {}
+    tips: dict[str, str] = {}
     for row, run in enumerate(runs):
         _write_names(axes, row, names[row], _step_words(run))
-    handles: list[Any] = []
-    tips: dict[str, str] = {}
-    ends_s = np.zeros(len(runs))
-    for span in spans:
-        rows = np.array([row for row, run in enumerate(runs) if span in run.spans])
-        widths_s = np.array([runs[row].spans[span].mean_s for row in rows])
-        bars = axes.barh(
-            rows + MIDDLE,
-            widths_s / unit_s,
-            left=ends_s[rows] / unit_s,
-            height=THICK,
-            color=of_span(span),
-            edgecolor=PAPER,
-            linewidth=0.5,
-        )
-        ends_s[rows] += widths_s
-        handles.append(bars)
-        for row, width_s, piece in zip(rows.tolist(), widths_s.tolist(), bars.patches, strict=True):
-            key = f"{span}-{row}"
-            piece.set_gid(key)
-            of_step = share(width_s / (runs[row].step_s or 1.0))
-            tips[key] = f"{names[row]}: {span} {seconds(width_s)}, {of_step}"
+        end_s = 0.0
+        for span in [name for name in spans if name in run.spans]:
+            width_s = run.spans[span].mean_s
+            style: dict[str, Any] = {"color": of_span(span), "edgecolor": PAPER, "linewidth": 0.5}
+            left = end_s / unit_s
+            handles[span] = axes.barh(row + MIDDLE, width_s / unit_s, THICK, left, **style)
+            handles[span].patches[0].set_gid(f"{span}-{row}")
+            of_step = share(width_s / (run.step_s or 1.0))
+            tips[f"{span}-{row}"] = f"{names[row]}: {span} {seconds(width_s)}, {of_step}"
+            end_s += width_s
     axes.set_xlim(0, 1.005 * longest_s / unit_s)
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, 1.0)}
     sizes: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 0.9}
-    legend(figure, handles, spans, ncols=len(spans), **place, **sizes)
+    pieces = [handles[span] for span in spans]
+    legend(figure, pieces, spans, ncols=len(spans), **place, **sizes)
     caption = "The mean step of training, from left to right as it goes; wait: no batch was ready."
     if any(run.what != "train" for run in runs):
         caption = "The mean step of what the bench measured, which may be less than training."

@@ -6,20 +6,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from framework.commands.bench.grid import Line
+from framework.commands.bench.lines import choice_key
 from framework.commands.report.json_values import (
     command_of,
     duration,
-    durations,
     facts_of,
     lines_of,
+    numbers,
     parsed,
     positive,
     shown,
 )
 from framework.commands.report.recorded_run import RecordedRun, RecordedSpan, stacked
 from framework.measure.statistics import median
-
-Line = dict[str, Any]
 
 
 def is_bench(path: Path) -> bool:
@@ -45,26 +45,32 @@ def read_bench(path: Path) -> list[RecordedRun]:
     planned = header.get("cells")
     cells: dict[str, list[Line]] = {}
     if isinstance(planned, list):
-        cells = {_key(choice): [] for choice in planned if isinstance(choice, dict)}
+        cells = {choice_key(choice): [] for choice in planned if isinstance(choice, dict)}
     for line in lines:
         if isinstance(line.get("cell"), dict):
-            cells.setdefault(_key(line["cell"]), []).append(line)
+            cells.setdefault(choice_key(line["cell"]), []).append(line)
     return [_cell(path, header, json.loads(key), cells[key], notes) for key in cells]
-
-
-def _key(choice: Line) -> str:
-    return json.dumps(choice, sort_keys=True)
 
 
 def _cell(
     path: Path, header: Line, choice: Line, lines: list[Line], notes: list[str]
 ) -> RecordedRun:
-    windows = [rate for line in lines for rate in _positives(line.get("windows"))]
-    rounds = [(place, rate) for place, rate in enumerate(map(_rate, lines)) if rate is not None]
-    rates = [rate for _, rate in rounds]
-    status, reason = _status(lines, len(rates))
+    windows: list[float] = []
+    repeats: list[float] = []
+    rounds: dict[int, float] = {}
+    for place, line in enumerate(lines):
+        rates = _windows(line)
+        windows += rates
+        rate = positive(line.get("records_per_s"))
+        if rate is None and rates:
+            rate = fmean(rates)
+        if rate is not None:  # every cell is measured once in each round of the bench
+            repeats.append(rate)
+            repeat = duration(line.get("repeat"))
+            rounds[place if repeat is None else int(repeat)] = rate
+    status, reason = _status(lines, len(repeats))
     spans, beside = stacked(_mean_spans(line.get("spans_s") for line in lines))
-    few = len(rates) < 4  # too few for quartiles
+    few = len(repeats) < 4  # too few for quartiles
     return RecordedRun(
         name=shown(path.name),
         place=shown(str(path)),
@@ -77,34 +83,18 @@ def _cell(
         facts=facts_of(header),
         command=command_of(header.get("command")),
         started=shown(header.get("started", "")),
-        records_per_s=median(rates) if rates else None,
-        rates=tuple((few and windows) or rates),
-        rounds={_round(lines[place], place): rate for place, rate in rounds},
+        records_per_s=median(repeats) if repeats else None,
+        rates=tuple((few and windows) or repeats),
+        rounds=rounds,
         spans=spans,
         beside=beside,
-        figures={"repeats": len(rates)},
+        figures={"repeats": len(repeats)},
         notes=tuple(notes),
     )
 
 
-def _rate(line: Line) -> float | None:
-    rate = positive(line.get("records_per_s"))
-    windows = _positives(line.get("windows"))
-    if rate is None and windows:
-        rate = fmean(windows)
-    return rate
-
-
-def _round(line: Line, place: int) -> int:
-    """Return the round of the bench. Every cell is measured once in each round."""
-    repeat = duration(line.get("repeat"))
-    return place if repeat is None else int(repeat)
-
-
 def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
-    """Return status and reason: ``impossible`` if the cell was refused, ``failed`` if no repeat
-    ended.
-    """
+    """Return status and reason. ``impossible``: refused; ``failed``: no repeat ended."""
     illegal = [shown(line["illegal"]) for line in lines if line.get("illegal")]
     failed = [shown(line["failed"]) for line in lines if line.get("failed")]
     if illegal:
@@ -118,7 +108,8 @@ def _status(lines: list[Line], num_rates: int) -> tuple[str, str]:
     return "finished", ""
 
 
-def _positives(values: Any) -> list[float]:
+def _windows(line: Line) -> list[float]:
+    values = line.get("windows")
     if not isinstance(values, list):
         return []
     return [rate for value in values if (rate := positive(value)) is not None]
@@ -126,7 +117,7 @@ def _positives(values: Any) -> list[float]:
 
 def _mean_spans(repeats: Iterable[Any]) -> dict[str, RecordedSpan]:
     """Return the mean of each span over the repeats that have any."""
-    known = [spans for spans in map(durations, repeats) if spans]
+    known = [spans for repeat in repeats if (spans := numbers(repeat, duration))]
     names = dict.fromkeys(name for spans in known for name in spans)
     return {
         shown(name): RecordedSpan(fmean(spans.get(name, 0.0) for spans in known)) for name in names

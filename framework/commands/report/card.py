@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from framework.commands.report.compare_runs import alike
@@ -21,9 +22,7 @@ class Card(NamedTuple):
 
 def cards(runs: Sequence[RecordedRun], names: Sequence[str]) -> list[Card]:
     """Return the figures of a single run, or what sets several runs apart."""
-    if len(runs) == 1:
-        return list(_of_one(runs[0]))
-    return list(_of_many(runs, names))
+    return list(_of_one(runs[0]) if len(runs) == 1 else _of_many(runs, names))
 
 
 def _of_one(run: RecordedRun) -> Iterator[Card]:
@@ -31,15 +30,13 @@ def _of_one(run: RecordedRun) -> Iterator[Card]:
     ended = f"{steps} steps in {seconds(run.figures.get('wall_s'))}"
     yield Card("Status", run.status, run.reason or ended)
     detail = "records per second"
-    if run.spread is not None:
-        detail += f", ± {share(run.spread)} between reports"
+    if run.spread:
+        detail += f", {run.spread} between reports"
     yield Card("Speed", rate(run.records_per_s), detail)
     if run.wait_share is not None:
         yield Card("Waiting for data", share(run.wait_share), f"of a step of {seconds(run.step_s)}")
     for name, value in list(run.val.items())[:2]:
-        best = run.best.get(name, value)
-        detail = "" if best == value else f"best {plain(best)}"
-        yield Card(f"Validation {name}", plain(value), detail)
+        yield Card(f"Validation {name}", plain(value), run.best_of(name))
     if "peak_rss_bytes" in run.figures:
         peak = measured("peak_rss_bytes", run.figures["peak_rss_bytes"])
         yield Card("Memory", peak, "peak of the process on the host")
@@ -78,14 +75,13 @@ def _claim(runs: Sequence[RecordedRun], numbers: Sequence[int]) -> tuple[str, Se
     if len(choices) < 2:
         return "Highest rate", numbers, ""
     members = list(choices.values())
-    verdict = claim([[rate for n in each for rate in _rates(runs[n])] for each in members])
-    title = "Fastest" if verdict.proved else "Highest rate"
+    # The samples are processes: every round of a bench, or each run.
+    rates = {n: list(runs[n].rounds.values()) or [runs[n].records_per_s or 0.0] for n in numbers}
+    verdict = claim([[rate for n in each for rate in rates[n]] for each in members])
+    title = "Highest rate"
+    if verdict.proved:
+        title = "Fastest"
     return title, members[verdict.highest], f" ({verdict.words})"
-
-
-def _rates(run: RecordedRun) -> Sequence[float]:
-    """Return the rate of each process: every round of a bench, or the run itself."""
-    return list(run.rounds.values()) or [run.records_per_s or 0.0]
 
 
 def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card]:
@@ -101,8 +97,8 @@ def _learned(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
     if len(groups) < num_runs:
         different = f"{num_runs} runs have {len(groups)} different sequences of training losses"
         yield Card("Learned", f"{len(groups)} ways", different)
-    losses = {number: run.val.get("loss", math.nan) for number, run in enumerate(runs)}
-    losses = {number: loss for number, loss in losses.items() if math.isfinite(loss)}
+    losses = [(run.val.get("loss", math.nan), name) for run, name in zip(runs, names, strict=True)]
+    losses = [(loss, name) for loss, name in losses if math.isfinite(loss)]
     if losses:
-        best = min(losses, key=lambda number: losses[number])
-        yield Card("Lowest validation loss", plain(losses[best]), names[best])
+        loss, name = min(losses, key=itemgetter(0))
+        yield Card("Lowest validation loss", plain(loss), name)

@@ -5,17 +5,18 @@ A chart is 420 units wide: readable on a phone, and two fit beside each other on
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from framework.commands.report.palette import GRID, INK, MUTED, PAPER
-from framework.commands.report.svg import inlined
+from framework.commands.report.palette import COLORS, GRID, INK, MUTED, PAPER
 
 WIDTH = 420.0  # units of the SVG, each 1/72 inch of the PNG
 EDGE = 10.0
@@ -50,6 +51,11 @@ STYLE = {
     "ytick.labelcolor": MUTED,
 }
 
+_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLORS.items()}
+_TAG = re.compile(r"<[^>]*>")
+_COLOR = re.compile("|".join(map(re.escape, _VARIABLES)))
+_LONG = re.compile(r"(\.\d{2})\d+")
+
 
 class Chart(NamedTuple):
     """A finished chart. Its name is part of the names of its files, and its id on the page."""
@@ -63,10 +69,7 @@ class Chart(NamedTuple):
 
 @contextmanager
 def styled() -> Generator[None, None, None]:
-    """Use our style over matplotlib's defaults, whatever the user's own file says.
-
-    Characters that the font lacks cause no warning.
-    """
+    """Use our style over matplotlib's defaults. Letters that the font lacks cause no warning."""
     settings: dict[Any, Any] = {
         key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
     }
@@ -90,6 +93,37 @@ def finished(
     if png:
         figure.savefig(picture, format="png", dpi=PNG_DPI, facecolor=PAPER)
     return Chart(name, title, caption, svg, picture.getvalue() or None)
+
+
+def inlined(text: str, name: str, title: str, tips: Mapping[str, str]) -> str:
+    """Return the SVG element of a chart, which loads nothing and follows light and dark mode.
+
+    ``name`` makes its ids unique on the page, a screen reader says ``title``, and ``tips`` are the
+    tooltips of its groups by their ids.
+    """
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = _TAG.sub(lambda tag: _tag(tag[0], tips), text)
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None  # matplotlib always writes one
+    label = f'<title id="title-{name}">{escape(title)}</title>'
+    root = f'role="img" aria-labelledby="title-{name}" focusable="false"'
+    return f'<svg viewBox="{box[1]}" {root}>{label}' + text[text.index(">") + 1 :]
+
+
+def _tag(tag: str, tips: Mapping[str, str]) -> str:
+    """Rewrite one tag. Text between tags stays as it is, since it may be the name of a run."""
+    tag = tag.replace("xlink:href", "href")
+    tag = _LONG.sub(r"\1", _COLOR.sub(lambda color: _VARIABLES[color[0]], tag))
+    group = re.fullmatch(r'<g id="([^"]*)"(/?)>', tag)
+    if group is None:
+        return tag
+    # Without its id, since the ids of groups repeat from chart to chart.
+    tag = f"<g{group[2]}>"
+    if group[1] in tips:
+        tag += f"<title>{escape(tips[group[1]])}</title>"
+    return tag
 
 
 def fitted(text: str, num_letters: int) -> str:

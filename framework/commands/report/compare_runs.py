@@ -1,5 +1,6 @@
 """Compare runs: name them, list their differences, and compute how much longer each one takes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,13 +21,7 @@ class Difference(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """Times per record relative to one run.
-
-    Attributes:
-        base: The number of the run whose time is 1.
-        times: The relative time of each run; None if its rate is unknown.
-
-    """
+    """Times per record relative to that of run ``base``; None if a rate is unknown."""
 
     base: int | None
     times: list[float | None]
@@ -60,29 +55,27 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
     keys = varying(runs)
     names: list[str] = []
     for run in runs:
-        values = {key: chosen(run, key) for key in keys}
-        words = [_word(key, value) for key, value in values.items() if value != UNKNOWN]
+        words: list[str] = []
+        for key in keys:
+            value = chosen(run, key)
+            is_clear = value[:1].isalpha() and value not in NO_WORDS
+            if value != UNKNOWN:
+                words.append(value if is_clear else f"{key}={value}")
         names.append(" · ".join(words) or run.name)
     if keys:
-        pairs = zip(names, runs, strict=True)
-        names = [n if names.count(n) == 1 else f"{n} ({run.name})" for n, run in pairs]
-    return [n if names.count(n) == 1 else f"{n} #{number}" for number, n in enumerate(names)]
+        names = _unique(names, [f" ({run.name})" for run in runs])
+    return _unique(names, [f" #{number}" for number in range(len(runs))])
 
 
-def _word(key: str, value: str) -> str:
-    if value[:1].isalpha() and value not in NO_WORDS:
-        return value
-    return f"{key}={value}"
+def _unique(names: Sequence[str], endings: Sequence[str]) -> list[str]:
+    """Add its ending to every name that occurs twice."""
+    counts = Counter(names)
+    pairs = zip(names, endings, strict=True)
+    return [name + ending if counts[name] > 1 else name for name, ending in pairs]
 
 
 def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -> list[Difference]:
-    """Return the keys that differ between ``tables``, one per run.
-
-    Args:
-        tables: Values by key. An empty table is unknown and not compared.
-        everything: Return the keys that do not differ too.
-
-    """
+    """Return the keys that differ between ``tables`` of runs, or all. Empty tables are unknown."""
     result: list[Difference] = []
     for key in sorted({key for table in tables for key in table}):
         values: dict[str, list[int]] = {}
@@ -95,15 +88,11 @@ def differences(tables: Sequence[Mapping[str, Any]], everything: bool = False) -
 
 
 def relative(runs: Sequence[RecordedRun], to: str) -> Relative:
-    """Compare the times per record.
+    """Compare the times per record with the ``first`` run or the ``slowest`` one.
 
-    Args:
-        runs: The runs. If any of them finished, one that finished is the base.
-        to: The base: ``first`` or ``slowest``.
-
+    If any run finished, one that finished is the base.
     """
-    rates = {number: run.records_per_s for number, run in enumerate(runs)}
-    known = {number: rate for number, rate in rates.items() if rate}
+    known = {number: run.records_per_s for number, run in enumerate(runs) if run.records_per_s}
     eligible = [number for number in known if runs[number].is_whole] or list(known)
     if not eligible:
         return Relative(None, [None] * len(runs))

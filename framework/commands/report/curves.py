@@ -31,8 +31,6 @@ OF_SPLIT = {"train": Look(0), "val": Look(1)}  # if a chart shows one run
 
 
 class _Line(NamedTuple):
-    """One line of a chart."""
-
     name: str  # of its run
     split: str
     look: Look
@@ -42,8 +40,6 @@ class _Line(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """The lines of a chart, and the entries of its legend."""
-
     lines: list[_Line]
     labels: list[tuple[str, Look]]
     most: int  # a line with more points is thinned
@@ -83,7 +79,7 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
     for number, run in enumerate(runs):
         for (split, name), curve in run.curves.items():
             if name == metric:
-                x = curve.steps if over == "steps" else curve.seconds
+                x = {"steps": curve.steps, "seconds": curve.seconds}[over]
                 y = np.where(np.abs(curve.values) < GREATEST, curve.values, math.nan)
                 num_left_out += int(np.count_nonzero(~np.isfinite(y)))
                 if np.any(np.isfinite(x) & np.isfinite(y)):
@@ -94,7 +90,9 @@ def _collect(runs: Sequence[RecordedRun], names: Sequence[str], metric: str, ove
     seen: Counter[tuple[str, bytes, bytes]] = Counter()
     lines: list[_Line] = []
     for key, (number, split, x, y) in zip(keys, curves, strict=True):
-        look = each[number] if len(runs) > 1 else OF_SPLIT.get(split, Look(0))
+        look = each[number]
+        if len(runs) == 1:
+            look = OF_SPLIT.get(split, look)
         line = _Line(names[number], split, look, thinned(x, y, most))
         if counts[key] <= len(OF_RUN):  # more lines than colors are drawn over each other
             line = line._replace(place=seen[key], num_alike=counts[key])
@@ -110,8 +108,10 @@ def _draw(chart: _Lines, metric: str, over: str) -> tuple[Figure, dict[str, str]
     texts = [text for text, _ in chart.labels]
     if len(splits) > 1:
         for split in splits:
-            of_split = OF_SPLIT.get(split, Look(0))
-            handles.append(_handle(of_split if chart.num_runs == 1 else Look(-1), split))
+            look = Look(-1)
+            if chart.num_runs == 1:
+                look = OF_SPLIT.get(split, Look(0))
+            handles.append(_handle(look, split))
             texts.append(SPLITS.get(split, split))
     columns = 2 if max(map(len, texts), default=0) <= 28 else 1
     legend_height = 15.0 * math.ceil(len(texts) / columns)
@@ -197,10 +197,9 @@ def _scale_y(axes: Axes, lines: Sequence[_Line], metric: str) -> None:
     if metric == "loss" and least > 0 and math.log10(greatest / least) > NUM_DECADES:
         axes.set_yscale("log")
         label += ", log"
+        locator = LogLocator(subs=(1.0,), numticks=7)
         if greatest / least < 1000:
             locator = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
-        else:
-            locator = LogLocator(subs=(1.0,), numticks=7)
         axes.yaxis.set_major_locator(locator)
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))

@@ -38,19 +38,22 @@ Column = tuple[str, str, list[TableCell]]  # name, unit or "", a cell for each r
 
 
 def runs_table(runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative) -> Table:
-    """Return the main figures of each run."""
     figures = [run.figures for run in runs]
     resources = [run.resources for run in runs]
     times_name = f"time, \N{MULTIPLICATION SIGN} #{compared.base}"
     metrics = list(dict.fromkeys(name for run in runs for name in run.val))[:MOST_METRICS]
+    columns_of_metrics: list[Column] = []
+    for metric in metrics:
+        cells = [_number(run.val.get(metric), plain, run.best_of(metric)) for run in runs]
+        columns_of_metrics.append((f"val {metric}", "", cells))
     columns = [
         ("status", "", [TableCell(run.status, mark=run.status) for run in runs]),
-        ("records/s", "", list(map(_rate, runs))),
+        ("records/s", "", [_number(run.records_per_s, rate, run.spread) for run in runs]),
         (times_name, "", [_number(time, times) for time in compared.times]),
         _measured(resources, "usage.others_cpu_cores", "other programs", "cores"),
         ("waiting", "", [_number(run.wait_share, share) for run in runs]),
         ("step", "mean", [_number(run.step_s, seconds) for run in runs]),
-        *((f"val {name}", "", [_validation(run, name) for run in runs]) for name in metrics),
+        *columns_of_metrics,
         _measured(figures, "steps", "steps"),
         _measured(figures, "repeats", "repeats"),
         _measured(figures, "wall_s", "wall time"),
@@ -96,39 +99,31 @@ def _table(
 ) -> Table:
     """Leave out columns in which no run has a figure, and all rows if no column is left."""
     known = [column for column in columns if any(cell.sort is not None for cell in column[2])]
+    if not known:
+        names = []
     heads = [("#", ""), ("run", ""), *((head, unit) for head, unit, _ in known)]
     rows: list[list[TableCell]] = []
     for number, run_name in enumerate(names):
         cells = [cells[number] for _, _, cells in known]
         rows.append([TableCell(str(number), float(number)), TableCell(run_name), *cells])
-    return Table(name, title, caption, heads, rows if known else [])
+    return Table(name, title, caption, heads, rows)
 
 
 def _number(value: float | None, word: Callable[[float | None], str], *details: str) -> TableCell:
-    known = value is not None and math.isfinite(value)
-    return TableCell(word(value), value if known else None, details)
+    sort = value
+    if sort is not None and not math.isfinite(sort):
+        sort = None
+    return TableCell(word(value), sort, tuple(filter(None, details)))
 
 
 def _measured(tables: Sequence[Mapping[str, float]], key: str, name: str, unit: str = "") -> Column:
     return name, unit, [_number(table.get(key), partial(measured, key)) for table in tables]
 
 
-def _rate(run: RecordedRun) -> TableCell:
-    details = () if run.spread is None else (f"± {share(run.spread)}",)
-    return _number(run.records_per_s, rate, *details)
-
-
-def _validation(run: RecordedRun, name: str) -> TableCell:
-    value = run.val.get(name)
-    best = run.best.get(name, value)
-    details = () if best == value else (f"best {plain(best)}",)
-    return _number(value, plain, *details)
-
-
 def _span(span: RecordedSpan | None, run: RecordedRun) -> TableCell:
     if span is None:
         return TableCell(NONE, None)
-    details = [share(span.mean_s / run.step_s)] if run.step_s else []
+    details = [share(span.mean_s / (run.step_s or 1.0))]
     if span.p50_s is not None and span.p90_s is not None:
         details.append(f"{seconds(span.p50_s)} | {seconds(span.p90_s)}")
     return _number(span.mean_s, seconds, *details)

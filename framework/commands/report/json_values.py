@@ -3,7 +3,8 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,16 @@ LONGEST = 500  # characters of a shown text: a configuration may hold a whole fi
 
 def load(path: Path) -> dict[str, Any]:
     """Return the object in ``path``; {} if the file is missing, damaged or holds something else."""
-    try:
+    with suppress(OSError):
         return parsed(path.read_bytes())
-    except OSError:
-        return {}
+    return {}
 
 
 def parsed(text: bytes) -> dict[str, Any]:
     """Return the object that ``text`` holds; {} if it holds anything else."""
-    try:
+    with suppress(ValueError, RecursionError):
         return mapping(json.loads(text))
-    except (ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -37,7 +36,9 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return ``value`` if it is an object, else {}."""
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value
 
 
 def words(value: Any) -> list[str]:
@@ -49,10 +50,9 @@ def number(value: Any) -> float | None:
     """Return ``value`` as a float, NaN and infinity included; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
+    with suppress(OverflowError):
         return float(value)
-    except OverflowError:
-        return None
+    return None
 
 
 def positive(value: Any) -> float | None:
@@ -68,33 +68,29 @@ def duration(value: Any) -> float | None:
     return amount
 
 
-def numbers(value: Any) -> dict[str, float]:
-    """Return the numbers of an object by name."""
-    known = {str(name): number(item) for name, item in mapping(value).items()}
-    return {name: item for name, item in known.items() if item is not None}
-
-
-def durations(value: Any) -> dict[str, float]:
-    """Return the numbers of seconds of an object by name."""
-    known = {str(name): duration(item) for name, item in mapping(value).items()}
+def numbers(value: Any, read: Callable[[Any], float | None] = number) -> dict[str, float]:
+    """Return the numbers of an object by name. ``read`` returns one of them, or None."""
+    known = {str(name): read(item) for name, item in mapping(value).items()}
     return {name: item for name, item in known.items() if item is not None}
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested objects by dotted names; a list is a leaf."""
-    if not isinstance(value, dict) or (not value and prefix):
-        return {prefix: value} if prefix else {}
     leaves: dict[str, Any] = {}
-    for name, item in value.items():
-        leaves.update(flat(item, f"{prefix}.{name}" if prefix else str(name)))
+    for name, item in mapping(value).items():
+        key = f"{prefix}{name}"
+        if item and isinstance(item, dict):
+            leaves.update(flat(item, f"{key}."))
+        else:
+            leaves[key] = item
     return leaves
 
 
 def facts_of(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return machine, versions and revision, by dotted names, from the start of a run or bench."""
     leaves = {
-        **flat(value.get("machine"), "machine"),
-        **flat(value.get("versions"), "versions"),
+        **flat(value.get("machine"), "machine."),
+        **flat(value.get("versions"), "versions."),
         "git": value.get("git"),
     }
     return {name: leaf for name, leaf in leaves.items() if leaf not in (None, "", [])}

@@ -16,7 +16,7 @@ from framework.commands.report.compare_runs import Difference, Relative, differe
 from framework.commands.report.figures_table import resources_table, runs_table, spans_table
 from framework.commands.report.palette import COLORS
 from framework.commands.report.recorded_run import RecordedRun
-from framework.commands.report.units import measured
+from framework.commands.report.units import size
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -38,11 +38,11 @@ def page(
 ) -> str:
     """Return the HTML. ``written`` is the time at which the page is written."""
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
-    tables = [
+    tables = (
         runs_table(runs, names, compared),
         spans_table(runs, names),
         resources_table(runs, names),
-    ]
+    )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -63,7 +63,7 @@ def page(
         cards=cards(runs, names),
         remarks=remarks(runs),
         commands=_together((run.command, n) for n, run in enumerate(runs) if run.command),
-        charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # svg.py escapes what is not ours
+        charts=[chart._replace(svg=Markup(chart.svg)) for chart in drawn],  # noqa: S704  # escaped
         tables=[table for table in tables if table.rows],
         changes=differences([run.config for run in runs]),
         machines=_machines(runs),
@@ -74,16 +74,16 @@ def _machines(runs: Sequence[RecordedRun]) -> list[Difference]:
     """Return the facts in plain words: ``machine.memory_bytes`` becomes memory, in GiB."""
     machines: list[Difference] = []
     for key, values in differences([run.facts for run in runs], everything=True):
-        shown = [(_sized(key, value), numbers) for value, numbers in values]
         name = key.removeprefix("machine.").removeprefix("versions.").removeprefix("num_")
+        shown = values
+        if name.endswith("_bytes"):
+            shown = [(_sized(value), numbers) for value, numbers in values]
         machines.append(Difference(name.removesuffix("_bytes").replace("_", " "), shown))
     return machines
 
 
-def _sized(key: str, value: str) -> str:
-    if key.endswith("_bytes") and value.isdecimal():
-        return measured(key, float(value))
-    return value
+def _sized(value: str) -> str:
+    return size(float(value)) if value.isdecimal() else value
 
 
 def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
@@ -103,7 +103,7 @@ def remarks(runs: Sequence[RecordedRun]) -> list[Remark]:
     for number, run in enumerate(runs):
         if run.reason:
             texts.append((f"{run.status}: {run.reason}", number))
-        elif run.status != "finished":
+        elif not run.is_whole:
             texts.append((run.status, number))
     texts += [(note, number) for number, run in enumerate(runs) for note in run.notes]
     return _together(texts)

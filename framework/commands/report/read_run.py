@@ -9,7 +9,6 @@ from typing import Any
 from framework.commands.report.json_values import (
     command_of,
     duration,
-    durations,
     facts_of,
     flat,
     load,
@@ -47,7 +46,7 @@ def read_run(path: Path) -> RecordedRun:
     known = numbers(summary)
     resources: dict[str, float] = {}
     for key in RESOURCES:
-        resources.update(numbers(flat(summary.get(key), key)))
+        resources.update(numbers(flat(summary.get(key), f"{key}.")))
     return RecordedRun(
         name=shown(path.resolve().name),
         place=shown(str(path)),
@@ -83,11 +82,7 @@ def _newest_config(path: Path) -> Path:
 def _status(
     ended: Mapping[str, Any], summary: Mapping[str, Any], last_step: int
 ) -> tuple[str, str]:
-    """Return status and reason.
-
-    If the log goes beyond the run that ``exit.json`` and ``summary.json`` describe, the run was
-    resumed since then.
-    """
+    """Return status and reason. A log beyond the recorded end means that the run was resumed."""
     code = number(ended.get("code"))
     reason = shown(ended.get("reason", ""))
     if code in (EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_TERMINATED):
@@ -114,7 +109,7 @@ def _spans(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, RecordedSp
             spans[shown(name)] = RecordedSpan(mean_s, *quantiles)
     steps = positive(summary.get("run_steps"))
     if not spans and steps:
-        totals_s = durations(summary.get("spans_s"))
+        totals_s = numbers(summary.get("spans_s"), duration)
         spans = {shown(name): RecordedSpan(total_s / steps) for name, total_s in totals_s.items()}
     return spans or metrics.spans
 
@@ -131,10 +126,8 @@ def _choices(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _rate(summary: Mapping[str, Any], metrics: Metrics) -> float | None:
     """Return the rate of the whole run; without a summary the median of the reports."""
-    rate = positive(summary.get("records_per_s"))
-    if rate is None and metrics.rates:
-        return median_high(metrics.rates)
-    return rate
+    of_log = median_high(metrics.rates) if metrics.rates else None
+    return positive(summary.get("records_per_s")) or of_log
 
 
 def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float]:
@@ -144,13 +137,13 @@ def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float
     if values:
         return values
     curves = [(name, c.values) for (split, name), c in metrics.curves.items() if split == "val"]
-    return {name: float(points[-1]) for name, points in curves if len(points)}
+    return {name: float(points[-1]) for name, points in curves}
 
 
 def _notes(
     path: Path, summary: Mapping[str, Any], spans: Mapping[str, RecordedSpan], metrics: Metrics
 ) -> tuple[str, ...]:
-    notes = [shown(note) for note in words(summary.get("notes"))]
+    notes = list(map(shown, words(summary.get("notes"))))
     if summary and spans and all(span.p50_s is None for span in spans.values()):
         notes.append("older format: means only, no p50 and p90 of the spans")
     if metrics.num_bad:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.contracts.span import IDLE, SPANS
-from framework.measure.statistics import median, quartiles
+from framework.commands.report.units import plain, share
+from framework.contracts.span import IDLE, SPANS, waiting_share
+from framework.measure.statistics import quartiles, spread_share
 
 
 class RecordedSpan(NamedTuple):
@@ -69,10 +70,7 @@ class RecordedRun:
     @property
     def wait_share(self) -> float | None:
         """The share of a step without a batch; on a device the share that the device was idle."""
-        waiting = self.spans.get(IDLE, self.spans.get("wait"))
-        if self.step_s is None or waiting is None:
-            return None
-        return waiting.mean_s / self.step_s
+        return waiting_share({name: span.mean_s for name, span in self.spans.items()})
 
     @property
     def quartiles(self) -> tuple[float, float] | None:
@@ -83,12 +81,18 @@ class RecordedRun:
         return low, high
 
     @property
-    def spread(self) -> float | None:
-        """Half the distance between the quartiles as a share of the median."""
+    def spread(self) -> str:
+        """Half the distance between the quartiles as a share of the median, in words."""
         if self.quartiles is None:
-            return None
-        low, high = self.quartiles
-        return (high - low) / 2 / median(self.rates)
+            return ""
+        return f"± {share(spread_share(self.rates))}"
+
+    def best_of(self, metric: str) -> str:
+        """The best validation of ``metric`` in words, unless it is the last."""
+        best = self.best.get(metric)
+        if best is None or best == self.val.get(metric):
+            return ""
+        return f"best {plain(best)}"
 
 
 def stacked(

@@ -1,6 +1,8 @@
 """Numbers as text: three significant digits and a unit."""
 
 import math
+from collections.abc import Callable
+from functools import wraps
 
 NONE = "\N{EN DASH}"
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -14,34 +16,46 @@ TIMES = (
 )
 
 
-def rate(per_s: float | None) -> str:
-    """Return records per second."""
-    if per_s is None:
-        return NONE
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+def _or_none(word: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Let ``word`` return a dash for None."""
+
+    @wraps(word)
+    def text(value: float | None) -> str:
+        return NONE if value is None else word(value)
+
+    return text
 
 
-def share(value: float | None) -> str:
+@_or_none
+def rate(per_s: float) -> str:
+    if per_s >= 100:
+        return f"{per_s:,.0f}"
+    return f"{per_s:.3g}"
+
+
+@_or_none
+def share(value: float) -> str:
     """Return a fraction of a whole in percent."""
-    return NONE if value is None else f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %"
 
 
-def times(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}\N{MULTIPLICATION SIGN}"
+@_or_none
+def times(value: float) -> str:
+    return f"{value:.2f}\N{MULTIPLICATION SIGN}"
 
 
-def plain(value: float | None) -> str:
+@_or_none
+def plain(value: float) -> str:
     """Return a number without a unit: a whole number in full, any other with four digits."""
-    if value is None:
-        return NONE
     if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
-def seconds(value: float | None) -> str:
+@_or_none
+def seconds(value: float) -> str:
     """Return a duration in the unit that suits it."""
-    if value is None or not math.isfinite(value):
+    if not math.isfinite(value):
         return NONE
     unit_s, name = time_unit(value)
     return f"{value / unit_s:.3g} {name}"
@@ -52,11 +66,19 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return next((unit_s, name) for least_s, unit_s, name in TIMES if longest_s >= least_s)
 
 
-def size(num_bytes: float | None) -> str:
-    if num_bytes is None or not math.isfinite(num_bytes):
+@_or_none
+def size(num_bytes: float) -> str:
+    if not math.isfinite(num_bytes):
         return NONE
     power = min(len(BYTES) - 1, int(math.log(max(1.0, abs(num_bytes)), 1024)))
     return f"{num_bytes / 1024**power:.3g} {BYTES[power]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 core, 2 cores."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 def measured(name: str, value: float | None) -> str:

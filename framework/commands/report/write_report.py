@@ -1,18 +1,22 @@
 """Write the page: find the runs, compare them, draw them."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import strftime
 from typing import NamedTuple
 
-from framework.commands.report.compare_runs import labels, relative
-from framework.commands.report.draw import charts
-from framework.commands.report.find_runs import find
+from framework.commands.report.bars import spans_chart, times_chart
+from framework.commands.report.bench_file import is_bench, read_bench
+from framework.commands.report.chart import Chart, styled
+from framework.commands.report.compare_runs import Relative, labels, relative
+from framework.commands.report.curves import curve_charts
 from framework.commands.report.json_values import shown
 from framework.commands.report.page import page
+from framework.commands.report.read_run import is_run, read_run
 from framework.commands.report.recorded_run import RecordedRun
-from framework.errors import ConfigError
+from framework.errors import ConfigError, DataError
 from framework.system.durable import open_durable, write_text
 
 RELATIVE = ("first", "slowest")
@@ -33,9 +37,6 @@ def write_report(
 
     Raises:
         ConfigError: C175 for an unknown ``relative_to``, C176 if ``output`` is no .html file.
-        DataError: D175 to D177 for paths without runs.
-        ResourceError: R101 if ``output`` cannot be written.
-
     """
     if relative_to not in RELATIVE:
         fix = f"choose {' or '.join(RELATIVE)}"
@@ -59,16 +60,72 @@ def write_report(
     return Written(output, pictures, len(runs))
 
 
+def charts(
+    runs: Sequence[RecordedRun], names: Sequence[str], compared: Relative, png: bool
+) -> list[Chart]:
+    """Draw the charts that have something to show, with ``png`` as pictures too."""
+    with styled():
+        bars = (times_chart(runs, names, compared, png), spans_chart(runs, names, png))
+        return [*filter(None, bars), *curve_charts(runs, names, png)]
+
+
 def _title(paths: Sequence[str], runs: Sequence[RecordedRun]) -> str:
-    places = [os.path.abspath(path) for path in paths]
+    places = {os.path.abspath(path) for path in paths}
+    if len(paths) > 1:
+        places = {os.path.dirname(place) for place in places}
     if len(places) > 1:
-        folders = {os.path.dirname(place) for place in places}
-        if len(folders) > 1:
-            return f"{len(runs)} runs of {len(places)} places"
-        places = list(folders)
-    here = shown(os.path.basename(places[0]))
+        return f"{len(runs)} runs of {len(paths)} places"
+    kind = "Sweep"
     if runs[0].kind == "cell":
-        return f"Bench {here}"
-    if len(runs) == 1:
-        return f"Run {here}"
-    return f"Sweep {here}"
+        kind = "Bench"
+    elif len(runs) == 1:
+        kind = "Run"
+    return f"{kind} {shown(os.path.basename(places.pop()))}"
+
+
+def find(paths: Sequence[str]) -> list[RecordedRun]:
+    """Return the runs and cells of ``paths``, each once, sorted by name within each path.
+
+    Raises:
+        DataError: D175 (no such path), D176 (no runs in a path), D177 (no bench file).
+    """
+    runs: list[RecordedRun] = []
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        if not path.exists():
+            fix = "name a run, a sweep, or a file of paceline bench"
+            raise DataError(175, str(path), "no such file or directory", fix)
+        if path.is_file() and not is_bench(path):
+            what = "is not a file of paceline bench"
+            fix = "name such a file, or the directory of a run or a sweep"
+            raise DataError(177, str(path), what, fix)
+        places = list(_places(path))
+        new = [place for place in places if place.resolve() not in seen]
+        seen.update(place.resolve() for place in new)
+        added: list[RecordedRun] = []
+        for place in new:
+            added += [read_run(place)] if place.is_dir() else read_bench(place)
+        if not places or (path.is_file() and new and not added):
+            fix = "name one, such as a directory below outputs"
+            raise DataError(176, str(path), "contains no run, sweep or bench", fix)
+        runs += added
+    return runs
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """Yield the runs and bench files at or below ``path``, not following links or entering runs."""
+    if path.is_file() or is_run(path):
+        yield path
+        return
+    for folder, folders, files in os.walk(path):
+        runs = [name for name in sorted(folders, key=natural) if is_run(Path(folder, name))]
+        tables = [name for name in sorted(files, key=natural) if name.endswith(".jsonl")]
+        yield from (Path(folder, name) for name in runs)
+        yield from (Path(folder, name) for name in tables if is_bench(Path(folder, name)))
+        folders[:] = sorted(set(folders) - set(runs), key=natural)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts 10 after 9."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

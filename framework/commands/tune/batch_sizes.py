@@ -6,7 +6,7 @@ The search doubles, then bisects. ``attempt`` trains, so that tests need no trai
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from framework.measure.statistics import median, spread_share
 
@@ -45,6 +45,12 @@ class Trial(NamedTuple):
         """Half the interquartile range, as a share of the median."""
         return spread_share(self.rates)
 
+    def as_json(self) -> dict[str, Any]:
+        known = {**self._asdict(), "fits": self.fits}
+        if self.fits:
+            known |= {"records_per_s": self.records_per_s, "spread": self.spread}
+        return known
+
 
 Attempt = Callable[[int, float, float], Trial]  # (batch size, seconds, seconds before giving up)
 
@@ -73,13 +79,8 @@ class SpeedCurve:
 class BatchSizeSearch:
     """A search within ``budget_s`` seconds.
 
-    Args:
-        attempt: Trains with a batch size.
-        most: The largest size, which is the number of records of an epoch.
-        step: All sizes are multiples of it.
-        budget_s: The time for the search.
-        clock: Returns the present time in seconds.
-
+    ``attempt`` trains with a batch size: a multiple of ``step``, and at most ``most``, which is the
+    number of records of an epoch. ``clock`` returns the present time in seconds.
     """
 
     def __init__(
@@ -101,14 +102,10 @@ class BatchSizeSearch:
 
     @property
     def curve(self) -> SpeedCurve:
-        """The result so far."""
         return SpeedCurve(tuple(self.trials[size] for size in sorted(self.trials)), self.bound)
 
     def run(self) -> Iterator[Trial]:
-        """Double, bisect, then measure the rates again. Yield every trial.
-
-        If even the smallest size does not run, its trial is the only one.
-        """
+        """Double, bisect, then measure the rates again. Stop if the smallest size fails."""
         seconds = (1 - SECOND_LOOK) * self.budget_s / NUM_TRIALS
         bad = yield from self._double(seconds)
         if bad is not None:
@@ -116,10 +113,7 @@ class BatchSizeSearch:
         yield from self._repeat()
 
     def _double(self, seconds: float) -> Generator[Trial, None, int | None]:
-        """Double until a size does not fit in memory, and return this size.
-
-        Return None if all sizes fit or there is no time for more.
-        """
+        """Double until a size does not fit in memory, and return it; None if all fit."""
         size = min(self.most, -(-LEAST // self.step) * self.step)
         others = 0  # for example, batch normalization fails on a last batch of a single record
         while True:
@@ -127,15 +121,20 @@ class BatchSizeSearch:
             yield trial
             if trial.memory:
                 self.bound = "memory"
-                return size if self.curve.fitting else None
+                if not self.curve.fitting:
+                    return None
+                return size
             # The next size takes at least three steps of twice the time.
             too_slow = trial.fits and 3 * 2 * trial.step_s > LONGEST * self.budget_s
             if trial.late or too_slow:
                 self.bound = "time"
                 return None
-            others = 0 if trial.fits else others + 1
+            others += 1
+            self.bound = "error"
+            if trial.fits:
+                others = 0
+                self.bound = "records"
             if size == self.most or others == MOST_OTHERS or not self.curve.fitting:
-                self.bound = "error" if others else "records"
                 return None
             size = min(self.most, 2 * size)
 

@@ -10,6 +10,7 @@ from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
 
 Config = dict[str, Any]
+PLURALS = {"thread": "threads", "process": "processes"}  # of workers
 DEPTHS = (1, 2, 4, 8)  # batches ready ahead of the step
 # Threads for records that are only copied: two copy no more than one, but may read ahead.
 GATHERERS = (0, 1, 2)
@@ -24,16 +25,24 @@ class Candidate(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The overrides of ``train``."""
-        depth = (f"loader.depth={self.depth}",) if self.depth else ()
-        kind = (f"workers.kind={self.kind}",) if self.num_workers else ()
-        return (f"workers.num={self.num_workers}", *kind, f"loader={self.loader}", *depth)
+        words = [f"workers.num={self.num_workers}"]
+        if self.num_workers:
+            words.append(f"workers.kind={self.kind}")
+        words.append(f"loader={self.loader}")
+        if self.depth:
+            words.append(f"loader.depth={self.depth}")
+        return tuple(words)
 
     def __str__(self) -> str:
-        depth = f" depth {self.depth}" if self.depth else ""
-        if self.num_workers == 0:
-            return f"no workers, {self.loader}{depth}"
-        plural = {"thread": "s", "process": "es"}[self.kind] if self.num_workers > 1 else ""
-        return f"{self.num_workers} {self.kind}{plural}, {self.loader}{depth}"
+        workers = "no workers"
+        if self.num_workers == 1:
+            workers = f"1 {self.kind}"
+        elif self.num_workers:
+            workers = f"{self.num_workers} {PLURALS[self.kind]}"
+        words = f"{workers}, {self.loader}"
+        if self.depth:
+            words += f" depth {self.depth}"
+        return words
 
 
 @dataclass(frozen=True)
@@ -70,13 +79,13 @@ def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
 
 
 def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
-    """Return the present settings.
-
-    ``loader`` is the name of a choice, or the dotted name of a loader of the user, whose depth is
-    left alone.
-    """
-    kind = config["workers"]["kind"] if facts.num_workers else "thread"
-    depth = 0 if "." in loader else config["loader"].get("depth", 0)
+    """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
+    kind = "thread"
+    if facts.num_workers:
+        kind = config["workers"]["kind"]
+    depth = 0
+    if "." not in loader:
+        depth = config["loader"].get("depth", 0)
     return Candidate(facts.num_workers, kind, loader, depth)
 
 
@@ -96,16 +105,17 @@ def worker_counts(facts: CandidateFacts) -> list[int]:
 def candidates(
     default: Candidate, facts: CandidateFacts, loaders: Mapping[str, Config]
 ) -> list[Candidate]:
-    """Return the default, then all others, those most similar to it first.
+    """Return the default, then all others with the configured depth, those most similar first.
 
-    Each loader has its configured depth; `with_depths` returns the others. ``loaders`` maps the
-    names of usable loaders to their configurations.
+    ``loaders`` maps the names of usable loaders to their configurations.
     """
     others: set[Candidate] = set()
     for name, block in loaders.items():
         if name == "stream" and not facts.cuda and default.loader != "stream":
             continue
-        depth = default.depth if name == default.loader else block.get("depth", 0)
+        depth = block.get("depth", 0)
+        if name == default.loader:
+            depth = default.depth
         for num in worker_counts(facts):
             kinds = facts.kinds if num else ("thread",)
             others |= {Candidate(num, kind, name, depth) for kind in kinds}
@@ -113,16 +123,13 @@ def candidates(
     return [default, *ranked]
 
 
-def with_depths(candidate: Candidate) -> list[Candidate]:
-    """Return the candidate with all other depths, if its loader has a depth."""
-    if not candidate.depth:
-        return []
-    return [candidate._replace(depth=depth) for depth in DEPTHS if depth != candidate.depth]
-
-
 def whole_grid(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates with all depths."""
-    grid = [every for candidate in chosen for every in (candidate, *with_depths(candidate))]
+    """Return each candidate, followed by itself with all other depths if its loader has one."""
+    grid: list[Candidate] = []
+    for candidate in chosen:
+        grid.append(candidate)
+        if candidate.depth:
+            grid += [candidate._replace(depth=depth) for depth in DEPTHS]
     return list(dict.fromkeys(grid))
 
 

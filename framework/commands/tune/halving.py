@@ -1,8 +1,8 @@
 """Successive halving within a time budget.
 
 All candidates are measured briefly, the fastest third for longer, and so on. The last one is
-compared with the present settings, in pairs. ``measure(candidate, seconds)`` returns rates, so that
-tests need no training.
+compared with the present settings, in pairs. ``measure(candidate, seconds)`` returns a rate, so
+that tests need no training.
 """
 
 import math
@@ -16,7 +16,7 @@ from framework.commands.tune.candidate import Candidate, preference, whole_grid
 from framework.errors import PacelineError
 from framework.measure.statistics import median, spread_share
 
-Measure = Callable[[Candidate, float], Sequence[float]]
+Measure = Callable[[Candidate, float], float]
 
 KEPT = 3  # one in so many candidates is kept
 FEW = 2  # so many candidates are left for the rung of depths
@@ -53,8 +53,6 @@ class Rung(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The challenger compared with the present settings."""
-
     default: Candidate
     challenger: Candidate | None  # None: nothing to compare
     pairs: Pairs | None  # None: no time for any
@@ -115,10 +113,7 @@ class Climb:
         return None
 
     def _rung(self, title: str, alive: Sequence[Candidate], left: int) -> Rung:
-        """Measure ``alive`` forwards, then backwards.
-
-        This takes the share 1 / ``left`` of the time before the final.
-        """
+        """Measure ``alive`` forwards and backwards, for 1 / ``left`` of the time before the final."""
         share_s = max(0.0, self.end - self.final_s - self.clock()) / left
         until = self.clock() + share_s
         each_s = share_s / len(alive)
@@ -135,38 +130,31 @@ class Climb:
                 if is_late or candidate in refused:
                     continue
                 try:
-                    rates = self._visit(candidate, seconds)
-                    self.rates.setdefault(candidate, []).extend(rates)
+                    rate = self._visit(candidate, seconds)
+                    self.rates.setdefault(candidate, []).append(rate)
                 except PacelineError as error:
                     if candidate == self.default:
                         raise
                     self.rates.pop(candidate, None)
                     refused[candidate] = str(error)
-        order = self._ranking
+        order = sorted(self.rates, key=lambda candidate: -median(self.rates[candidate]))
         kept = {self.default, self._challenger()}
         if left > 1:
             kept = {self.default, *order[: max(FEW, math.ceil(len(order) / KEPT))]}
-        entries = [
-            Entry(candidate, tuple(self.rates[candidate]), candidate in kept) for candidate in order
-        ]
+        entries = [Entry(each, tuple(self.rates[each]), each in kept) for each in order]
         untried = [each for each in alive if each not in self.rates and each not in refused]
         return Rung(title, seconds, entries, list(refused.items()), untried)
 
-    def _visit(self, candidate: Candidate, seconds: float) -> Sequence[float]:
+    def _visit(self, candidate: Candidate, seconds: float) -> float:
         start = self.clock()
-        rates = self.measure(candidate, seconds)
+        rate = self.measure(candidate, seconds)
         self._overheads_s.append(max(0.0, self.clock() - start - seconds))
-        return rates
+        return rate
 
     @property
     def overhead_s(self) -> float:
         """How much longer recent visits took than planned: parts are built, steps may be long."""
         return median(self._overheads_s)
-
-    @property
-    def _ranking(self) -> list[Candidate]:
-        """The candidates of this rung, the fastest first."""
-        return sorted(self.rates, key=lambda candidate: -median(self.rates[candidate]))
 
     def _challenger(self) -> Candidate | None:
         """Return the simplest of the fastest candidates, apart from the present settings."""
@@ -190,7 +178,7 @@ class Climb:
                 break
             seconds = max(LEAST_S, left_s / 2 / (NUM_PAIRS - number) - self.overhead_s)
             for side in (number % 2, 1 - number % 2):
-                rates[side].append(median(self._visit(sides[side], seconds)))
+                rates[side].append(self._visit(sides[side], seconds))
         pairs = None
         if rates[0]:
             pairs = Pairs(tuple(rates[0]), tuple(rates[1]))

@@ -13,6 +13,7 @@ from itertools import count
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
+from framework.commands.bench.process import last_line
 from framework.commands.tune.batch_sizes import Trial
 from framework.errors import PacelineError, ResourceError, error_kinds
 from framework.measure.host import available_memory_bytes, total_memory_bytes
@@ -29,14 +30,8 @@ LEAST_SPARE = 1 << 29
 class TrialProcess:
     """A process that trains ``config`` with one batch size after the other.
 
-    It raises what a run would raise that cannot even start.
-
-    Args:
-        config: Plain and resolved values.
-        allowed: The user's packages.
-        limit_bytes: The memory of the device that it may take. None means all of it on CUDA, and
-            what is available less a tenth on the host.
-
+    It raises what a run would raise that cannot even start. ``limit_bytes`` is the memory that it
+    may take: by default all of a GPU's, and on the host what is available less a tenth.
     """
 
     def __init__(
@@ -66,11 +61,7 @@ class TrialProcess:
         return bool(self.facts["cuda"])
 
     def attempt(self, batch_size: int, seconds: float, limit_s: float) -> Trial:
-        """Train with ``batch_size`` for about ``seconds``.
-
-        The trial also records failures: lack of memory, the death of the process, and more than
-        ``limit_s`` seconds without an answer.
-        """
+        """Train for about ``seconds``. A trial fails after ``limit_s``, or without memory."""
         if self._process is None:
             self._start()
         request = {"batch_size": batch_size, "seconds": seconds, "epoch": next(self._epochs)}
@@ -143,18 +134,13 @@ class TrialProcess:
         return ""
 
     def _lost(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        """Describe a process that ended without an answer.
-
-        The kernel and some libraries end a process this way if memory is used up.
-        """
+        """Describe the end of a process. The kernel and libraries kill if memory is used up."""
         code = process.wait()
         self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
         how = f"exit code {code}"
         if code < 0:
             how = f"killed by signal {-code} ({signal.Signals(-code).name})"
-        if lines:
-            how += f", {' '.join(lines[-1].split())[:160]}"
+        how = ", ".join([how, *last_line(self._errors.read(), 160)])
         return {"why": f"the process was lost: {how}", "memory": True}
 
     def _end(self) -> None:

@@ -1,16 +1,55 @@
-"""Print each batch size when it was tried, the curve, and the recommended size."""
+"""Search for the batch size: print each size that was tried, the curve, and the best size."""
 
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from framework.cli.outcome import RunOutcome
+from framework.cli.progress import pack_missing
 from framework.commands.print_table import print_table
 from framework.commands.report.units import rate
-from framework.commands.tune.batch_sizes import NEAR, SpeedCurve, Trial
+from framework.commands.tune.batch_sizes import NEAR, BatchSizeSearch, SpeedCurve, Trial
+from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
+from framework.commands.tune.print_search import print_busy
+from framework.measure.host import machine, num_cores
+from framework.system.durable import write_json
+from framework.system.stopping import printed, reason, undone
+
+if TYPE_CHECKING:
+    from framework.commands.tune.tune import TuneRequest
 
 Config = dict[str, Any]
 BAR = 24  # characters
+
+
+def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, ...]) -> RunOutcome:
+    """Search, and print every trial and the curve."""
+    pack_missing(config, allowed)
+    print_busy(num_cores())
+    with closing(TrialProcess(config, allowed, request.memory)) as process:
+        search = BatchSizeSearch(
+            process.attempt, process.num_records, config["accumulate"], request.budget
+        )
+
+        def print_known() -> Config:
+            if not search.curve.fitting:
+                return {}
+            return print_curve(search.curve, request.words, config, process.cuda)
+
+        words = "stopped{by}: the results so far are above; nothing was written"
+        with undone(printed(print_known)), reason(words):
+            for trial in search.run():
+                print_trial(trial)
+                if not search.curve.fitting:
+                    raise smallest_fails(trial)
+        curve = print_known()
+    if request.output:
+        write_json(Path(request.output), {"command": sys.argv, "machine": machine(), **curve})
+        print(f"written: {request.output}")
+    return RunOutcome(0, "tuned")
 
 
 def print_trial(trial: Trial) -> None:
@@ -40,7 +79,7 @@ def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: b
         "largest": curve.largest.batch_size,
         "bound": curve.bound,
         "recommended": best.batch_size,
-        "curve": [_plain(trial) for trial in curve.trials],
+        "curve": [trial.as_json() for trial in curve.trials],
     }
 
 
@@ -78,10 +117,3 @@ def _rows(curve: SpeedCurve) -> Iterator[list[str]]:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / (1 << 20):,.0f} MiB"
-
-
-def _plain(trial: Trial) -> Config:
-    plain = {**trial._asdict(), "rates": list(trial.rates), "fits": trial.fits}
-    if trial.fits:
-        plain |= {"records_per_s": trial.records_per_s, "spread": trial.spread}
-    return plain

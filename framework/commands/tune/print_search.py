@@ -2,33 +2,29 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console
 
 from framework.commands.paired_test import LEAST_GAIN, LEAST_PAIRS, Pairs
 from framework.commands.print_table import print_table
-from framework.commands.report.units import rate
+from framework.commands.report.units import plural, rate
 from framework.commands.tune.candidate import Candidate
 from framework.commands.tune.halving import Entry, Final, Rung
-from framework.commands.tune.search import Search
 from framework.measure.statistics import median
+
+if TYPE_CHECKING:
+    from framework.commands.tune.search import Search
 
 BUSY = 0.7  # programs per core that run or wait, over the last minute
 
 
 @final
 class SearchPrinter:
-    """Runs and prints a search.
+    """Runs and prints a search. ``measured`` are its results, ``verdict`` that of the final."""
 
-    Attributes:
-        measured: All results as plain values.
-        verdict: The result of the final, in a line.
-
-    """
-
-    def __init__(self, search: Search, refused: Mapping[str, str]) -> None:
+    def __init__(self, search: "Search", refused: Mapping[str, str]) -> None:
         """``refused`` maps loaders that do not compose with the run to the reason."""
         self.search = search
         self.refused = refused
@@ -39,9 +35,9 @@ class SearchPrinter:
         self.measured: dict[str, Any] = {"default": default, "rungs": [], "final": None}
 
     def begin(self, budget_s: float) -> None:
-        """Print what will be tried, and what will not."""
         facts = self.search.facts
-        many = f"{len(self.search.candidates)} candidates, {plural(facts.num_cores, 'core')}"
+        many = plural(len(self.search.candidates), "candidate")
+        many += f", {plural(facts.num_cores, 'core')}"
         print(f"{many}, {budget_s:g} s; as configured: {self.default}")
         if not facts.kinds:
             print("not tried: workers; there is nothing to read")
@@ -55,10 +51,12 @@ class SearchPrinter:
         print_busy(facts.num_cores)
 
     def climb(self, budget_s: float) -> Final:
-        """Run the search and print each rung when it is done."""
         rungs = self.search.rungs(budget_s)
         while True:
-            with self._busy():
+            busy = nullcontext()
+            if self.errors.is_terminal:
+                busy = self.errors.status("measuring")
+            with busy:
                 result = next(rungs)
             if isinstance(result, Final):
                 self._final(result)
@@ -67,41 +65,37 @@ class SearchPrinter:
 
     def stopped(self) -> None:
         """Print the best candidate so far, without the console, which may be printing itself."""
-        best = self.search.climb.best_so_far() if self.search.climb else None
+        best = self.search.climb and self.search.climb.best_so_far()
         if best is None:
             print("stopped before anything could be compared")
             return
         candidate, ratio = best
-        words = ""
+        words = self._name(candidate)
         if candidate != self.default:
-            words = f", {_percent(ratio)}: {' '.join(candidate.words)}"
-        print(f"stopped; the fastest so far, not proved: {self._name(candidate)}{words}")
-
-    def _busy(self) -> AbstractContextManager[Any]:
-        return self.errors.status("measuring") if self.errors.is_terminal else nullcontext()
+            words += f", {_percent(ratio)}: {' '.join(candidate.words)}"
+        print(f"stopped; the fastest so far, not proved: {words}")
 
     def _name(self, candidate: Candidate) -> str:
         return f"{candidate} (as configured)" if candidate == self.default else str(candidate)
 
     def _rung(self, rung: Rung) -> None:
         number = len(self.measured["rungs"]) + 1
-        size = f"{len(rung.entries)} candidates, {rung.seconds:.2g} s each time"
+        size = f"{plural(len(rung.entries), 'candidate')}, {rung.seconds:.2g} s each time"
         title = f"rung {number}: {rung.title}; {size}"
         heads = ["records/s", "spread", "beside"]
         print_table(title, ["candidate"], heads, self._rows(rung.entries), [""])
         for candidate, why in rung.refused:
             print(f"not possible: {candidate}: {why}")
         if rung.untried:
-            many = f"{len(rung.untried)} candidates"
+            many = plural(len(rung.untried), "candidate")
             print(f"no time was left for {many}: raise budget= to try all")
-        self.measured["rungs"].append(
-            {
-                "title": rung.title,
-                "seconds": rung.seconds,
-                "entries": [_plain(entry) for entry in rung.entries],
-                "untried": [candidate._asdict() for candidate in rung.untried],
-            }
-        )
+        known = {
+            "title": rung.title,
+            "seconds": rung.seconds,
+            "entries": [_plain(entry) for entry in rung.entries],
+            "untried": [candidate._asdict() for candidate in rung.untried],
+        }
+        self.measured["rungs"].append(known)
 
     def _rows(self, entries: Sequence[Entry]) -> Iterator[list[str]]:
         rates = {entry.candidate: entry.records_per_s for entry in entries}
@@ -137,10 +131,6 @@ def print_busy(num_cores: int) -> None:
     if load > BUSY * num_cores:
         what = "the results may differ when they have ended"
         print(f"note: other programs use this machine (load {load:.1f}): {what}")
-
-
-def plural(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def verdict(final: Final) -> str:

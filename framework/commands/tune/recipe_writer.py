@@ -34,7 +34,9 @@ class TypedWords(NamedTuple):
 def typed(words: Sequence[str], config_dir: str | None) -> TypedWords:
     """Sort ``words``, overrides of ``train`` that compose, into the parts of a recipe."""
     precedence = typed_for_train(words)
-    bases = [] if precedence.without_recipe else default_recipes()
+    bases = default_recipes()
+    if precedence.without_recipe:
+        bases = []
     defaults: dict[str, Any] = {}
     values = OmegaConf.create()
     again: list[str] = []
@@ -51,9 +53,12 @@ def typed(words: Sequence[str], config_dir: str | None) -> TypedWords:
         elif key == "recipes":
             bases = [value] if isinstance(value, str) else value or []
         elif is_group and isinstance(value, str | list | None):
-            package = "" if override.package is None else f"@{override.package}"
-            prefix = "" if override.is_add() else "override "
-            defaults[f"{prefix}/{key}{package}"] = value
+            entry = f"/{key}"
+            if override.package is not None:
+                entry += f"@{override.package}"
+            if not override.is_add():
+                entry = f"override {entry}"
+            defaults[entry] = value
         else:
             OmegaConf.update(values, key, value, merge=True, force_add=True)
     return TypedWords(bases, defaults, values, again)
@@ -84,39 +89,27 @@ def recipe_text(words: TypedWords, winner: Candidate | None, comments: Sequence[
     overrides = [line for line in lines if line.startswith("override ")]
     added = [line for line in lines if line not in overrides]
     bases = [f"/recipes/{base}" for base in words.bases]
-    head = [
-        "# @package _global_",
-        *(f"# {printable(comment)}" for comment in comments),
-        "defaults:",
-        *(f"  - {line}" for line in (*bases, *added, "_self_", *overrides)),  # overrides come last
-    ]
-    return "\n".join([*head, f"\n{OmegaConf.to_yaml(values)}" if values else ""])
+    text = "# @package _global_\n"
+    text += "".join(f"# {printable(comment)}\n" for comment in comments)
+    text += "defaults:\n"
+    for line in (*bases, *added, "_self_", *overrides):  # overrides come last
+        text += f"  - {line}\n"
+    if values:
+        text += f"\n{OmegaConf.to_yaml(values)}"
+    return text
 
 
 def _flow(value: Any) -> str:
     """Return the YAML of a choice, or of several choices, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(value)}]"
-    return "null" if value is None else value
+    return value or "null"
 
 
 def write_recipe(
     path: Path, text: str, wanted: Config, words: Sequence[str], grant: Grant, config_dir: str
 ) -> None:
-    """Write a recipe and check that it composes to ``wanted``.
-
-    Args:
-        path: The file to write.
-        text: The recipe.
-        wanted: The configuration that it must compose to.
-        words: ``recipes=...`` for this recipe, and the words that no file can contain.
-        grant: The permission to use the user's packages.
-        config_dir: The user's folder.
-
-    Raises:
-        ConfigError: C198 if it composes to another configuration. The file is removed then.
-
-    """
+    """Write a recipe that ``words`` name. ConfigError C198 if they do not compose to ``wanted``."""
     write_text(path, text)
     made, _ = composed(words, grant, config_dir)
     differ = sorted(key for key in {*made, *wanted} if made.get(key) != wanted.get(key))
@@ -128,12 +121,7 @@ def write_recipe(
 
 
 def check_name(name: str, bases: Sequence[str]) -> None:
-    """Check that a recipe can have this name.
-
-    Raises:
-        ConfigError: C197 if not.
-
-    """
+    """Check that a recipe can have this name. ConfigError C197 if not."""
     where = f"name = {name[:100]}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "give up to 100 letters, digits, dots, dashes"

@@ -1,17 +1,36 @@
-"""The search over the choices about reading, on a configured run."""
+"""Search over the choices about reading, on a configured run, and write the best as a recipe."""
 
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
-from typing import Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
+import torch
+
+from framework.cli.compose_config import composed
+from framework.cli.outcome import RunOutcome
+from framework.cli.progress import pack_missing
 from framework.commands.probe import Probe, visit
+from framework.commands.report.units import plural
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
 from framework.commands.tune.halving import Climb, Final, Rung
-from framework.measure.host import cores_per_rank
+from framework.commands.tune.print_search import SearchPrinter, won
+from framework.commands.tune.recipe_writer import recipe_text, typed, without_searched, write_recipe
+from framework.errors import ConfigError
+from framework.measure.host import cores_per_rank, machine, threads_per_rank
+from framework.system.durable import write_json
+from framework.system.extras import needed
+from framework.system.stopping import printed, reason, undone
+
+if TYPE_CHECKING:
+    from framework.commands.tune.tune import TuneRequest
 
 Config = dict[str, Any]
+LOADERS = ("plain", "prefetch", "stream")
 BURN_IN_S = 0.15  # all queues are full after this time
 
 
@@ -19,12 +38,8 @@ BURN_IN_S = 0.15  # all queues are full after this time
 class Search:
     """A search that raises what a run would raise.
 
-    Args:
-        config: The present settings, as plain and resolved values.
-        allowed: The user's packages.
-        loaders: The configurations of all loaders that compose with the run, by name.
-        loader: The name of the present loader.
-
+    ``config`` are the present settings, with the loader called ``loader``. ``loaders`` are the
+    configurations of all loaders that compose with the run, by name.
     """
 
     def __init__(
@@ -39,14 +54,83 @@ class Search:
         self.climb: Climb | None = None
         self._epochs = count()
 
-    def measure(self, candidate: Candidate, seconds: float) -> tuple[float, ...]:
+    def measure(self, candidate: Candidate, seconds: float) -> float:
         """Return records per second, on records that the last visit did not read."""
         config = self.config
         if candidate != self.candidates[0]:
             config = applied(config, candidate, self.loaders)
-        return (visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate,)
+        return visit(config, self.allowed, next(self._epochs), seconds, BURN_IN_S).rate
 
     def rungs(self, budget_s: float, clock: Any = time.monotonic) -> Iterator[Rung | Final]:
-        """Measure rung by rung, then the final."""
         self.climb = Climb(self.candidates, self.measure, budget_s, clock)
         return self.climb.rungs()
+
+
+def tune_reading(
+    request: "TuneRequest", config: Config, allowed: tuple[str, ...], path: Path
+) -> RunOutcome:
+    """Search, print every rung, and write the recipe."""
+    pack_missing(config, allowed)
+    needed("scipy", "stats")  # for the verdict, which comes after minutes of measuring
+    torch.set_num_threads(threads_per_rank())  # as a run does
+    loaders, refused = _loaders(request)
+    target = config["loader"]["_target_"]
+    # A loader of the user goes by its target.
+    loader = next((name for name in loaders if loaders[name]["_target_"] == target), target)
+    printer = SearchPrinter(Search(config, allowed, loaders, loader), refused)
+    with undone(printed(printer.stopped)), reason("stopped{by}: nothing was written"):
+        printer.begin(request.budget)
+        final = printer.climb(request.budget)
+    _keep(request, config, path, printer, final)
+    if request.output:
+        facts = {"command": sys.argv, "machine": machine(), **printer.measured, "recipe": str(path)}
+        write_json(Path(request.output), facts)
+    return RunOutcome(0, "tuned")
+
+
+def _loaders(request: "TuneRequest") -> tuple[dict[str, Config], dict[str, str]]:
+    """Return the configuration of each loader that composes with the run, and why others do not."""
+    words = without_searched(request.words, loader_changed=True)
+    loaders: dict[str, Config] = {}
+    refused: dict[str, str] = {}
+    for name in LOADERS:
+        try:
+            config, _ = composed([*words, f"loader={name}"], request.grant, request.config_dir)
+            loaders[name] = config["loader"]
+        except ConfigError as error:
+            refused[name] = str(error)
+    return loaders, refused
+
+
+def _keep(
+    request: "TuneRequest", config: Config, path: Path, printer: SearchPrinter, final: Final
+) -> None:
+    """Write the recipe, and print how to use it."""
+    winner = None
+    words = list(request.words)
+    wanted = config
+    if final.winner != final.default:
+        winner = final.winner
+        words = without_searched(words, winner.loader != final.default.loader)
+        wanted = applied(config, winner, printer.search.loaders)
+    parts = typed(words, request.config_dir)
+    again = [f"recipes=tuned/{path.stem}", *parts.again]
+    tuned_by = shlex.join(["paceline", "tune", *request.words])
+    comments = [
+        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {_machine_name()}",
+        printer.verdict,
+        f"{tuned_by} budget={request.budget:g}",
+    ]
+    if parts.again:
+        comments.append(f"give with it: {shlex.join(parts.again)}")
+    text = recipe_text(parts, winner, comments)
+    write_recipe(path, text, wanted, again, request.grant, request.folder)
+    command = ["paceline", "train", "--config-dir", request.folder, *again]
+    print(f"written: {path}; train with it:\n  {shlex.join(command)}")
+
+
+def _machine_name() -> str:
+    facts = machine()
+    processor = facts["processor"] or "an unnamed processor"
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
+    return f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"

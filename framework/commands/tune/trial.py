@@ -35,10 +35,7 @@ MEMORY_WORDS = (
 
 
 def main() -> None:
-    """Answer until standard input ends or a size does not run.
-
-    The next size needs a process with a clean heap then.
-    """
+    """Answer until the input ends or a size does not run: the next needs a new process."""
     die_with_parent()
     set_all(signal.SIG_IGN)  # the parent decides
     kept = os.dup(1)
@@ -63,10 +60,7 @@ def main() -> None:
 
 
 def begin(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> dict[str, Any]:
-    """Use as many threads as a run, limit the memory, and return facts about the run.
-
-    These are ``num_records`` of an epoch, and whether it uses ``cuda``.
-    """
+    """Prepare this process. Return the records of an epoch, and whether it uses CUDA."""
     torch.set_num_threads(threads_per_rank())
     with closing(Probe(config, allowed)) as probe:
         device = probe.assembly.device
@@ -83,10 +77,7 @@ def begin(config: Config, allowed: tuple[str, ...], limit_bytes: int | None) -> 
 def attempt(
     config: Config, allowed: tuple[str, ...], request: dict[str, Any], cuda: bool
 ) -> dict[str, Any]:
-    """Take steps of ``request["batch_size"]`` records.
-
-    Return their rates and the most memory that they took, or why they failed.
-    """
+    """Take steps of a size. Return their rates and memory, or why they failed."""
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     else:

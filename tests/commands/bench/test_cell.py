@@ -5,7 +5,8 @@ import pytest
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.commands.bench.cell import PARTS, measure, together
+from framework.commands.bench import cell as module
+from framework.commands.bench.cell import PARTS, measure, together, yardstick
 
 NOBODY = Grant(typed=False, exported="")
 
@@ -50,3 +51,11 @@ def test_ranks_add_up():
         "spans_s": {"wait": 2.0, "copy": 0.0},
         "yardstick_per_s": 5.0,
     }
+
+
+def test_the_yardstick_is_the_sum_over_the_cores(monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "num_cores", lambda: 3)
+    monkeypatch.setattr(module, "_hash", lambda end: calls.append(end) or 10.0)
+    assert yardstick() == 30.0
+    assert len(calls) == 3

@@ -1,6 +1,21 @@
 from collections import Counter
 
-from framework.commands.bench.grid import combinations, label, schedule
+from framework.commands.bench.grid import (
+    BenchCell,
+    BenchPlan,
+    combinations,
+    label,
+    measurements,
+    schedule,
+)
+
+PLAN = BenchPlan("loader", 3, 2.0, 0.5, seed=0)
+CELLS = [
+    BenchCell({"data": "hdf5"}, {}),
+    BenchCell({"data": "dali"}, {}, illegal="error[R103]: DALI"),
+    BenchCell({"data": "lmdb"}, {}),
+]
+FOUND = {"windows": [1.0, 3.0, 2.0], "spans_s": {"wait": 1.0}, "yardstick_per_s": 9.0}
 
 
 def test_the_last_key_changes_fastest_and_nothing_comes_twice():
@@ -30,3 +45,42 @@ def test_the_order_is_another_in_each_repeat_and_the_same_for_a_seed():
     assert len({tuple(order) for order in orders}) == 4
     assert list(schedule(8, 4, seed=1)) == list(schedule(8, 4, seed=1))
     assert list(schedule(8, 4, seed=1)) != list(schedule(8, 4, seed=2))
+
+
+def lines_of(lmdb: dict) -> tuple[list[dict], int]:
+    """The lines where lmdb's processes find this, and how many processes there were."""
+    asked = []
+
+    def ask(cell, plan):
+        asked.append(cell)
+        return lmdb if cell.choice["data"] == "lmdb" else FOUND
+
+    return list(measurements(CELLS, PLAN, ask)), len(asked)
+
+
+def test_every_cell_has_a_line_a_repeat_with_its_median_window():
+    lines, num_asked = lines_of(FOUND)
+    assert lines[0] == {"cell": {"data": "dali"}, "illegal": "error[R103]: DALI"}
+    found = sorted((line["cell"]["data"], line["repeat"]) for line in lines[1:])
+    assert found == [(data, repeat) for data in ("hdf5", "lmdb") for repeat in range(3)]
+    assert {line["records_per_s"] for line in lines[1:]} == {2.0}
+    assert num_asked == 6
+
+
+def test_a_cell_that_turns_out_illegal_is_not_tried_again():
+    lines, num_asked = lines_of({"illegal": "error[C118]: no"})
+    assert [line for line in lines if line["cell"] == {"data": "lmdb"}] == [
+        {"cell": {"data": "lmdb"}, "illegal": "error[C118]: no"}
+    ]
+    assert num_asked == 4
+
+
+def test_a_cell_that_breaks_is_named():
+    lines, _ = lines_of({"failed": "RuntimeError: boom"})
+    reasons = [line["illegal"] for line in lines if line["cell"] == {"data": "lmdb"}]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("error[R185]: data=lmdb: RuntimeError: boom; ")
+
+
+def test_the_length_grows_with_the_cells():
+    assert PLAN.length_s(2) == 2 * PLAN.length_s(1) >= 6 * 2.5

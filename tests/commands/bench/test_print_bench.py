@@ -4,9 +4,8 @@ from framework.commands.bench.lines import Measured
 from framework.commands.bench.print_bench import (
     MeasuringProgress,
     print_bench,
+    print_verdicts,
     rule_in_words,
-    verdict_table,
-    wide_console,
 )
 
 PLAN = BenchPlan("train", repeats=2, seconds=0.1, burn_in=0.0, seed=0)
@@ -42,7 +41,7 @@ def test_each_measurement_is_one_line_without_a_terminal(capsys):
 def test_a_comparison_has_a_row_per_cell(capsys):
     before = [measured(CHOICES[0], *[100.0] * 6)]
     after = [measured(CHOICES[0], *[50.0] * 6), measured(CHOICES[1], 1.0)]
-    wide_console().print(verdict_table(judged(before, after, Rule()), "train"))
+    print_verdicts(judged(before, after, Rule()), "train")
     out = capsys.readouterr().out
     assert "-50.0%" in out
     assert all(choice["data"] in out for choice in CHOICES)

@@ -1,5 +1,4 @@
 import os
-from functools import partial
 
 import numpy as np
 import pytest
@@ -70,18 +69,14 @@ LARGE = Cost("raw", 2e5, 2e9, 500, 5000)
 NEVER = Cost("keep", why_not="cannot be")
 
 
-def fits(limit, found):
-    return found.total_bytes <= limit
-
-
 @pytest.mark.parametrize(
     ("disk", "memory", "expected"),
     [(1e12, 64 * GIB, "raw"), (1e9, 64 * GIB, "jpeg"), (1e12, GIB // 2, "raw"), (1e3, GIB, None)],
 )
 def test_the_fastest_that_fits_is_recommended(disk, memory, expected):
-    best = recommend([NEVER, SMALL, LARGE], partial(fits, disk), memory)
+    best = recommend([NEVER, SMALL, LARGE], disk, memory)
     assert (best.encode if best else None) == expected
 
 
 def test_of_those_about_as_fast_the_smallest_is_recommended():
-    assert recommend([SMALL, LARGE._replace(read_rate=950)], partial(fits, 1e12), 64 * GIB) == SMALL
+    assert recommend([SMALL, LARGE._replace(read_rate=950)], 1e12, 64 * GIB) == SMALL

@@ -134,7 +134,7 @@ def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(name, work
     stop = partial(stop_after_first_job, name)
     stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
     assert stopped.code == (130 if name == signal.SIGINT else 143), stopped.err
-    assert stopped.err.strip().endswith("finished jobs are kept; the same command goes on")
+    assert stopped.err.strip().endswith("finished jobs are kept; the same command continues")
     assert sorted(p.name for p in Path().iterdir() if p.name not in ("outputs", "many")) == [
         "x.h5.parts"
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from framework.commands.report.chart import Chart
 from framework.commands.report.compare_runs import labels, relative
-from framework.commands.report.draw import charts
 from framework.commands.report.read_run import read_run
+from framework.commands.report.write_report import charts
 
 SPANS_S = {
     "wait": 0.4e-3,

@@ -2,8 +2,19 @@ import cv2
 import matplotlib as mpl
 import numpy as np
 
-from framework.commands.report.chart import PNG_DPI, fitted
+from framework.commands.report.chart import PNG_DPI, fitted, inlined
+from framework.commands.report.palette import COLORS
 from tests.commands.report.runs import drawn, make_sweep
+
+FILE = """<?xml version="1.0"?>
+<!DOCTYPE svg PUBLIC "x" "http://www.w3.org/x.dtd">
+<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" viewBox="0 0 420 300" xmlns="http://www.w3.org/2000/svg">
+<metadata><a href="http://x"/></metadata>
+<defs>
+  <style type="text/css">*{stroke: red}</style>
+ </defs>
+<g id="bar-1"><path d="M 1.23456 7" style="fill: #0072b2"/></g>
+<use xlink:href="#m1"/><text>fill: #0072b2 1.23456 &lt;script&gt;</text></svg>"""
 
 
 def test_long_names_lose_their_middle():
@@ -25,3 +36,28 @@ def test_the_user_s_own_style_changes_nothing_and_is_not_changed(tmp_path, monke
     monkeypatch.setitem(mpl.rcParams, "lines.linewidth", 9.0)
     assert drawn(paths) == before
     assert mpl.rcParams["lines.linewidth"] == 9.0
+
+
+def test_nothing_in_it_points_elsewhere():
+    text = inlined(FILE, "spans", "a title", {})
+    assert "http" not in text
+    assert "<style" not in text
+    assert '<use href="#m1"/>' in text
+
+
+def test_colors_follow_the_page_and_text_stays_as_it_is():
+    text = inlined(FILE, "spans", "a title", {})
+    assert 'style="fill: var(--blue)"' in text
+    assert f"<text>fill: {COLORS['blue'][0]} 1.23456 &lt;script&gt;</text>" in text
+
+
+def test_parts_have_names_and_names_are_escaped():
+    text = inlined(FILE, "spans", "<b> & more", {"bar-1": "<script>alert(1)</script>"})
+    assert "<g><title>&lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
+    assert 'role="img" aria-labelledby="title-spans"' in text
+    assert '<title id="title-spans">&lt;b&gt; &amp; more</title>' in text
+    assert 'viewBox="0 0 420 300"' in text
+
+
+def test_coordinates_have_two_digits():
+    assert 'd="M 1.23 7"' in inlined(FILE, "spans", "a title", {})

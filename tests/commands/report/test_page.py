@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from framework.commands.report.compare_runs import labels, relative
-from framework.commands.report.draw import charts
 from framework.commands.report.page import page, remarks
 from framework.commands.report.read_run import read_run
+from framework.commands.report.write_report import charts
 from tests.commands.report.runs import MACHINE, make_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}'

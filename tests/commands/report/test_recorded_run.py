@@ -11,12 +11,12 @@ def test_shares_are_of_the_sum_of_the_spans():
 
 def test_a_run_without_spans_has_no_shares():
     run = RecordedRun("a", "a")
-    assert (run.step_s, run.wait_share, run.quartiles, run.spread) == (None, None, None, None)
+    assert (run.step_s, run.wait_share, run.quartiles, run.spread) == (None, None, None, "")
 
 
 def test_the_spread_is_half_the_distance_of_the_quartiles():
-    assert RecordedRun("a", "a", rates=(90, 95, 100, 105, 110)).spread == pytest.approx(0.05)
-    assert RecordedRun("a", "a", rates=(90, 110)).spread is None
+    assert RecordedRun("a", "a", rates=(90, 95, 100, 105, 110)).spread == "± 5.0 %"
+    assert RecordedRun("a", "a", rates=(90, 110)).spread == ""
 
 
 def test_spans_come_in_the_order_of_a_step():

@@ -2,7 +2,16 @@ import math
 
 import pytest
 
-from framework.commands.report.units import measured, plain, rate, seconds, share, size, time_unit
+from framework.commands.report.units import (
+    measured,
+    plain,
+    plural,
+    rate,
+    seconds,
+    share,
+    size,
+    time_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +74,7 @@ def test_a_unit_makes_the_greatest_at_least_one():
         "µs",
         "µs",
     ]
+
+
+def test_a_noun_has_the_form_of_its_count():
+    assert [plural(count, "core") for count in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]

@@ -1,10 +1,12 @@
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from framework.commands.report.write_report import write_report
-from framework.errors import ConfigError, PacelineError
-from tests.commands.report.runs import cell, make_bench, make_run
+from framework.commands.report.write_report import find, natural, write_report
+from framework.errors import ConfigError, DataError, PacelineError
+from tests.commands.report.runs import cell, drawn, make_bench, make_run, make_sweep
 
 
 def test_a_page_is_written_with_its_pictures_beside_it(tmp_path):
@@ -74,3 +76,145 @@ def test_where_nothing_can_be_written_it_is_said(tmp_path):
     with pytest.raises(PacelineError, match="cannot write"):
         write_report(["a"], Path("file/report.html"))
     assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_sweep_has_all_charts(tmp_path):
+    wanted = {
+        "times",
+        "spans",
+        "loss-over-steps",
+        "loss-over-seconds",
+        "accuracy-over-steps",
+        "accuracy-over-seconds",
+    }
+    assert set(drawn(make_sweep(tmp_path))) == wanted
+
+
+def test_every_run_is_named_and_every_axis_has_a_unit(tmp_path):
+    found = drawn(make_sweep(tmp_path))
+    for chart in found.values():
+        assert all(f"seed={number}" in chart.svg for number in range(3))
+    assert "ms per step" in found["spans"].svg
+    assert "as a multiple of seed=0" in found["times"].svg
+    assert "optimizer steps" in found["loss-over-steps"].svg
+    assert (
+        "training time, s" in found["loss-over-seconds"].svg
+        or "training time, ms" in found["loss-over-seconds"].svg
+    )
+    assert "loss, mean per record" in found["loss-over-steps"].svg
+
+
+def test_the_same_runs_make_the_same_charts(tmp_path):
+    paths = make_sweep(tmp_path)
+    assert drawn(paths) == drawn(paths)
+
+
+def test_ids_are_not_shared_between_charts(tmp_path):
+    ids = [
+        name
+        for chart in drawn(make_sweep(tmp_path)).values()
+        for name in set(re.findall(r'<(?:path|clipPath|svg)[^>]* id="([^"]+)"', chart.svg))
+    ]
+    assert len(ids) == len(set(ids))
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags = set()
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+LINE = {"step": 1, "split": "train", "loss": 1.0, "lr": 1, "wait_s": 0.1}
+HOSTILE = "</svg><script>alert(1)</script>"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [HOSTILE, "$\\frac{", "{x}%s", "\x1b[31m", "漢字🙂", "_nolegend_", "a" * 5000, "fill: #0072b2"],
+)
+def test_whatever_a_run_is_called_it_is_only_text(tmp_path, word):
+    paths = [make_run(tmp_path / str(n), (f"data={word}{n}",), lines=[LINE]) for n in range(2)]
+    page = Tags()
+    page.feed("".join(chart.svg for chart in drawn(paths, png=True).values()))
+    assert not page.tags & {"script", "foreignobject", "a", "image", "style"}
+    assert "alert(1)" in page.text or word != HOSTILE
+
+
+def test_fifty_runs_are_drawn(tmp_path):
+    found = drawn(
+        [make_run(tmp_path / str(n), (f"data={'abcde'[n % 5]}", f"seed={n}")) for n in range(50)]
+    )
+    assert "data=e" in found["loss-over-steps"].svg
+    assert sum(len(chart.svg) for chart in found.values()) < 3_000_000
+
+
+def test_a_run_without_anything_draws_nothing(tmp_path):
+    assert drawn([make_run(tmp_path / "a", code=None, lines=[])]) == {}
+
+
+def test_a_sweep_is_its_jobs_in_the_order_of_their_numbers(tmp_path):
+    for number in (10, 9, 0):
+        make_run(tmp_path / "sweep" / f"{number}-loader=plain")
+    assert [run.name[:2] for run in find([str(tmp_path / "sweep")])] == ["0-", "9-", "10"]
+
+
+def test_runs_are_found_below_dates_and_each_once(tmp_path):
+    make_run(tmp_path / "outputs" / "2026-11-20" / "a")
+    make_run(tmp_path / "outputs" / "2026-11-21" / "b")
+    found = find(
+        [
+            str(tmp_path / "outputs" / "2026-11-21" / "b"),
+            str(tmp_path / "outputs"),
+            str(tmp_path / "outputs"),
+        ]
+    )
+    assert [run.name for run in found] == ["b", "a"]
+
+
+def test_inside_a_run_nothing_is_searched(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "a" / "checkpoints" / "b")
+    assert [run.name for run in find([str(tmp_path)])] == ["a"]
+
+
+def test_bench_files_are_found_beside_runs_and_metrics_are_none(tmp_path):
+    make_run(tmp_path / "a")
+    make_bench(tmp_path / "bench.jsonl", [cell(100.0, data="x")])
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    assert [run.kind for run in find([str(tmp_path)])] == ["run", "cell"]
+
+
+def test_links_are_not_followed(tmp_path):
+    make_run(tmp_path / "a")
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "a-folder" / "loop").symlink_to(tmp_path)
+    assert len(find([str(tmp_path)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("absent", 175), ("empty", 176), ("file.txt", 177), ("bench.jsonl", 176)]
+)
+def test_what_cannot_be_reported_is_said(tmp_path, name, number):
+    Path("empty").mkdir()
+    Path("file.txt").write_text("x")
+    make_bench(Path("bench.jsonl"), [])
+    with pytest.raises(DataError) as raised:
+        find([name])
+    assert raised.value.args[0] == number
+
+
+def test_ten_comes_after_nine():
+    assert sorted(["10-a", "9-b", "a", "1", "10-B"], key=natural) == [
+        "1",
+        "9-b",
+        "10-B",
+        "10-a",
+        "a",
+    ]

@@ -11,7 +11,6 @@ from framework.commands.tune.candidate import (
     preference,
     present,
     whole_grid,
-    with_depths,
     worker_counts,
 )
 from framework.config.assemble import assemble
@@ -86,8 +85,9 @@ def test_among_equals_few_changes_threads_and_few_workers_are_preferred():
 
 
 def test_a_loader_without_depth_has_no_depths():
-    assert with_depths(Candidate(2, "thread", "plain", 0)) == []
-    assert [each.depth for each in with_depths(DEFAULT)] == [1, 4, 8]
+    plain = Candidate(2, "thread", "plain", 0)
+    assert whole_grid([plain]) == [plain]
+    assert [each.depth for each in whole_grid([DEFAULT])] == [2, 1, 4, 8]
 
 
 def test_a_candidate_makes_a_valid_configuration():

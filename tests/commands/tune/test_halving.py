@@ -6,6 +6,7 @@ from framework.commands.paired_test import LEAST_PAIRS
 from framework.commands.tune.candidate import Candidate, CandidateFacts, candidates, whole_grid
 from framework.commands.tune.halving import Climb, Final, Rung
 from framework.errors import ResourceError
+from framework.measure.statistics import median
 
 LOADERS = {"plain": {}, "prefetch": {"depth": 2}, "stream": {"depth": 2}}
 DEFAULT = Candidate(2, "thread", "prefetch", 2)
@@ -33,7 +34,9 @@ class Machine:
         self.visits.append(candidate)
         self.now += self.overhead_s + max(seconds, 3 * self.step_s)
         slow = 1 - self.drift * self.now
-        return [self.rate(candidate) * slow * self.random.gauss(1.0, self.noise) for _ in range(4)]
+        return median(
+            self.rate(candidate) * slow * self.random.gauss(1.0, self.noise) for _ in range(4)
+        )
 
     def climb(self, some: list[Candidate], budget_s: float = 60.0) -> tuple[list[Rung], Final]:
         *rungs, final = Climb(some, self.measure, budget_s, self.clock).rungs()
