@@ -21,6 +21,8 @@ COMMANDS = {
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",
     "bench": "measure a grid of choices, each in processes of its own, or compare two such files",
 }
+LIKE_TRAIN = ("bench", "diagnose", "tune")  # they take the words of train, and complete them
+COMPLETION = (["-sc"], ["--shell-completion"])
 USAGE = """usage: paceline COMMAND [group=choice] [key=value] ...
 
 {commands}
@@ -60,7 +62,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] in (["-sc"], ["--shell-completion"]):
+    if arguments[:1] in COMPLETION:
         return _complete(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         commands = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
@@ -78,6 +80,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _start(command: str, arguments: list[str]) -> int:
+    if arguments[:1] in COMPLETION and command in LIKE_TRAIN:
+        command = "train"
     return import_module(f"framework.commands.{command}.{command}").main(arguments)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,6 @@ from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
 from framework.contracts.span import shares
-from framework.contracts.training import Sink
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
@@ -60,35 +59,45 @@ def run(
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()
     saved = _saved_state(config["resume"])
-    profile = run_dir / PROFILE if config["debug"] == "profile" else None
-    assembly = assemble(config, allowed, say, profile)
-    with ExitStack() as stack:
-        stack.callback(assembly.close)
+    profile: Path | None = None
+    if config["debug"] == "profile":
+        profile = run_dir / PROFILE
+    with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         anew = saved is not None and restore(trainer, assembly, saved.state)
         # ranks that see different run directories would continue from different steps
         check_agreement(assembly.parallel, {"step": trainer.progress.step})
-        notes = [*_resume_notes(saved, anew), *choice_notes(assembly)]
+        notes = choice_notes(assembly)
+        if anew:
+            dropped = "its figures are dropped, and best begins anew"
+            notes.insert(0, f"validation data differs from the saved run's: {dropped}")
+        if saved is not None and saved.damaged:
+            damaged = ", ".join(saved.damaged)
+            notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
         finished = _finished_summary(run_dir)
-        if trainer.progress.step >= trainer.total_steps and finished is not None:
-            if anew:
-                finished = _validated_anew(finished, notes, run_dir, assembly, trainer)
-            assembly.say(
-                f"note: this run was finished already, after {trainer.progress.step} steps; "
-                "raise epochs or max_steps to continue"
-            )
-            return finished
-        if assembly.trace is not None:
-            _check_trace(trainer.total_steps - trainer.progress.step)
-        _start_files(run_dir, assembly, notes)
-        start_step = trainer.progress.step
-        measured = MeasuredSink(
-            _open_sinks(stack, assembly, trainer, run_dir),
-            assembly.train.stats,
-            Usage(assembly.device).lap,
-            say,
-            start_step,
+        if trainer.progress.step < trainer.total_steps or finished is None:
+            return _fit(assembly, trainer, run_dir, notes, start)
+        if anew:
+            finished = _validated_anew(finished, notes, run_dir, assembly, trainer)
+        assembly.say(
+            f"note: this run was finished already, after {trainer.progress.step} steps; "
+            "raise epochs or max_steps to continue"
         )
+        return finished
+
+
+def _fit(
+    assembly: Assembly, trainer: Trainer, run_dir: Path, notes: list[str], start: float
+) -> dict[str, Any]:
+    """Train, and return the summary. ``start`` is when the run began."""
+    start_step = trainer.progress.step
+    if assembly.trace is not None:
+        _check_trace(trainer.total_steps - start_step)
+    _start_files(run_dir, assembly, notes)
+    with ExitStack() as stack:
+        usage = Usage(assembly.device).lap
+        sinks = open_sinks(stack, assembly, trainer, run_dir)
+        measured = MeasuredSink(sinks, assembly.train.stats, usage, assembly.say, start_step)
         try:
             trainer.fit([measured] if assembly.leads else [])
         except Exception as error:
@@ -96,7 +105,7 @@ def run(
             error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
             raise
         summary = {
-            **_summary(config, trainer, notes, start_step, time.perf_counter() - start),
+            **_summary(assembly.config, trainer, notes, start_step, time.perf_counter() - start),
             "stages_s": measured.stages_s,
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
@@ -117,26 +126,15 @@ def _saved_state(resume: Config) -> RecoveredState | None:
     return newest_state(run_dir)
 
 
-def _resume_notes(saved: RecoveredState | None, anew: bool) -> list[str]:
-    notes: list[str] = []
-    if saved is not None and saved.damaged:
-        damaged = ", ".join(saved.damaged)
-        notes.append(f"{damaged} cannot be read; going on from {saved.path.name}")
-    if anew:
-        notes.append(
-            "validation data differs from the saved run's: "
-            "its figures are dropped, and best begins anew"
-        )
-    return notes
-
-
 def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has finished; None if it was killed or stopped before."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return summary if summary["status"] == "finished" else None
+    if summary["status"] != "finished":
+        return None
+    return summary
 
 
 def _validated_anew(
@@ -145,7 +143,7 @@ def _validated_anew(
     """Validate a finished run on its new validation data, and return its new summary."""
     _start_files(run_dir, assembly, notes)
     with ExitStack() as stack:
-        trainer.validate(_open_sinks(stack, assembly, trainer, run_dir))
+        trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
     summary = {
         **summary,
         "val": trainer.val_means,
@@ -163,15 +161,6 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str]) -> None:
         _add_facts(run_dir, assembly)
     for note in notes:
         assembly.say(f"note: {note}")
-
-
-def _open_sinks(
-    stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path
-) -> list[Sink]:
-    sinks = open_sinks(assembly, trainer, run_dir)
-    for sink in sinks:
-        stack.callback(sink.close)
-    return sinks
 
 
 def _check_trace(num_steps: int) -> None:
@@ -264,9 +253,7 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     because a run that is killed now would look finished.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
-    known = facts(sys.argv, [])
-    if paths:
-        known = json.loads(paths[0].read_text(encoding="utf-8"))
+    known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
     write_json(run_dir / FACTS, known)
@@ -277,11 +264,8 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
 
 def _complete_resolved(run_dir: Path, from_data: Config) -> None:
     """Replace ``auto`` in the newest ``resolved.json`` by what it stood for."""
-    paths = [
-        path
-        for path in run_dir.glob("resolved*.json")
-        if re.fullmatch(r"resolved(\.\d+)?\.json", path.name)
-    ]
+    names = re.compile(r"resolved(\.\d+)?\.json")
+    paths = [path for path in run_dir.iterdir() if names.fullmatch(path.name)]
     if not paths or not from_data:
         return
     newest = max(paths, key=lambda path: (len(path.name), path.name))

@@ -38,7 +38,7 @@ def blurred(
         image = decode(read_file(path), 3)
     except BadImage as error:
         what = f"not a readable image ({error})"
-        raise DataError(106, path, what, "mend or remove it") from error
+        raise DataError(106, path, what, "correct or remove it") from error
     if min(image.shape[:2]) < size:
         return
     # The whole image is blurred, so that the window's edges depend on the pixels beyond them.

@@ -7,11 +7,10 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from framework.config.rule import Rule
+from framework.config.schema import RULES
 from framework.config.targets import as_prefixes
 from framework.errors import ConfigError
 
-PACKAGES = Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'")
 VARIABLE = "PACELINE_ALLOW_TARGETS"
 
 
@@ -41,7 +40,7 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
     """
     given = config.get("allow_targets") or []
     where = f"allow_targets = {given}"
-    PACKAGES.check("allow_targets", given)
+    RULES["allow_targets"].check("allow_targets", given)
     if given and not grant.typed:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose
+from omegaconf import DictConfig
 
 from framework.cli.allowed import Grant, allowed_targets
-from framework.cli.explain import explain
+from framework.cli.explain import explained
 from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import check_data_named
 from framework.config import schema
 from framework.config.targets import check_targets
-from framework.errors import PacelineError
 
 Config = dict[str, Any]
 
@@ -34,14 +34,13 @@ def composed(
         ConfigError: For a configuration that could not be trained.
 
     """
-    try:
-        with hydra_session("train", config_dir):
-            composition = compose("train", list(overrides))
-            config = resolved(composition)
-    except PacelineError:
-        raise
-    except Exception as error:  # a file can make Hydra raise anything
-        raise explain("train", list(overrides), error) from error
+    with explained("train", overrides), hydra_session("train", config_dir):
+        return checked(compose("train", list(overrides)), grant)
+
+
+def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, ...]]:
+    """Check a composed configuration of ``train``. Return what ``composed`` returns."""
+    config = resolved(composition)
     allowed = allowed_targets(config, grant)
     schema.check(config)
     check_targets(config, allowed)

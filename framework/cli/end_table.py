@@ -98,7 +98,9 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
 
 def _beside(summary: dict[str, Any]) -> str:
     others = summary.get("usage", {}).get("others_cpu_cores", 0.0)
-    return f"  (beside other programs on {others:.1f} cores)" if others >= BUSY else ""
+    if others < BUSY:
+        return ""
+    return f"  (beside other programs on {others:.1f} cores)"
 
 
 def _scaled(value: float, unit: str) -> str:
@@ -110,10 +112,10 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def _metrics(summary: dict[str, Any]) -> str:
-    values = {name: value for name, value in summary["val"].items() if name != "step"}
-    if not summary["val"]:
+    values = [f"{name} {mean:.4f}" for name, mean in summary["val"].items() if name != "step"]
+    if not values:
         return ""
-    return "val " + "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+    return "val " + "  ".join(values)
 
 
 def print_sweep(run_dirs: list[Path]) -> None:
@@ -154,7 +156,9 @@ def _fastest(run_dirs: list[Path], chosen: list[dict[str, str]]) -> str:
     if len(samples) < 2:
         return ""
     result = claim(list(samples.values()))
-    title = "fastest" if result.proved else "highest rate"
+    title = "highest rate"
+    if result.proved:
+        title = "fastest"
     return f"{title}: {list(samples)[result.highest]} ({result.words})"
 
 
@@ -163,14 +167,18 @@ def _figures(run_dir: Path) -> tuple[str, str, str, str]:
     summary = _read(run_dir / "summary.json")
     if not summary:
         return "", "", "", str(_read(run_dir / "exit.json").get("reason", "failed"))
+    share = beside = ""
     spans = summary.get("spans") or {}
-    waiting = spans.get(IDLE) or spans.get("wait")
-    share = "" if waiting is None else f"{100 * waiting['share']:.0f} %"
-    others = summary.get("usage", {}).get("others_cpu_cores")
-    beside = "" if others is None else f"{others:.1f} cores"
+    if waiting := spans.get(IDLE) or spans.get("wait"):
+        share = f"{100 * waiting['share']:.0f} %"
+    usage = summary.get("usage", {})
+    if "others_cpu_cores" in usage:
+        beside = f"{usage['others_cpu_cores']:.1f} cores"
     return f"{summary['records_per_s']:,.0f}", beside, share, _metrics(summary)
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a JSON file's content, or nothing if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,8 @@
 """Turn an exception of Hydra's into one line that names the nearest key or choice."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
 from framework.config.targets import did_you_mean
-from framework.errors import ConfigError
+from framework.errors import ConfigError, PacelineError
 
 UNKNOWN_CHOICE = re.compile(r"Could not find '([^']+)'")
 UNKNOWN_KEY = re.compile(
     r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'"
 )
+
+
+@contextmanager
+def explained(command: str, words: Sequence[str]) -> Generator[None]:
+    """Turn an error of Hydra's inside the block into its ConfigError."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:  # a file can make Hydra raise anything
+        raise explain(command, list(words), error) from error
 
 
 def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:
@@ -48,7 +60,9 @@ def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigErro
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
     choices = known_choices(command, group, option(arguments, "--config-dir", "-cd"))
-    fix = f"choose {', '.join(choices)}" if choices else "see --help for the groups"
+    fix = "see --help for the groups"
+    if choices:
+        fix = f"choose {', '.join(choices)}"
     what = f"no such choice{did_you_mean(choice, choices)}"
     return ConfigError(104, f"{group} = {choice}", what, fix)
 
@@ -62,9 +76,10 @@ def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
     if choices := _choices_with(command, key):
         group = key.split(".", maxsplit=1)[0]
         words = " or ".join(f"{group}={name}" for name in choices)
-        verb = "has" if len(choices) == 1 else "have"
-        what = f"the chosen {group} has no such key"
-        return ConfigError(102, key, what, f"choose {words}, which {verb} it")
+        fix = f"choose {words}, which have it"
+        if len(choices) == 1:
+            fix = f"choose {words}, which has it"
+        return ConfigError(102, key, f"the chosen {group} has no such key", fix)
     hint = did_you_mean(key, known)
     if not hint and "." not in key:
         # A misspelled group is nearer to the groups than to dotted keys.
@@ -117,7 +132,8 @@ def _choices_with(command: str, key: str) -> list[str]:
 def _flat(node: Any, prefix: str = "") -> list[str]:
     """Return the dotted keys of every block and value."""
     keys: list[str] = []
-    for name, value in node.items() if isinstance(node, dict) else ():
-        place = f"{prefix}{name}"
-        keys += [place, *_flat(value, f"{place}.")]
+    if isinstance(node, dict):
+        for name, value in node.items():
+            place = f"{prefix}{name}"
+            keys += [place, *_flat(value, f"{place}.")]
     return keys

@@ -21,6 +21,7 @@ from framework.cli.arguments import quoted
 from framework.cli.config_source import begin_composition, checked_places, endless
 from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew, limit_references
+from framework.config.targets import walk
 from framework.errors import ConfigError
 
 MOST_JOBS = 10_000
@@ -28,6 +29,7 @@ MOST_JOBS = 10_000
 HARMLESS = re.compile(r"\$\{(now|stamp|slug):[^${}/]*\}")
 BASIC = "hydra._internal.core_plugins.basic_"
 STREAM = "logging.StreamHandler"
+STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 
 
 class GuardedLoader(ConfigLoader):
@@ -148,16 +150,16 @@ def _check_composed(hydra: dict[str, Any], config_name: str | None, words: list[
 def _ours(config_name: str | None) -> Any:
     """Return the ``hydra`` block of our own file of that name."""
     path = CONF / f"{config_name}.yaml"
-    ours: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    ours: Any = OmegaConf.to_container(OmegaConf.load(path))
     return ours.get("hydra", {})
 
 
 def _value(node: Any, key: str) -> Any:
     """Return the value of a dotted key, or None.
 
-    Raises:
-        ConfigError: C125 for a reference on the way, which could lead to anything.
-
+    ConfigError C125 for a reference on the way, which could lead to anything.
     """
     for part in key.split("."):
         if not isinstance(node, dict | None):
@@ -187,28 +189,15 @@ def _check_loggers(hydra: dict[str, Any]) -> None:
     """
     for key in ("job_logging", "hydra_logging"):
         block = _value(hydra, key)
-        for text in _texts(block):
-            if ("ext://" in text or "${" in text) and text not in (
-                "ext://sys.stdout",
-                "ext://sys.stderr",
-            ):
+        for _, text in walk(block):
+            leads_away = isinstance(text, str) and ("ext://" in text or "${" in text)
+            if leads_away and text not in STREAMS:
                 raise _refused(key, f"would be led to {text}")
         for part in ("handlers", "formatters", "filters"):
             for name, given in (_value(block, part) or {}).items():
                 makes = {"()", "."} & set(given or ())
                 if makes or str(_value(given, "class") or STREAM) != STREAM:
                     raise _refused(f"{key}.{part}.{name}", "Hydra would call it without any check")
-
-
-def _texts(node: Any) -> list[str]:
-    if isinstance(node, str):
-        return [node]
-    inner: list[Any] = []
-    if isinstance(node, dict):
-        inner = list(node.values())
-    elif isinstance(node, list):
-        inner = node
-    return [text for part in inner for text in _texts(part)]
 
 
 def _check_places(hydra: dict[str, Any], ours: Mapping[str, Any], typed: set[str]) -> None:

@@ -3,8 +3,8 @@
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,11 +18,10 @@ from framework.cli.help import help_text
 from framework.cli.hydra_session import hydra_session, stamp
 from framework.cli.paths import CONF
 from framework.cli.reference_limit import count_references_anew
-from framework.cli.rundir import discard_if_empty
 from framework.cli.signals import reader_has_gone
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError
-from framework.system.stopping import Action, undone
+from framework.system.stopping import undone
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -77,21 +76,21 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         return result(config)
 
     # The shell completion takes the program's name from here.
-    program = "paceline" if args.shell_completion else f"paceline {command}"
-    sys.argv = [program, *arguments]
+    sys.argv = [f"paceline {command}", *arguments]
+    if args.shell_completion:
+        sys.argv[0] = "paceline"
     folder = os.path.abspath(args.config_path or CONF)
     try:
         with (
             hydra_session(command, config_dir, folder) as hydra,
-            undone(_remover_of_new_folders(arguments)),
+            _without_new_folders(command, arguments),
         ):
             _do(hydra, args.config_name or command, args, job)
     except JobFailed as error:
         codes.append(*error.args)
     except Exception as error:  # a file can make Hydra raise anything
-        _discard_sweep()
-        has_words = isinstance(error, PacelineError) or getattr(error, "filename", None)
-        if error in unforeseen or has_words:
+        names_a_file = isinstance(error, OSError) and error.filename
+        if error in unforeseen or isinstance(error, PacelineError) or names_a_file:
             raise
         raise explain(command, arguments, error) from error
     return next((code for code in codes if code), 0)
@@ -189,11 +188,13 @@ def _is_sweep(hydra: "Hydra", name: str, words: list[str]) -> bool:
     return config.hydra.mode == RunMode.MULTIRUN
 
 
-def _remover_of_new_folders(arguments: list[str]) -> Action:
-    """Return an action that removes the directories Hydra makes for this command, if empty."""
-    places = [f"outputs/{stamp()}", f"outputs/{stamp()}-sweep"]
+@contextmanager
+def _without_new_folders(command: str, arguments: list[str]) -> Generator[None]:
+    """Remove the directories that Hydra makes for this command, if it fails and they are empty."""
     typed = [option(arguments, key) for key in ("hydra.run.dir", "hydra.sweep.dir")]
-    places += [place.strip("'\"") for place in typed if place]
+    places = [place.strip("'\"") for place in typed if place]
+    for folder in ("outputs", f"outputs/{command}"):
+        places += [f"{folder}/{stamp()}", f"{folder}/{stamp()}-sweep"]
     folders = [folder for place in places for folder in (Path(place), *Path(place).parents)]
     new = [folder.absolute() for folder in folders if not folder.exists()]
 
@@ -202,28 +203,17 @@ def _remover_of_new_folders(arguments: list[str]) -> Action:
             for job in folder.glob("*/"):  # of a sweep that has not begun it
                 with suppress(OSError):
                     job.rmdir()
-            _discard_multirun(folder)
+            if [path.name for path in folder.glob("*")] == ["multirun.yaml"]:  # Hydra's, of a sweep
+                (folder / "multirun.yaml").unlink()
             with suppress(OSError):
                 folder.rmdir()
 
-    return remove
-
-
-def _discard_sweep() -> None:
-    """Remove the directory that Hydra made for a sweep without a job."""
-    for sweep_dir in list(Path("outputs").rglob(f"{Path(stamp()).name}-sweep")):
-        if _discard_multirun(sweep_dir):
-            discard_if_empty(sweep_dir)
-
-
-def _discard_multirun(sweep_dir: Path) -> bool:
-    """Remove Hydra's file about a sweep if nothing else is there, and return whether it was
-    alone.
-    """
-    if [path.name for path in sweep_dir.glob("*")] != ["multirun.yaml"]:
-        return False
-    (sweep_dir / "multirun.yaml").unlink()
-    return True
+    try:
+        with undone(remove):
+            yield
+    except Exception:
+        remove(None)
+        raise
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

@@ -10,11 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli import precedence
-from framework.cli.explain import explain, unknown_key
+from framework.cli.explain import explained, unknown_key
 from framework.cli.hydra_session import hydra_session
-from framework.errors import ConfigError, PacelineError, printable
-
-MISSING = object()
+from framework.errors import ConfigError, printable
 
 
 class Origin(NamedTuple):
@@ -47,34 +45,20 @@ def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: 
     ConfigError C102 for an unknown key.
     """
     words = list(arguments)
-    try:
-        with hydra_session(command, config_dir) as hydra:
-            config = compose(command, words)
-            origins = list(_origins(hydra.config_loader, command, words, key))
-    except PacelineError:
-        raise
-    except Exception as error:  # a file can make Hydra raise anything
-        raise explain(command, words, error) from error
-    value = _selected(config, key)
-    if value is MISSING:
-        raise unknown_key(command, words, key)
-    for leaf, _ in precedence.leaves(value, key):
-        _print_leaf(config, leaf, [origin for origin in origins if origin.key == leaf])
-    return 0
-
-
-def _selected(config: DictConfig, key: str) -> Any:
-    """Return the plain value of a dotted key, its references unresolved, or MISSING."""
+    with explained(command, words), hydra_session(command, config_dir) as hydra:
+        config = compose(command, words)
+        origins = list(_origins(hydra.config_loader, command, words, key))
     node: Any = OmegaConf.to_container(config)
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            return MISSING
+            raise unknown_key(command, words, key)
         node = node[part]
-    return node
+    for leaf, value in precedence.leaves(node, key):
+        _print_leaf(config, leaf, value, [origin for origin in origins if origin.key == leaf])
+    return 0
 
 
-def _print_leaf(config: DictConfig, key: str, origins: Sequence[Origin]) -> None:
-    value = _selected(config, key)
+def _print_leaf(config: DictConfig, key: str, value: Any, origins: Sequence[Origin]) -> None:
     resolved = ""
     if isinstance(value, str) and "${" in value:
         try:
@@ -100,11 +84,12 @@ def _shown(value: Any) -> str:
 def _origins(loader: Any, command: str, words: Sequence[str], key: str) -> Iterator[Origin]:
     """Yield the places that set ``key`` or a key below it, from the weakest to the strongest."""
     typed = loader.typed(words)
+    last = precedence.last()
     for default in loader.compute_defaults_list(command, typed, RunMode.RUN).defaults:
         name = str(default.config_path)
-        if name in precedence.files() and not name.startswith("hydra"):
-            yield from _of_file(precedence.files()[name], default.package or "", key)
-    if precedence.is_without_validation() and _is_within("data.val", key):
+        if name in last.files and not name.startswith("hydra"):
+            yield from _of_file(last.files[name], default.package or "", key)
+    if last.without_validation and _is_within("data.val", key):
         yield Origin("data.val", "data.train is typed without data.val", None)
     for override in OverridesParser.create().parse_overrides(typed):
         place = override.key_or_group

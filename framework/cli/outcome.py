@@ -64,19 +64,19 @@ class RunOutcome(NamedTuple):
 
 
 def told(action: Callable[[Path], RunOutcome]) -> int:
-    """Do one job of a command that does not train, and print why it failed.
+    """Do one job of a command that does not train. Print why it failed, and return its exit code.
 
-    Args:
-        action: Gets the directory that Hydra made for the job. An empty one is removed afterwards.
-
-    Returns:
-        The exit code.
-
+    The action gets the directory that Hydra made for the job. An empty one is removed afterwards.
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with undone(lambda _: discard_if_empty(run_dir)):
         outcome = outcome_of(partial(action, run_dir), run_dir, show_traceback=False)
     discard_if_empty(run_dir)
+    return told_code(outcome)
+
+
+def told_code(outcome: RunOutcome) -> int:
+    """Print why an action failed, if it did. Return the exit code."""
     if outcome.code:
         print(outcome.reason, file=sys.stderr)
     return outcome.code
@@ -118,19 +118,21 @@ def outcome_of(
 
 def _failure(error: BaseException, known: PacelineError | None, run_dir: Path) -> RunOutcome:
     """Return the outcome of an error, and write ``debug.log`` unless the line says everything."""
-    step = _step(error)
-    if known is not None and not isinstance(known, UserCodeError):
-        return RunOutcome(known.exit_code, without_values(str(known), run_dir), step)
-    log = run_dir / "debug.log"
-    with suppress(OSError):  # the directory may be what is gone
-        text = "".join(traceback.format_exception(error))
-        log.write_text(without_values(text, run_dir), encoding="utf-8")
-    hint = f"the traceback is in {log}" if log.exists() else "debug=trace shows more"
+    code = 1
+    line = f"error[X100]: {type(error).__name__}: {words_of(error)}"
     if known is not None:
-        words = without_values(str(known), run_dir)
-        return RunOutcome(known.exit_code, f"{words}; {hint}", step)
-    words = without_values(words_of(error), run_dir)
-    return RunOutcome(1, f"error[X100]: {type(error).__name__}: {words}; {hint}", step)
+        code = known.exit_code
+        line = str(known)
+    hint = ""
+    if known is None or isinstance(known, UserCodeError):
+        hint = "; debug=trace shows more"
+        log = run_dir / "debug.log"
+        with suppress(OSError):  # the directory may be what is gone
+            text = "".join(traceback.format_exception(error))
+            log.write_text(without_values(text, run_dir), encoding="utf-8")
+        if log.exists():
+            hint = f"; the traceback is in {log}"
+    return RunOutcome(code, without_values(line, run_dir) + hint, _step(error))
 
 
 def _step(error: BaseException) -> int | None:
@@ -187,9 +189,7 @@ def conclude(outcome: RunOutcome, run_dir: Path, short: bool) -> int:
         write_json(run_dir / "exit.json", whole._asdict())
     (run_dir / NEXT_FACTS).unlink(missing_ok=True)
     print_run(run_dir, outcome.code, short)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told_code(outcome)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

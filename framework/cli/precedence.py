@@ -24,21 +24,6 @@ DROPPED_VALIDATION = "dropped, because data.train is typed without data.val"
 MOST_CHARACTERS = 300  # of a note's list
 
 
-class Drop(NamedTuple):
-    """Keys of a recipe that do not count.
-
-    Attributes:
-        path: The recipe's file.
-        values: Dotted key -> value as the file has it.
-        reason: The stronger choice.
-
-    """
-
-    path: str
-    values: dict[str, Any]
-    reason: str
-
-
 class File(NamedTuple):
     """A configuration file as it was read.
 
@@ -65,24 +50,23 @@ class Composition:
         self.is_sweep = any(word.is_sweep_override() for word in typed)
         self.choices: dict[str, str] = {}  # place of the chosen block -> the word
         self.recipes: dict[str, Any] = {}  # configuration path -> its defaults list
-        self.dropped: list[Drop] = []
+        self.notes: list[str] = []  # on keys of recipes that do not count
         self.files: dict[str, File] = {}
-        data_keys: list[str] = []
+        self.data_keys: list[str] = []
         for word in typed:
             key = word.key_or_group
             if key in groups:
                 self.choices[_place(key, word.package)] = str(word.input_line)
             # null names no data: data.val=null only turns validation off
             if _names_data(key) and word.value() is not None:
-                data_keys.append(key)
-        self.data_keys = sorted(data_keys)
+                self.data_keys.append(key)
 
     @property
     def without_recipe(self) -> str | None:
         """The typed key that keeps the default recipe out; None if the recipe applies."""
         if self.command != TRAIN or "recipes" in self.keys or not self.data_keys:
             return None
-        return self.data_keys[0]
+        return min(self.data_keys)
 
     @property
     def without_validation(self) -> bool:
@@ -107,18 +91,12 @@ def _place(group: str, package: str | None) -> str:
 
 
 def begin(command: str | None, overrides: Sequence[str], is_group: Callable[[str], bool]) -> None:
-    """Note the words of the composition that starts.
-
-    Args:
-        command: The command.
-        overrides: The words.
-        is_group: Returns whether a key is a group's name.
-
-    """
+    """Note the words of the composition that starts. ``is_group``: whether a key is a group."""
     global _composition  # noqa: PLW0603  # Hydra hands nothing of ours to those who read its files
     typed = OverridesParser.create().parse_overrides(list(overrides))
     keys = [word.key_or_group for word in typed]
-    _composition = Composition(command, typed, [k for k in keys if "." not in k and is_group(k)])
+    groups = [key for key in keys if "." not in key and is_group(key)]
+    _composition = Composition(command, typed, groups)
 
 
 def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> list[str]:
@@ -156,19 +134,9 @@ def with_recipe_said(words: Sequence[str], later: Sequence[str]) -> list[str]:
     return [*(f"recipes={name}" for name in default_recipes()), *words]
 
 
-def dropped() -> list[Drop]:
-    """Return what the last composition left out of its recipes."""
-    return _composition.dropped
-
-
-def files() -> dict[str, File]:
-    """Return the last composition's files by their names in Hydra, such as ``recipes/digits``."""
-    return _composition.files
-
-
-def is_without_validation() -> bool:
-    """Return whether the last composition has no validation because only training data is typed."""
-    return _composition.without_validation
+def last() -> Composition:
+    """Return the last composition."""
+    return _composition
 
 
 def tell(lines: Sequence[str]) -> None:
@@ -186,10 +154,7 @@ def notes() -> list[str]:
     """
     if _composition.is_sweep:
         return []
-    lines = [
-        f"{drop.path}: dropped {_listed(drop.values)}, because of {drop.reason}"
-        for drop in _composition.dropped
-    ]
+    lines = list(_composition.notes)
     if (key := _composition.without_recipe) is not None:
         lines.append(f"no recipe is used, because {key} is typed; recipes=NAME adds one")
     if _composition.without_validation:
@@ -199,7 +164,9 @@ def notes() -> list[str]:
 
 def _listed(values: Mapping[str, Any]) -> str:
     text = printable(", ".join(f"{key}={value}" for key, value in values.items()))
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}..."
 
 
 def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
@@ -246,7 +213,9 @@ def _edit_recipe(name: str, file: File, recipe: DictConfig) -> None:
 def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
     """Remove the block at ``place``, and note its values."""
     above, _, last = place.rpartition(".")
-    parent = OmegaConf.select(recipe, above) if above else recipe
+    parent = recipe
+    if above:
+        parent = OmegaConf.select(recipe, above)
     if not isinstance(parent, DictConfig) or last not in parent:
         return
     block: Any = OmegaConf.to_container(parent)
@@ -254,7 +223,8 @@ def _drop(recipe: DictConfig, file: File, place: str, reason: str) -> None:
     if place == "data" and isinstance(block[last], dict):
         kept = {key: block[last].pop(key) for key in DATA_PATHS if key in block[last]}
     if values := dict(leaves(block[last], place)):
-        _composition.dropped.append(Drop(file.path, values, reason))
+        note = f"{file.path}: dropped {_listed(values)}, because of {reason}"
+        _composition.notes.append(note)
         file.reasons.update(dict.fromkeys(values, f"dropped, because of {reason}"))
     with open_dict(parent):
         del parent[last]

@@ -90,7 +90,9 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
 
     Print a note for an existing store that was packed from another source than the typed one.
     """
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    typed: list[str] = []
+    if HydraConfig.initialized():
+        typed = HydraConfig.get().overrides.task
     if any(word.lstrip("+").startswith(("source=", "prepare.")) for word in typed):
         for path, source in packed_from_others(config):
             words = f"{path} was packed before, from {source}, and is read as it is"

@@ -45,7 +45,8 @@ def _limited(self: Container, parse_tree: Any, node: Node, *more: Any, **options
     value = RESOLVE(self, parse_tree, node, *more, **options)
     # The text counts too: it may hold thousands of references that resolve to nothing.
     for text in (node._value(), value):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        _resolved.characters += len(text) if isinstance(text, str) else 0
+        if isinstance(text, str):
+            _resolved.characters += len(text)
     if _resolved.characters > MOST_CHARACTERS:
         what = f"expands to more than {MOST_CHARACTERS:,} characters"
         raise InterpolationResolutionError(what)

@@ -1,6 +1,5 @@
 """The run directory: claimed once, then filled."""
 
-import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -56,11 +55,8 @@ def claim(
     """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
-    flags = os.O_CREAT | os.O_WRONLY
-    if not resumed:
-        flags |= os.O_EXCL
     try:
-        os.close(os.open(run_dir / FACTS, flags, 0o666))
+        (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
         fix = (
             "choose another, remove it, or add resume=auto: "
@@ -70,21 +66,23 @@ def claim(
         raise ConfigError(121, where, "holds a run already", fix) from error
 
     def give_back(_: object) -> None:
-        for name in () if resumed else (FACTS, "config.yaml", "resolved.json"):
-            (run_dir / name).unlink(missing_ok=True)
+        if not resumed:
+            for name in (FACTS, "config.yaml", "resolved.json"):
+                (run_dir / name).unlink(missing_ok=True)
 
     with undone(give_back):
         remove_leftovers(run_dir)
-        # The files of the run's first start stay.
-        suffix = f".{len(list(run_dir.glob('config*.yaml')))}" if resumed else ""
+        suffix = ""
+        if resumed:  # the files of the run's first start stay
+            suffix = f".{len(list(run_dir.glob('config*.yaml')))}"
         write_text(run_dir / f"config{suffix}.yaml", OmegaConf.to_yaml(cfg))
         write_json(run_dir / f"resolved{suffix}.json", as_written(cfg))
         from framework.run import facts  # noqa: PLC0415  # loads torch: only for a sound configuration
 
         # A resumed run's facts count once its state is loaded: an error before that changes
         # nothing.
-        path = run_dir / (NEXT_FACTS if resumed else FACTS)
-        write_json(path, {**facts(sys.argv, overrides), "config_dir": config_dir})
+        name = NEXT_FACTS if resumed else FACTS
+        write_json(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
 
 
 def discard_if_empty(run_dir: Path) -> None:

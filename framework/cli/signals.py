@@ -63,13 +63,15 @@ class StopSignals:
     def put_back(self) -> None:
         """Restore the handlers from before the block, and let them answer a noted signal."""
         for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         if self._first:
             signal.raise_signal(self._first)
 
     @property
     def exit_code(self) -> int:
-        return EXIT_INTERRUPTED if self._first == signal.SIGINT else EXIT_PREEMPTED
+        if self._first == signal.SIGINT:
+            return EXIT_INTERRUPTED
+        return EXIT_PREEMPTED
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._home:

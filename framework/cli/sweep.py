@@ -8,10 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from framework.cli.explain import explain
+from framework.cli.explain import explained
 from framework.cli.guard import check_jobs
 from framework.cli.hydra_session import hydra_session
-from framework.errors import ConfigError, PacelineError
+from framework.errors import ConfigError
 
 Axes = dict[str, list[str]]
 
@@ -26,21 +26,16 @@ def axes_of(words: Sequence[str]) -> tuple[Axes, list[str]]:
             sweep without a list of values, or over a key of Hydra's.
 
     """
-    try:
-        with hydra_session("train") as hydra:
-            parser = OverridesParser.create(hydra.config_loader)
-            typed = _by_key(parser.parse_overrides(list(words)))
-            fixed = _lines(typed)
-            params = _by_key(parser.parse_overrides(_params_of(fixed)))
-            of_file = {key: params[key] for key in params if key not in typed}
-            check_jobs([*of_file.values(), *typed.values()])
-            swept = {**of_file, **typed}
-            axes = {key: _values(swept[key]) for key in swept if swept[key].is_sweep_override()}
-            return axes, [*_lines(of_file), *fixed]
-    except PacelineError:
-        raise
-    except Exception as error:  # a file can make Hydra raise anything
-        raise explain("train", list(words), error) from error
+    with explained("train", words), hydra_session("train") as hydra:
+        parser = OverridesParser.create(hydra.config_loader)
+        typed = _by_key(parser.parse_overrides(list(words)))
+        fixed = _lines(typed)
+        params = _by_key(parser.parse_overrides(_params_of(fixed)))
+        of_file = {key: params[key] for key in params if key not in typed}
+        swept = {**of_file, **typed}
+        check_jobs(list(swept.values()))
+        axes = {key: _values(swept[key]) for key in swept if swept[key].is_sweep_override()}
+        return axes, [*_lines(of_file), *fixed]
 
 
 def _by_key(overrides: Sequence[Override]) -> dict[str, Override]:

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import yaml
+from yaml.reader import ReaderError
 
 from framework.errors import ConfigError
 
@@ -55,10 +56,14 @@ def count_nodes(path: str, text: str) -> int:
 
 def unreadable(path: str, error: Exception) -> ConfigError:
     """Return the ConfigError C115 for an error of the YAML reader, in one line."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
-    words = " ".join(str(problem or error or type(error).__name__).split())[:200]
-    where = path if mark is None else f"{path}, line {mark.line + 1}"
+    where = path
+    problem: object = error
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        where = f"{path}, line {error.problem_mark.line + 1}"
+        problem = error.problem or error
+    elif isinstance(error, ReaderError):
+        problem = error.reason
+    words = " ".join(str(problem).split())[:200] or type(error).__name__
     return ConfigError(115, where, f"not YAML that can be read ({words})", "correct the file")
 
 
@@ -97,9 +102,9 @@ class _Counter:
         self._known: dict[str, _Size] = {}
 
     def take(self, event: Any) -> None:
-        tag = getattr(event, "tag", None)
-        if tag is not None and tag not in ("!", *TAGS):
-            raise self._wrong(event, f"a tag, {tag}")
+        has_tag = isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if has_tag and event.tag not in (None, "!", *TAGS):
+            raise self._wrong(event, f"a tag, {event.tag}")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._known:
                 what = f"*{event.anchor} stands for nothing, or for what it is a part of"

@@ -124,7 +124,9 @@ class Assembly:
     @property
     def validates(self) -> Learned | None:
         """What tells the validation data from other data; None without validation."""
-        manifest = None if self.val_source is None else self.val_source.manifest
+        manifest = None
+        if self.val_source is not None:
+            manifest = self.val_source.manifest
         return validation_data(manifest, self.config["data"]["val"], self.config["limit"])
 
     @property
@@ -172,9 +174,8 @@ def assemble(
     """
     keep_freed_memory()
     seed_generators(config["seed"])
-    parallel: Parallel = build(
-        "parallel", config["parallel"], allowed, device=_device(config["device"])
-    )
+    device = _device(config["device"])
+    parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
     device = parallel.device
@@ -183,20 +184,10 @@ def assemble(
     val_clock: Clock = make_clock(device, config["clock"])
     trace: ProfiledClock | None = None
     if profile is not None:
-        trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
-        clock = trace
+        clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data = _with_data_for_transform(config, allowed, parallel)
-        train_source = _source("train", config, allowed, parallel)
-        stack.callback(train_source.close)
-        config, more = resolve(config, train_source, PARTS)
-        from_data |= more
+        config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
         augment = _augment(config, allowed, train_source)
-        val_source: Source | None = None
-        if config["data"]["val"]:
-            val_source = _source("val", config, allowed, parallel)
-            stack.callback(val_source.close)
-            val_source = with_agreed_classes(train_source, val_source)
 
         def loader(source: Source, its_clock: Clock, training: bool) -> Loader:
             finish = _augmenter(config, augment, device, training, say)
@@ -205,8 +196,8 @@ def assemble(
 
         train = loader(train_source, clock, training=True)
         val = None if val_source is None else loader(val_source, val_clock, training=False)
-        check_num_steps(train_source.order, train.num_steps)
         order = train_source.order
+        check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
         stack.pop_all()
     return Assembly(
@@ -231,12 +222,7 @@ def _ignore(text: str) -> None:
 
 
 def _device(name: str) -> torch.device:
-    """Return the device that ``name`` means.
-
-    Raises:
-        ConfigError: C119 for a device that this machine does not have.
-
-    """
+    """Return the device that ``name`` means. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
@@ -249,22 +235,35 @@ def _device(name: str) -> torch.device:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Return the first GPU for ``cuda``, so that every thread and every comparison means the same
-    one.
-    """
-    return torch.device("cuda", 0) if device == torch.device("cuda") else device
+    """Return the first GPU for ``cuda``, so that all threads and comparisons mean the same one."""
+    if device == torch.device("cuda"):
+        return torch.device("cuda", 0)
+    return device
 
 
-def _with_data_for_transform(
-    config: Config, allowed: Sequence[str], parallel: Parallel
-) -> tuple[Config, Config]:
-    """Replace the transform's ``auto`` values; the source that knows them needs a transform
-    itself.
+def _sources(
+    stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
+) -> tuple[Config, Config, Source, Source | None]:
+    """Open the data. ``stack`` closes it.
+
+    Returns:
+        The configuration without ``auto``, what ``auto`` stands for by dotted name, the training
+        source, and the validation source or None.
+
     """
-    if not is_wanted(config["transform"]):
-        return config, {}
-    with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
-        return resolve(config, source, ["transform"])
+    from_data: Config = {}
+    if is_wanted(config["transform"]):  # the source that tells its values needs a transform itself
+        with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
+            config, from_data = resolve(config, source, ["transform"])
+    train = _source("train", config, allowed, parallel)
+    stack.callback(train.close)
+    config, numbers = resolve(config, train, PARTS)
+    from_data |= numbers
+    if not config["data"]["val"]:
+        return config, from_data, train, None
+    val = _source("val", config, allowed, parallel)
+    stack.callback(val.close)
+    return config, from_data, train, with_agreed_classes(train, val)
 
 
 def _source(
@@ -274,7 +273,8 @@ def _source(
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    training, workers = split == "train", config["workers"]
+    training = split == "train"
+    workers = config["workers"]
     context = SourceContext(
         order=_order(config, parallel, training),
         transform=transform or build("transform", config["transform"], allowed),
@@ -329,10 +329,7 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
-    """Return whether the augmentation is compiled.
-
-    On the CPU the slow augmentations are in C already.
-    """
+    """Return whether the augmentation is compiled. On the CPU the slow ones are in C already."""
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
@@ -346,7 +343,9 @@ def _augmenter(
     num_draws = augment.num_draws if training else 0
 
     def plain(batch: Batch, key: Tensor) -> Batch:
-        draws = keyed_draws(batch["index"], key, num_draws) if num_draws else None
+        draws = None
+        if num_draws:
+            draws = keyed_draws(batch["index"], key, num_draws)
         return augment(batch, draws)
 
     finish = plain

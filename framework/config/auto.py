@@ -1,4 +1,4 @@
-"""Facts about the data that a configuration takes from the data: what the word ``auto`` stands for.
+"""What the word ``auto`` stands for: facts that a configuration takes from the data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
 model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
@@ -6,10 +6,12 @@ it. A typed value counts, unless it contradicts the data.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple, final
 
+from framework.config.targets import walk
 from framework.contracts.data import Source
-from framework.contracts.records import ChannelStatistics, Field
+from framework.contracts.records import ChannelStatistics
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError
@@ -33,7 +35,7 @@ class _Place(NamedTuple):
 
 
 def is_wanted(part: Any) -> bool:
-    """Check whether a part of the configuration leaves a fact to the data."""
+    """Return whether a part of the configuration leaves a fact to the data."""
     return any(place.block[place.key] == AUTO for place in _places(part, ""))
 
 
@@ -41,9 +43,9 @@ def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tup
     """Replace ``auto`` by what ``source`` holds, and compare the typed facts with it.
 
     Args:
-        config: plain values.
-        source: of the training data.
-        parts: names of the parts to look at.
+        config: Plain values.
+        source: Reads the training data.
+        parts: The names of the parts to look at.
 
     Returns:
         The configuration with numbers, and the numbers alone by dotted name.
@@ -53,7 +55,7 @@ def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tup
             the data does not tell.
 
     """
-    config = {**config, **{name: _copied(config[name]) for name in parts}}
+    config = {**config, **{name: deepcopy(config[name]) for name in parts}}
     data = _Data(config, source)
     numbers: Config = {}
     for part in parts:
@@ -71,48 +73,52 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
     Only a model that fails is compared: the manifest does not know what the user's own transform or
     augmentation makes of an image.
 
-    Args:
-        config: plain values, resolved.
-        source: of the training data.
-        why: what the model said.
-
+    ``why`` is what the model said.
     """
     data = _Data(config, source)
     for key in CHANNELS:
-        typed, stored = config["model"].get(key), data.channels(data.input)
+        typed = config["model"].get(key)
+        stored = data.channels(data.input)
         if type(typed) is int and stored is not None and typed != stored:
             what = f"{data.path} has {data.input!r} with {_counted(stored, 'channel')} ({why})"
-            return ConfigError(
-                155, f"model.{key} = {typed}", what, f"leave it out, or give {stored}"
-            )
+            fix = f"leave it out, or give {stored}"
+            return ConfigError(155, f"model.{key} = {typed}", what, fix)
     return None
 
 
 @final
 class _Data:
-    """What the training data tells: each fact or None."""
+    """The facts that the training data tells, each None if it does not."""
 
     def __init__(self, config: Config, source: Source) -> None:
-        self.source, self.fields = source, source.manifest.fields
+        self.source = source
+        self.fields = source.manifest.fields
         self.path = str(config["data"]["train"])
         self.num_classes = len(source.manifest.classes) or None
         self.input = self._input(config["objective"].get("input"))
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def _input(self, given: Any) -> str | None:
-        """The field that the model gets: the objective's ``input``, or the first image."""
+        """Return the field that the model gets: the objective's ``input``, or the first image."""
         if isinstance(given, str):
             return given if given in self.fields else None
         images = [name for name, field in self.fields.items() if num_channels(field)]
         return next((name for name in ("image", *images) if name in self.fields), None)
 
     def channels(self, name: str | None) -> int | None:
-        return None if name is None or name not in self.fields else _num_channels(self.fields[name])
+        """Return the channels that a model sees: of an image, or the first size of another array.
+
+        A signal, for example, has the shape [C, L].
+        """
+        field = self.fields.get(name or "")
+        if field is None:
+            return None
+        if field.channels is None and len(field.shape) >= 2:
+            return field.shape[0]
+        return field.channels
 
     def statistics(self, name: str | None) -> ChannelStatistics | None:
-        """Return what was measured while packing, or measure now: older stores and folders of
-        images have none.
-        """
+        """Return what was measured while packing. Older stores and folders are measured now."""
         if name is None or name not in self.fields or num_channels(self.fields[name]) is None:
             return None
         stored = self.source.manifest.statistics
@@ -125,10 +131,7 @@ class _Data:
         return of_batch(self.source.sample(NUM_RECORDS)[name])
 
     def fact(self, place: _Place) -> Any:
-        """Return what ``auto`` stands for at ``place``.
-
-        ConfigError C157 if the data does not tell.
-        """
+        """Return what ``auto`` stands for at ``place``. ConfigError C157 if nothing tells it."""
         where = f"{place.name} = {AUTO}"
         if place.key == "num_classes":
             value, example = self.num_classes, "10"
@@ -151,9 +154,8 @@ class _Data:
             return None
         if place.key == "mean":
             return list(statistics.mean)
-        return [
-            deviation or 1.0 for deviation in statistics.std
-        ]  # a constant channel is only shifted
+        # a constant channel is only shifted
+        return [deviation or 1.0 for deviation in statistics.std]
 
     def check(self, place: _Place) -> None:
         """Raise ConfigError C154 or C156 if the value typed at ``place`` contradicts the data."""
@@ -164,9 +166,9 @@ class _Data:
             self._check_length(place, len(value))
 
     def _check_classes(self, place: _Place, value: int) -> None:
-        """A block inside a model may classify something else."""
-        compared = place.name.startswith("augment.") or place.name.count(".") == 1
-        if compared and self.num_classes is not None and value < self.num_classes:
+        # a block inside a model may classify something else
+        is_compared = place.name.startswith("augment.") or place.name.count(".") == 1
+        if is_compared and self.num_classes is not None and value < self.num_classes:
             what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
             fix = f"leave it out, or give {self.num_classes} or more"
             raise ConfigError(154, f"{place.name} = {value}", what, fix)
@@ -175,8 +177,8 @@ class _Data:
         name = _field_of(place.block)
         stored = self.channels(name)
         other = place.block.get("std" if place.key == "mean" else "mean")
-        same = not isinstance(other, list) or len(other) == length
-        if stored is None or (length in (1, stored) and same):
+        is_same = not isinstance(other, list) or len(other) == length
+        if stored is None or (length in (1, stored) and is_same):
             return
         what = f"has {_counted(length, 'number')}, {name!r} has {_counted(stored, 'channel')}"
         if length in (1, stored):
@@ -185,39 +187,19 @@ class _Data:
         raise ConfigError(156, f"{place.name} = {place.block[place.key]}", what, fix)
 
 
-def _places(node: Any, where: str) -> Iterator[_Place]:
-    """All facts in a part of the configuration."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            name = f"{where}.{key}" if where else str(key)
-            if key in FACTS:
-                yield _Place(node, name, key)
-            yield from _places(value, name)
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            yield from _places(value, f"{where}.{number}")
-
-
-def _copied(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {key: _copied(value) for key, value in node.items()}
-    return [_copied(value) for value in node] if isinstance(node, list) else node
+def _places(part: Any, where: str) -> Iterator[_Place]:
+    """Yield all facts in a part of the configuration."""
+    for name, block in walk(part, where):
+        if isinstance(block, dict):
+            yield from (_Place(block, f"{name}.{key}", key) for key in block if key in FACTS)
 
 
 def _field_of(block: Config) -> str:
-    """The field that a block changes: the first one, where several are changed alike."""
+    """Return the field that a block changes; the first one if it changes several alike."""
     fields = block.get("field", "image")
     return str(fields[0]) if isinstance(fields, list) and fields else str(fields)
 
 
-def _num_channels(field: Field) -> int | None:
-    """The channels that a model sees: of an image, or the first size of another array, as in a
-    signal [C, L].
-    """
-    if field.channels is not None:
-        return field.channels
-    return field.shape[0] if len(field.shape) >= 2 else None
-
-
 def _counted(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
+    ending = "" if number == 1 else plural
+    return f"{number} {noun}{ending}"

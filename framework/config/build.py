@@ -50,7 +50,7 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise_if_user_error(error, allowed, fix=f"mend it, or correct the arguments of {where}")
+        raise_if_user_error(error, allowed, fix=f"correct it, or the arguments of {where}")
         if isinstance(error, TypeError | ValueError | RuntimeError):
             raise _refused(where, block, error) from error
         if type(error).__module__.startswith(("hydra.", "omegaconf.")):
@@ -72,7 +72,7 @@ def _check_resolved(where: str, target: str, allowed: Sequence[str]) -> None:
     try:
         part = _resolve(target)
     except Exception as error:
-        raise_if_user_error(error, allowed, fix=f"mend it: {place} cannot be loaded")
+        raise_if_user_error(error, allowed, fix=f"correct it: {place} cannot be loaded")
         if isinstance(error, ImportError | AttributeError):
             what = f"cannot be found ({words_of(error)})"
             raise ConfigError(105, place, what, "correct the name") from error

@@ -24,27 +24,17 @@ def fused(optim: Config) -> Config:
 
 
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
-    """Return why steps cannot be captured, or None if they can.
-
-    Args:
-        config: Plain values, resolved.
-        parallel: May refuse, as several replicas do.
-        source: May refuse, as DALI does.
-
-    """
+    """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
     device = parallel.device.type
     reads_rates = fused(without_scaling(config["optim"])).get("fused")
+    scales = config["precision"].get("dtype") == "fp16"
     reasons = (
-        f"{device} has no graphs" if device != "cuda" else None,
+        device != "cuda" and f"{device} has no graphs",
         parallel.graph_refusal,
         source.graph_refusal,
-        "a step of several passes is not captured" if config["accumulate"] > 1 else None,
-        _precision_refusal(config["precision"]),
-        "on_nan=skip looks at every step" if config["on_nan"] == "skip" else None,
-        None if reads_rates else "only a fused optimizer reads its rate anew",
+        config["accumulate"] > 1 and "a step of several passes is not captured",
+        scales and "fp16's scaling looks at every step",
+        config["on_nan"] == "skip" and "on_nan=skip looks at every step",
+        not reads_rates and "only a fused optimizer reads its rate anew",
     )
-    return next(filter(None, reasons), None)
-
-
-def _precision_refusal(block: Config) -> str | None:
-    return "fp16's scaling looks at every step" if block.get("dtype") == "fp16" else None
+    return next((reason for reason in reasons if isinstance(reason, str)), None)

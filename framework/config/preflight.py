@@ -50,21 +50,21 @@ def try_augment(config: Config, augment: Augment, sample: Batch, packages: Seque
     if augment.num_draws:
         batch = move(sample, torch.device("cpu"))
         draws = keyed_draws(batch["index"], device_key(config["seed"], 0), augment.num_draws)
-        with augment_fits(config, sample, packages):
+        with fits("augment", config, sample, packages):
             augment(batch, draws)
 
 
 @contextmanager
-def augment_fits(config: Config, sample: Batch, packages: Sequence[str]) -> Generator[None]:
-    """Turn an exception of the augmentation into ConfigError C118 or UserCodeError U100."""
+def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Generator[None]:
+    """Turn an exception of the part ``name`` into ConfigError C118 or UserCodeError U100."""
     try:
         yield
     except Exception as error:
-        fix = "mend it, or set the augment's keys to what the data is"
-        raise_if_user_error(error, packages, described(sample), fix)
+        fix = f"correct it, or set the {name}'s keys to what the data is"
+        raise_if_user_error(error, packages, described(batch), fix)
         if not isinstance(error, MISFITS):
             raise
-        raise _misfit("augment", config["augment"], sample, error) from error
+        raise _misfit(name, config[name], batch, error) from error
 
 
 @torch.no_grad()
@@ -83,14 +83,8 @@ def check_fit(
 
     """
     model.eval()
-    try:
+    with fits("model", config, batch, packages):
         outcome = objective(model, batch)
-    except Exception as error:
-        fix = "mend it, or set the model's keys to what the data is"
-        raise_if_user_error(error, packages, described(batch), fix)
-        if not isinstance(error, MISFITS):
-            raise
-        raise _misfit("model", config["model"], batch, error) from error
     check_outcome(outcome)
     model.train()
 

@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from framework.config.build import build
 from framework.config.signature import static_signature
@@ -42,19 +43,12 @@ def prepare(
         DataError: D190 if validation has a class that training lacks.
 
     """
-    data, missing = config["data"], dict[str, RecordInput]()
-    for split, block in (config["prepare"] or {}).items():
-        path = data.get(split)
-        if block is None or path is None or data.get("writer") is None or Path(path).exists():
-            continue
-        if config["dataset"] is None or not Path(path).is_relative_to(config["dataset"]):
-            continue
-        given = block.get("input") if isinstance(block, dict) else None
-        if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
-            place = f"prepare.{split} = {block}"[:200]
-            raise ConfigError(153, place, "not what is packed", "give {input: {...}, pack: {...}}")
-        options = block.get("pack") or {}
-        missing[split] = input_of(f"prepare.{split}.input", given, options, allowed)
+    data = config["data"]
+    missing = {
+        split: _input_of_split(split, block, allowed)
+        for split, block in (config["prepare"] or {}).items()
+        if block is not None and _is_missing(config, data.get(split))
+    }
     _check_classes(data, missing)
     for split, source in missing.items():
         path = data[split]
@@ -66,14 +60,28 @@ def prepare(
                 pack_one(source, options, writer, path, data["writer"]["_target_"])
 
 
+def _is_missing(config: Config, path: str | None) -> bool:
+    """Return whether a store has to be packed: one inside ``dataset`` that does not exist."""
+    if path is None or config["data"].get("writer") is None or config["dataset"] is None:
+        return False
+    return Path(path).is_relative_to(config["dataset"]) and not Path(path).exists()
+
+
+def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:
+    given = block.get("input") if isinstance(block, dict) else None
+    if not isinstance(given, dict) or not set(block) <= {"input", "pack"}:
+        place = f"prepare.{split} = {block}"[:200]
+        what = "must hold the keys input and pack"
+        raise ConfigError(153, place, what, "give {input: {...}, pack: {...}}")
+    return input_of(f"prepare.{split}.input", given, block.get("pack") or {}, allowed)
+
+
 def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
     """Check, before anything is packed, that validation has no class that training lacks.
 
-    DataError D190.
-
-    A store that cannot be opened is left to the run that reads it.
+    DataError D190. A store that cannot be opened is left to the run that reads it.
     """
-    if not missing or not {"train", "val"} <= {split for split in data if data[split] is not None}:
+    if not missing or data.get("train") is None or data.get("val") is None:
         return
     manifests: list[Manifest] = []
     for split in ("train", "val"):
@@ -81,9 +89,8 @@ def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
             manifests.append(missing[split].manifest)
             continue
         try:
-            store = open_store(data[split])
-            manifests.append(store.manifest)
-            store.close()
+            with closing(open_store(data[split])) as store:
+                manifests.append(store.manifest)
         except PacelineError:
             return
     agree_on_classes(*manifests)
@@ -109,16 +116,12 @@ def _left_as_it_was(folder: Path) -> Generator[None]:
 def input_of(where: str, block: Config, options: Config, allowed: Sequence[str]) -> MarkedInput:
     """Return the input that ``block`` describes, with its label maps marked.
 
-    Args:
-        where: The block's name, for messages.
-        block: ``_target_`` and its arguments.
-        options: The keys of ``pack:``.
-        allowed: Prefixes of the user's packages.
-
+    ``where`` names the block in messages, and ``options`` are the keys of ``pack:``.
     """
     signature = static_signature(str(block.get("_target_")))
-    own = () if signature is None else signature.names  # MNIST's input has a file called labels
-    marks = {key: block[key] for key in MARK_KEYS if key in block and key not in own}
+    marks = {key: block[key] for key in MARK_KEYS if key in block}
+    if signature is not None:  # MNIST's input has a file called labels
+        marks = {key: value for key, value in marks.items() if key not in signature.names}
     plain = {key: value for key, value in block.items() if key not in marks}
     return marked(build(where, plain, allowed), marks, options.get("max_pixels"))
 
@@ -131,15 +134,14 @@ def packed_from_others(config: Config) -> Iterator[tuple[str, str]]:
     for split, block in (config["prepare"] or {}).items():
         path = config["data"].get(split)
         given = block.get("input") if isinstance(block, dict) else None
-        if not isinstance(given, dict) or not isinstance(path, str):
-            continue
-        if not isinstance(given.get("path"), str):
+        packed_from = given.get("path") if isinstance(given, dict) else None
+        if not isinstance(packed_from, str) or not isinstance(path, str):
             continue
         try:
             source = open_store(path).manifest.source
         except PacelineError:  # missing, a folder of files, or damaged: its reader says so
             continue
-        if not _names(source, os.path.normpath(given["path"])):
+        if not _names(source, os.path.normpath(packed_from)):
             yield path, source
 
 
@@ -156,7 +158,7 @@ def _wait(tell: Callable[[str], None], path: str, holder: str) -> None:
 
 
 def writer_of(where: str, block: Config, allowed: Sequence[str]) -> MakeWriter:
-    """Return a picklable function that makes the writer of ``block`` for any path."""
+    """Return a function that makes the writer of ``block`` for any path. It can be pickled."""
     return partial(_make_writer, where, block, tuple(allowed))
 
 

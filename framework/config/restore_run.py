@@ -1,15 +1,14 @@
 """Continue a saved run: check that it learns the same, and load its state."""
 
+from functools import partial
 from typing import Any
 
 from framework.config.assemble import Assembly
 from framework.config.build import last_line
+from framework.config.preflight import MISFITS
 from framework.config.resume import check_form, check_same
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer
-
-# what torch and Python raise when a state belongs to another model or optimizer
-MISFITS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:
@@ -29,9 +28,7 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     if anew:
         state = {**state, "best": {}, "val": {}}
 
-    def loads() -> bool:
-        return _loads(trainer, assembly, state)
-
+    loads = partial(_loads, trainer, assembly, state)
     try:
         check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
         _load(trainer, state, resume["run"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean
+from framework.config.targets import did_you_mean, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.lr_scaling import without_scaling
@@ -34,12 +34,16 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
 
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    data = {
+    return dict(_leaves({**chosen, "batch_size": batch_size, "data": _contents(manifest)}))
+
+
+def _contents(manifest: Manifest) -> Config:
+    """Return what tells one data set from another."""
+    return {
         "records": manifest.num_records,
         "classes": list(manifest.classes),
         "digest": manifest.digest or None,
     }
-    return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
 
 
 def _later(config: Config) -> Config:
@@ -56,18 +60,12 @@ def _later(config: Config) -> Config:
     return keys
 
 
-def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of everything that is no mapping or list."""
-    if where == "data.classes":
-        yield where, _hash("\0".join(node))
-    elif isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from _leaves(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, list | tuple):
-        for number, value in enumerate(node):
-            yield from _leaves(value, f"{where}.{number}")
-    else:
-        yield where, node if isinstance(node, int | float | None) else _hash(str(node))
+def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything that is no block or list."""
+    yield "data.classes", _hash("\0".join(config["data"]["classes"]))
+    for where, value in walk(config):
+        if not isinstance(value, dict | list) and not where.startswith("data.classes."):
+            yield where, value if isinstance(value, int | float | None) else _hash(str(value))
 
 
 def _hash(text: str) -> str:
@@ -87,13 +85,10 @@ def validation_data(
     """
     if manifest is None:
         return None
-    facts: Config = {
-        "records": manifest.num_records,
-        "classes": list(manifest.classes),
-        "digest": manifest.digest or None,
-    }
-    where = None if manifest.digest or path is None else os.path.abspath(path)
-    return dict(_leaves({"data": facts, "path": where, "limit": limit}))
+    where = None
+    if path is not None and not manifest.digest:
+        where = os.path.abspath(path)
+    return dict(_leaves({"data": _contents(manifest), "path": where, "limit": limit}))
 
 
 def check_same(
@@ -106,12 +101,11 @@ def check_same(
     """Check that a saved run and this one learn the same.
 
     Args:
-        run: what ``resume`` names, for messages.
-        saved: what decided what the saved run learned.
-        present: the same of this run.
-        allow: keys, or what they are a part of, that may differ.
-        loads: whether the state would load in spite of the differences; asked only if there are
-            some.
+        run: What ``resume`` names, for messages.
+        saved: All that decided what the saved run learned.
+        present: The same of this run.
+        allow: Keys, or the blocks around them, that may differ.
+        loads: Returns whether the state loads in spite of differences.
 
     Raises:
         CheckpointError: K105 with every key that differs and is not allowed. It advises
@@ -125,12 +119,11 @@ def check_same(
             what = f"nothing that is learned has this name{hint}"
             raise ConfigError(102, f"resume.allow = [{name}]", what, "correct or remove it")
     keys = [key for key in dict.fromkeys([*saved, *present]) if saved.get(key) != present.get(key)]
-    refused = [
-        key
-        for key in keys
-        if not _is_unknown(key, saved, present)
-        and not any(key == name or key.startswith(f"{name}.") for name in allow)
-    ]
+    allowed = tuple(f"{name}." for name in allow)
+    refused = [key for key in keys if not f"{key}.".startswith(allowed)]
+    # contents without a digest, such as a folder of images, cannot be compared
+    if "data.digest" in refused and None in (saved.get("data.digest"), present.get("data.digest")):
+        refused.remove("data.digest")
     if refused:
         differences = ", ".join(_difference(key, saved, present) for key in refused)
         another = "begin a new run: this state does not load with them"
@@ -140,11 +133,6 @@ def check_same(
         raise CheckpointError(
             105, f"resume = {run}", what, f"leave them as they were, or {another}"
         )
-
-
-def _is_unknown(key: str, saved: Learned, present: Learned) -> bool:
-    """Return whether the contents cannot be compared: a folder of images, say, has no digest."""
-    return key == "data.digest" and None in (saved.get(key), present.get(key))
 
 
 def _difference(key: str, saved: Learned, present: Learned) -> str:

@@ -56,14 +56,16 @@ class Rule(NamedTuple):
         if self.choices:
             words = list(self.choices)
         text = _listed(words) + self._limits()
-        return f"{text}, or null" if NoneType in self.kinds else text
+        if NoneType in self.kinds:
+            text += ", or null"
+        return text
 
     def _limits(self) -> str:
         if math.isfinite(self.least) and math.isfinite(self.most):
             return f" from {self.least:g} to {self.most:g}"
         limits = {"of at least": self.least, "above": self.above, "below": self.below}
         known = [f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit)]
-        return f" {' and '.join(known)}" if known else ""
+        return " " + " and ".join(known) if known else ""
 
     def is_kind(self, value: Any) -> bool:
         """Return whether a value has the type. Only bool takes true and false."""
@@ -93,8 +95,7 @@ class Rule(NamedTuple):
 
     def error(self, where: str, value: Any) -> ConfigError:
         """Return the error for a value that the option cannot have."""
-        near = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-        what = f"must be {self.words}{near}"
+        what = f"must be {self.words}{did_you_mean(str(value), self.choices)}"
         return ConfigError(self.number, f"{where} = {value}"[:200], what, "correct it")
 
     def read(self, where: str, text: str) -> Any:

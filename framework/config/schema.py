@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
+from framework.config.targets import walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
@@ -54,7 +55,7 @@ RULES: dict[str, Rule] = {
     "debug": Rule(str | None),
     "dataset": Rule(str | None, means="a folder"),
     "source": Rule(str | None, means="a path"),
-    "allow_targets": Rule(list[str], means="a list of packages"),
+    "allow_targets": Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'"),
     "prepare": Rule(dict | None),
     "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
 }
@@ -121,8 +122,11 @@ def check(config: dict[str, Any]) -> None:
     check_known(config, (*RULES, *GROUPS))
     resume = config.get("resume")
     if isinstance(resume, str):
-        fix = "give that run's own words" if resume else "give the directory of a run"
-        raise ConfigError(196 if resume else 101, f"resume = {resume}", "does not name a run", fix)
+        what = "does not name a run"
+        if resume:
+            fix = "give that run's own words"
+            raise ConfigError(196, f"resume = {resume}", what, fix)
+        raise ConfigError(101, "resume = ''", what, "give the directory of a run")
     for group in GROUPS:
         block = config.get(group)
         if block is None and group == "sink":  # sink=[]: only the summary is written
@@ -140,18 +144,14 @@ def check(config: dict[str, Any]) -> None:
     _check_together(config)
 
 
-def _check_numbers(node: Any, where: str = "") -> None:
+def _check_numbers(config: dict[str, Any]) -> None:
     """Raise ConfigError C101 for nan, and for whole numbers that no tensor could hold."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if isinstance(node, dict):
-        for name, value in node.items():
-            _check_numbers(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, float) and math.isnan(node):
-        raise ConfigError(101, f"{where} = nan", "not a number", "give one")
-    elif isinstance(node, int) and not -(1 << 63) <= node < 1 << 63:
-        what = "must be a whole number below 2**63"
-        raise ConfigError(101, f"{where} = {node}"[:100], what, "correct it")
+    for where, value in walk(config):
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError(101, f"{where} = nan", "not a number", "give one")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            what = "must be a whole number below 2**63"
+            raise ConfigError(101, f"{where} = {value}"[:100], what, "correct it")
 
 
 def _check_parts(config: dict[str, Any]) -> None:

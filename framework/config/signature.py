@@ -1,5 +1,6 @@
-"""What a ``_target_`` accepts, read from its source without importing it: a typo is answered before
-torch is even loaded.
+"""Read which arguments a ``_target_`` takes from its source, without importing it.
+
+So a typo is answered before torch is loaded, and nothing is executed.
 """
 
 import ast
@@ -12,30 +13,25 @@ from framework.system.user_code import raise_if_user_error
 
 
 class Signature(NamedTuple):
-    """Names of the parameters; ``open`` where any keyword is taken."""
+    """The names of the parameters, and whether any other keyword is taken, too (``open``)."""
 
     names: tuple[str, ...]
     open: bool
 
 
 def static_signature(target: str) -> Signature | None:
-    """The signature of a class or function named by its dotted path; None where the source does not
-    say (nothing is executed).
-    """
+    """Return the signature of a class or function; None if its source does not tell."""
     parts = target.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         path = _module_path(tuple(parts[:cut]))
         if path is not None:
-            return _find(path, parts[cut:]) if len(parts) - cut == 1 else None
+            return _find(path, parts[-1]) if cut == len(parts) - 1 else None
     return None
 
 
 @cache
 def _module_path(parts: tuple[str, ...]) -> Path | None:
-    """The file of a module.
-
-    Only the top package is looked up by the import system, which does not run it.
-    """
+    """Return the file of a module. The import system looks up only the top package, unrun."""
     try:
         spec = importlib.util.find_spec(parts[0])
     except (ImportError, ValueError):
@@ -61,17 +57,15 @@ def _tree(path: Path) -> ast.Module:
         raise
 
 
-def _find(path: Path, names: list[str]) -> Signature | None:
+def _find(path: Path, name: str) -> Signature | None:
     for node in _tree(path).body:
-        if isinstance(node, ast.FunctionDef) and node.name == names[0]:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
             return _of_arguments(node.args)
-        if isinstance(node, ast.ClassDef) and node.name == names[0]:
+        if isinstance(node, ast.ClassDef) and node.name == name:
             return _of_class(node)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                if (alias.asname or alias.name) == names[
-                    0
-                ]:  # re-exported: look where it comes from
+                if (alias.asname or alias.name) == name:  # look where it is defined
                     return static_signature(f"{node.module}.{alias.name}")
     return None
 
@@ -83,15 +77,12 @@ def _of_class(node: ast.ClassDef) -> Signature | None:
             return Signature(names[1:], is_open)
     decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
     if any(isinstance(d, ast.Name) and d.id == "dataclass" for d in decorators):
-        return Signature(
-            tuple(
-                i.target.id
-                for i in node.body
-                if isinstance(i, ast.AnnAssign) and isinstance(i.target, ast.Name)
-            ),
-            False,
-        )
-    return None if node.bases else Signature((), False)
+        fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+        names = tuple(field.id for field in fields if isinstance(field, ast.Name))
+        return Signature(names, open=False)
+    if node.bases:
+        return None
+    return Signature((), open=False)
 
 
 def _of_arguments(arguments: ast.arguments) -> Signature:

@@ -23,23 +23,25 @@ MARK_KEYS = ("labels", "values")  # keys of every input, read by ``framework.pac
 Config = dict[str, Any]
 
 
+def walk(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of ``node`` and of everything inside it."""
+    yield where, node
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from walk(value, f"{where}.{name}" if where else str(name))
+
+
 def targets(node: Any, where: str = "") -> Iterator[tuple[str, Config]]:
     """Yield the dotted name of every block with a ``_target_``, and the block."""
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield where, node
-        for name, value in node.items():
-            yield from targets(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            yield from targets(value, f"{where}.{number}")
+    for name, block in walk(node, where):
+        if isinstance(block, dict) and "_target_" in block:
+            yield name, block
 
 
 def check_targets(config: Config, allowed: Sequence[str]) -> None:
-    """Check every block's name and arguments, without importing anything.
-
-    ConfigError C105 or C106.
-    """
+    """Check every block's name and arguments, unimported. ConfigError C105 or C106."""
     for where, block in targets(config):
         target = block["_target_"]
         check_name(where, target, allowed)

@@ -15,7 +15,7 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.graph_choice import fused
-from framework.config.preflight import augment_fits, check_fit, try_augment
+from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken
 from framework.contracts.parallel import Precision
@@ -51,11 +51,14 @@ def training_parts(
     objective: Objective = assembly.build("objective")
     model = _model(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    # virtual ranks compute without DDP, which is what needs the warm-up
-    if parallel.world_size > 1 and assembly.train_source.order.virtual_ranks is None:
-        batch = _augmented(assembly, _share_of_rank(assembly))
-        warm_up_ddp(model, objective, precision, batch, assembly.device)
-    decay = config["ema_decay"]
+    _warm_up(assembly, model, objective, precision)
+    average = checkpoints = recorder = None
+    if config["ema_decay"] is not None:
+        average = Average(parallel.unwrap(model), config["ema_decay"])
+    if run_dir is not None:
+        checkpoints = _checkpoints(assembly, run_dir)
+    if assembly.captures:
+        recorder = CudaRecorder(assembly.device)
     return Parts(
         plan=_plan(config),
         model=model,
@@ -68,28 +71,26 @@ def training_parts(
         precision=precision,
         clock=assembly.clock,
         val_clock=assembly.val_clock,
-        checkpoints=None if run_dir is None else _checkpoints(assembly, run_dir),
-        average=None if decay is None else Average(parallel.unwrap(model), decay),
+        checkpoints=checkpoints,
+        average=average,
         stop=stop,
-        recorder=CudaRecorder(assembly.device) if assembly.captures else None,
+        recorder=recorder,
         say=assembly.say,
     )
 
 
-def open_sinks(assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
-    """Open the sinks of a run, on rank 0 only. If one cannot be opened, the others are closed."""
-    if assembly.parallel.rank != 0:
+def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: Path) -> list[Sink]:
+    """Open the sinks of a run, on rank 0 only. ``stack`` closes them."""
+    if not assembly.leads:
         return []
     pictures = colored(assembly.sample, assembly.train_source.manifest.label_maps)
     epochs, step = assembly.config["epochs"], trainer.progress.step
     run = RunContext(run_dir, trainer.total_steps, epochs, step, pictures)
     sinks: list[Sink] = []
-    with ExitStack() as stack:
-        for name, block in (assembly.config.get("sink") or {}).items():
-            sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
-            stack.callback(sink.close)
-            sinks.append(sink)
-        stack.pop_all()
+    for name, block in (assembly.config.get("sink") or {}).items():
+        sink: Sink = build(f"sink.{name}", block, assembly.allowed, run=run)
+        stack.callback(sink.close)
+        sinks.append(sink)
     return sinks
 
 
@@ -116,28 +117,33 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:
     """Augment records as in validation. ConfigError C118."""
-    with augment_fits(assembly.config, sample, assembly.allowed):
+    with fits("augment", assembly.config, sample, assembly.allowed):
         return assembly.augmenter(training=False)(move(sample, assembly.device), 0)
 
 
-def _share_of_rank(assembly: Assembly) -> Batch:
-    """Repeat the sample until it is as long as this rank's share of a micro-batch."""
-    num_shares = assembly.parallel.world_size * assembly.config["accumulate"]
-    length = max(1, assembly.train_source.order.batch_size // num_shares)
-    return taken(assembly.sample, torch.arange(length) % len(assembly.sample["index"]))
+def _warm_up(
+    assembly: Assembly, model: nn.Module, objective: Objective, precision: Precision
+) -> None:
+    """Take a pass over as many records as this rank's share of a micro-batch, if DDP needs one."""
+    order, num_ranks = assembly.train_source.order, assembly.parallel.world_size
+    if num_ranks == 1 or order.virtual_ranks is not None:  # virtual ranks compute without DDP
+        return
+    length = max(1, order.batch_size // (num_ranks * assembly.config["accumulate"]))
+    numbers = torch.arange(length) % len(assembly.sample["index"])
+    batch = _augmented(assembly, taken(assembly.sample, numbers))
+    warm_up_ddp(model, objective, precision, batch, assembly.device)
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
     """Compile the model at its first call, once for each of the two or three sizes of batches.
 
-    Raises:
-        ResourceError: R105 without a compiler. torch would say so in a hundred lines, in the first
-            step.
-
+    ResourceError R105 without a compiler: torch would say so in a hundred lines, in the first step.
     """
-    variable, names = ("CXX", ("g++", "clang++"))
-    if device.type != "cpu":
-        variable, names = ("CC", ("gcc", "clang"))
+    variable = "CC"
+    names = ("gcc", "clang")
+    if device.type == "cpu":
+        variable = "CXX"
+        names = ("g++", "clang++")
     candidates = filter(None, (os.environ.get(variable), *names))
     if not any(map(shutil.which, candidates)):
         what = f"no compiler here ({' or '.join(names)})"

@@ -106,8 +106,8 @@ def image_suffix(data: bytes) -> str:
 
 def encode_png(image: np.ndarray) -> bytes:
     """Return uint8 [C, H, W] as a PNG file. C is 1 or 3."""
-    pixels = image.transpose(1, 2, 0)
-    return cv2.imencode(".png", pixels[:, :, ::-1] if pixels.shape[2] == 3 else pixels)[1].tobytes()
+    pixels = image.transpose(1, 2, 0)[:, :, ::-1]  # OpenCV's order; gray has one channel
+    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 def encode_jpeg(image: np.ndarray, quality: int) -> bytes:
@@ -125,7 +125,9 @@ def orient(image: np.ndarray, orientation: int) -> np.ndarray:
     if orientation >= 5:
         image = _as_three(cv2.transpose(image))
     code = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)
-    return image if code is None else _as_three(cv2.flip(image, code))
+    if code is None:
+        return image
+    return _as_three(cv2.flip(image, code))
 
 
 def stored(data: Any, header: ImageHeader, channels: int, factor: int) -> np.ndarray:
@@ -188,7 +190,9 @@ def _opencv(data: Any, header: ImageHeader, flags: int, dtype: Any) -> np.ndarra
     """Decode to [H, W, 3] as stored. OpenCV must not apply the orientation."""
     if header.format == "png":
         check_png(data)
-    source = plain_tiff(data) if header.format == "tiff" else data
+    source = data
+    if header.format == "tiff":
+        source = plain_tiff(data)
     try:
         image = cv2.imdecode(np.frombuffer(source, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:

@@ -8,6 +8,7 @@ Source: the specifications of the formats; EXIF 2.32, 4.6.4 for the orientation.
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 MAX_PARTS = 10_000  # segments or chunks: a file of many tiny ones would take seconds
@@ -30,32 +31,22 @@ class BadImage(ValueError):
 
 
 class ImageHeader(NamedTuple):
-    """What a header says about its image.
+    """What a header says about its image."""
 
-    Attributes:
-        format: jpeg, png, gif, webp, bmp or tiff.
-        height: pixels, as stored.
-        width: pixels, as stored.
-        channels: 1 gray, 2 gray and alpha, 3 color or palette, 4 color and alpha or CMYK.
-        bit_depth: bits per channel.
-        orientation: EXIF's, 1 to 8; 1 is upright.
-        frames: 1, or 2 for any larger number.
-    """
-
-    format: str
-    height: int
-    width: int
-    channels: int
-    bit_depth: int = 8
-    orientation: int = 1
-    frames: int = 1
+    format: str  # jpeg, png, gif, webp, bmp or tiff
+    height: int  # pixels, as stored
+    width: int  # pixels, as stored
+    channels: int  # 1 gray, 2 gray and alpha, 3 color or palette, 4 color and alpha or CMYK
+    bit_depth: int = 8  # per channel
+    orientation: int = 1  # EXIF's, 1 to 8; 1 is upright
+    frames: int = 1  # 1, or 2 for any larger number
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the upright image."""
-        if self.orientation < 5:
-            return self.height, self.width
-        return self.width, self.height  # orientations 5 to 8 lie on their side
+        if self.orientation >= 5:  # it lies on its side
+            return self.width, self.height
+        return self.height, self.width
 
     @property
     def colors(self) -> int:
@@ -65,9 +56,14 @@ class ImageHeader(NamedTuple):
 
 def read_header(data: Any) -> ImageHeader:
     """Return the header of the image file in ``data``, bytes or a buffer. Raises BadImage only."""
-    view: Any = data if isinstance(data, bytes) else memoryview(data).cast("B")
+    view: Any = data
+    if not isinstance(data, bytes):
+        view = memoryview(data).cast("B")
     try:
-        header = _jpeg(view) if view[:3] == b"\xff\xd8\xff" else _reader(bytes(view[:32]))(view)
+        read = _jpeg
+        if view[:3] != b"\xff\xd8\xff":
+            read = _reader(bytes(view[:32]))
+        header = read(view)
     except (IndexError, struct.error) as error:
         raise BadImage("truncated") from error
     if header.height < 1 or header.width < 1:
@@ -76,16 +72,9 @@ def read_header(data: Any) -> ImageHeader:
 
 
 def _reader(head: bytes) -> Callable[[Any], ImageHeader]:
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _png
-    if head.startswith((b"GIF87a", b"GIF89a")):
-        return _gif
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _webp
-    if head.startswith(b"BM"):
-        return _bmp
-    if head.startswith((b"II*\x00", b"MM\x00*")):
-        return _tiff
+    for magic, reader in READERS.items():
+        if head.startswith(magic) and (magic != b"RIFF" or head[8:12] == b"WEBP"):
+            return reader
     raise BadImage(_guess(head))
 
 
@@ -97,17 +86,15 @@ def _guess(head: bytes) -> str:
         return "a web page, not an image"
     if not head.strip(b"\x00"):
         return "only zeros, not an image"
-    is_text = all(byte in b"\t\r\n" or byte >= 32 for byte in head)
-    what = "text, not an image" if is_text else "no kind of image known here"
+    what = "no kind of image known here"
+    if all(byte in b"\t\r\n" or byte >= 32 for byte in head):
+        what = "text, not an image"
     if head[4:8] == b"ftyp":
         what = f"a file of kind {head[8:12].decode('ascii', 'replace').strip()!r}"
     for magic, words in OTHERS.items():
         if head.startswith(magic):
             what = words
     return f"{what}; JPEG, PNG, GIF, WebP, BMP and TIFF are read"
-
-
-# --------------------------------------------------------------------------------------------- JPEG
 
 
 def _jpeg(data: Any) -> ImageHeader:
@@ -136,10 +123,10 @@ def _jpeg(data: Any) -> ImageHeader:
 
 def _exif_orientation(note: Any) -> int:
     """Return the orientation; 1 if it is missing or damaged, since the image itself is good."""
-    try:
-        order = {b"II": "<", b"MM": ">"}.get(bytes(note[:2]))
-        if order is None:
-            return 1
+    order = {b"II": "<", b"MM": ">"}.get(bytes(note[:2]))
+    if order is None:
+        return 1
+    with suppress(struct.error):
         (at,) = struct.unpack_from(order + "I", note, 4)
         (count,) = struct.unpack_from(order + "H", note, at)
         entries = note[at + 2 : at + 2 + 12 * count]
@@ -147,12 +134,7 @@ def _exif_orientation(note: Any) -> int:
         for tag, kind, _, value, _ in struct.iter_unpack(order + "HHIHH", whole):
             if tag == ORIENTATION and kind == 3 and 1 <= value <= 8:
                 return value
-    except struct.error:
-        pass
     return 1
-
-
-# ---------------------------------------------------------------------------------------------- PNG
 
 
 def png_chunks(data: Any) -> Iterator[tuple[bytes, int, int]]:
@@ -188,9 +170,6 @@ def _png(data: Any) -> ImageHeader:
     return ImageHeader("png", height, width, channels, bit_depth, orientation, frames)
 
 
-# ---------------------------------------------------------------------------------------------- GIF
-
-
 def _gif(data: Any) -> ImageHeader:
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + _palette_bytes(flags)
@@ -216,9 +195,6 @@ def _after_blocks(data: Any, at: int) -> int:
     while data[at]:
         at += data[at] + 1
     return at + 1
-
-
-# --------------------------------------------------------------------------------------------- WebP
 
 
 def _webp(data: Any) -> ImageHeader:
@@ -257,9 +233,6 @@ def _webp_orientation(data: Any) -> int:
     return 1
 
 
-# ---------------------------------------------------------------------------------------------- BMP
-
-
 def _bmp(data: Any) -> ImageHeader:
     start, header = struct.unpack_from("<II", data, 10)
     if header == 12:  # the first version, of OS/2
@@ -282,32 +255,23 @@ def _bmp(data: Any) -> ImageHeader:
     return ImageHeader("bmp", height, width, 1 if gray else 3)
 
 
-# --------------------------------------------------------------------------------------------- TIFF
-
 LAYOUTS = {1: "B", 3: "H", 4: "I"}  # TIFF's types: byte, short, long
 WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, NUMBER_FORMAT = 256, 257, 258, 262, 277, 339
 ALPHA, STRIPS, STRIP_BYTES, TILES, TILE_BYTES = 338, 273, 279, 324, 325
 
 
 class _Tags(NamedTuple):
-    """The tags of a TIFF's first page.
-
-    Attributes:
-        data: the file.
-        order: the byte order, for struct.
-        entries: by tag: type, count, and offset of the first value.
-        more: whether another page follows.
-    """
+    """The tags of a TIFF's first page."""
 
     data: Any
-    order: str
-    entries: dict[int, tuple[int, int, int]]
-    more: bool
+    order: str  # of bytes, for struct
+    entries: dict[int, tuple[int, int, int]]  # by tag: type, count, and offset of the first value
+    more: bool  # whether another page follows
 
-    def values(self, tag: int, otherwise: int | None = None) -> tuple[int, ...]:
+    def values(self, tag: int, *otherwise: int) -> tuple[int, ...]:
         kind, count, at = self.entries.get(tag, (0, 0, 0))
         if kind not in LAYOUTS:
-            return () if otherwise is None else (otherwise,)
+            return otherwise
         if at + count > len(self.data):
             raise BadImage("truncated")
         return struct.unpack_from(f"{self.order}{count}{LAYOUTS[kind]}", self.data, at)
@@ -349,6 +313,17 @@ def _tiff(data: Any) -> ImageHeader:
     height = tags.value(HEIGHT, 0)
     width = tags.value(WIDTH, 0)
     return ImageHeader("tiff", height, width, channels, bit_depth, orientation, 1 + tags.more)
+
+
+READERS = {
+    b"\x89PNG\r\n\x1a\n": _png,
+    b"GIF87a": _gif,
+    b"GIF89a": _gif,
+    b"RIFF": _webp,
+    b"BM": _bmp,
+    b"II*\x00": _tiff,
+    b"MM\x00*": _tiff,
+}
 
 
 def plain_tiff(data: Any) -> bytearray:

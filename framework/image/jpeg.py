@@ -46,15 +46,10 @@ class _Region(ctypes.Structure):
 
 
 class _Library(NamedTuple):
-    """The library, loaded twice.
+    """The library, loaded twice."""
 
-    Attributes:
-        quick: its calls keep the GIL, because releasing it costs more than most calls take.
-        long: its calls release the GIL.
-    """
-
-    quick: Any
-    long: Any
+    quick: Any  # its calls keep the GIL, because releasing it costs more than most calls take
+    long: Any  # its calls release the GIL
 
 
 @cache
@@ -75,15 +70,13 @@ def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None
     decode it another way.
     """
     state = _state()
-    library = state.library
-    handle = state.handle
+    library, handle = state.library, state.handle
     source = np.frombuffer(data, np.uint8)
     address = source.ctypes.data
     library.tj3SetScalingFactor(handle, _Scaling(1, 1))
     library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
-    if library.tj3DecompressHeader(handle, address, source.size):
-        return None
-    if not _is_convertible(library, handle):
+    is_damaged = library.tj3DecompressHeader(handle, address, source.size)
+    if is_damaged or not _is_convertible(library, handle):
         return None
     outer = _with_margin(library, handle, region)
     library.tj3SetScalingFactor(handle, _Scaling(1, region.denominator))
@@ -103,8 +96,9 @@ def _candidates() -> list[str]:
     if spec is not None and spec.origin is not None:
         for pattern in ("turbojpeg.libs/libturbojpeg*", ".dylibs/libturbojpeg*"):
             names += sorted(map(str, Path(spec.origin).parent.glob(pattern)))
-    system = find_library("turbojpeg")
-    return names if system is None else [*names, system]
+    if system := find_library("turbojpeg"):
+        names.append(system)
+    return names
 
 
 def _declared(library: Any) -> Any:

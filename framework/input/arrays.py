@@ -8,54 +8,41 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest
 from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
-from framework.input.array_values import (
-    array_of_npy,
-    check_num_bytes,
-    native,
-    not_arrays,
-    read_npy_header,
-    text_mapping,
-)
-from framework.input.label import numbered_classes
-from framework.store.hdf5_store import SIGNATURE, foreign_datasets
+from framework.errors import DataError
+from framework.input.array_values import array_of_npy, not_arrays, read_npy_header
+from framework.input.rows import ColumnInput, field_texts
+from framework.store.hdf5_store import foreign_datasets
+from framework.store.open_store import SIGNATURE
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)
 
 
 @final
-class ArraysInput:
-    """Fields from arrays, whose first dimension is the records. Keys are the records' numbers.
+class ArraysInput(ColumnInput):
+    """Fields from arrays.
 
     A .npy file is one field with the file's name. Without ``fields`` an HDF5 dataset is named by
     the last part of its path. ``conf/input/arrays.yaml`` describes the options.
     """
 
+    kind = "arrays"
+
     def __init__(
         self, path: str, classes: Sequence[str] | None, fields: Mapping[str, str] | None = None
     ) -> None:
         self.path, self.classes = path, classes
-        self.fields = None if fields is None else text_mapping(fields)
-        if self.fields == {}:
-            fix = "give input.fields={image: x, label: y}"
-            raise ConfigError(162, f"input.fields = {fields}", "names no array", fix)
+        self.fields = fields
+        if fields is not None:
+            self.fields = field_texts("fields", fields, "{image: x, label: y}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # another process maps the file itself
-        return ArraysInput, (self.path, self.classes, self.fields)
-
-    @cached_property
-    def arrays(self) -> dict[str, Any]:
-        """Objects with shape and dtype that give their rows, by field."""
+    def load(self) -> dict[str, Any]:
         arrays = self._all_arrays()
         if self.fields is None:
             return arrays
@@ -97,49 +84,12 @@ class ArraysInput:
             raise DataError(163, self.path, what, fix)
         return dict(by_name)
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        arrays = self.arrays
-        num_records = check_same_length(
-            self.path, {name: len(array) for name, array in arrays.items()}
-        )
-        fields = {name: Field(array.dtype.name, array.shape[1:]) for name, array in arrays.items()}
-        return Manifest(num_records, fields, self._classes(), source=f"arrays {self.path}")
-
-    def _classes(self) -> list[str]:
-        label = self.arrays.get("label")
-        if label is None or label.ndim != 1 or label.dtype.kind not in "iu":
-            return []
-        labels = label[:]
-        if labels.min() < 0:
-            return []
-        return numbered_classes(int(labels.max()), self.classes, self.path)
-
-    def read(self, start: int, stop: int) -> Chunk:
-        records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
-        return Chunk(records, [str(number) for number in range(start, stop)])
-
-    def name(self, index: int) -> str:
-        return f"{self.path}: record {index}"
-
-
-def check_same_length(path: str, lengths: dict[str, int]) -> int:
-    """Return the length of all arrays. DataError D111 if lengths differ or are 0."""
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        fix = "give arrays of one length, at least 1, or choose some with input.fields"
-        raise DataError(111, path, f"its arrays have {lengths} records", fix)
-    return next(iter(lengths.values()))
-
 
 def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
     """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
     file.seek(begin)
-    header = read_npy_header(file, where)
-    check_num_bytes(header, size, where)
-    count = header.num_bytes // header.dtype.itemsize
-    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    flat = np.frombuffer(memory, header.dtype, count, begin + header.start)
-    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+    header = read_npy_header(file, size, where)
+    return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)
 
 
 def _arrays_of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
@@ -160,8 +110,7 @@ def _array_of_member(
     where = f"{path}: {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as inside:
-            header = read_npy_header(inside, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-        check_num_bytes(header, member.file_size, where)
+            read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
         return array_of_npy(archive.read(member), where)
     with archive.open(member) as inside:
         while inside.read(BLOCK):  # the last read compares the CRC32

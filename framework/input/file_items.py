@@ -1,4 +1,4 @@
-"""Files as items, in the byte order of their names, whatever the file system says.
+"""Files that the user names or a folder holds, in the byte order of their names.
 
 A walk through a folder gives regular files only: links are not followed, and pipes, sockets and
 devices are never opened. A file or pattern that the user names may be a link.
@@ -7,38 +7,10 @@ devices are never opened. A file or pattern that the user names may be a link.
 import glob
 import os
 import stat
-from typing import NamedTuple
 
 from framework.errors import DataError
-from framework.store.walk_tree import Walked, walk
-
-
-class ListedFiles(NamedTuple):
-    """Names of files, and the number of links and special files that were left out.
-
-    Names are relative to the folder, and may hold any bytes (``surrogateescape``).
-    """
-
-    names: list[str]
-    left_out: int
-
-    @property
-    def note(self) -> str:
-        """A note on what was left out, for the manifest's ``source``."""
-        return f" ({self.left_out} links and special files left out)" if self.left_out else ""
-
-
-def find_files(root: str, suffixes: tuple[str, ...] = ("",)) -> ListedFiles:
-    """Return the regular files anywhere under ``root`` with a suffix. DataError D101.
-
-    Suffixes are compared with the names in lower case.
-    """
-    return found_in(walk(root, suffixes))
-
-
-def found_in(walked: Walked) -> ListedFiles:
-    """Return the files of a walk."""
-    return ListedFiles(walked.names, walked.links + walked.specials)
+from framework.store.identity import unreadable
+from framework.store.walk_tree import walk
 
 
 def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
@@ -46,12 +18,11 @@ def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
 
     Raises:
         DataError: D101 if there is no file.
-
     """
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
-        names = [os.path.join(path, name) for name in find_files(path, suffixes).names]
+        names = [os.path.join(path, name) for name in walk(path, suffixes).names]
     else:
         names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
     if not names:
@@ -65,15 +36,29 @@ def read_file(path: str) -> bytes:
 
     Raises:
         DataError: D101 if the file cannot be read, or is a pipe or a device, which is not opened.
-
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DataError(101, path, "not a regular file", "mend or remove it")
+            raise DataError(101, path, "not a regular file", "correct or remove it")
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        words = str(error)
-        if isinstance(error, OSError) and error.strerror:
-            words = error.strerror
-        raise DataError(101, path, f"cannot be read ({words})", "mend or remove it") from error
+        raise unreadable(path, error) from error
+
+
+def read_part(path: str, start: int, size: int, name: str) -> bytes:
+    """Return ``size`` bytes of a file from byte ``start``, which belong to the record ``name``.
+
+    Raises:
+        DataError: D101 if the file cannot be read, D166 if it ends too early.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(size)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(data) != size:
+        what = f"truncated: {size} bytes wanted, have {len(data)}"
+        raise DataError(166, name, what, "get the file again")
+    return data

@@ -10,9 +10,10 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError, UserRecordError, words_of
-from framework.input.array_values import Row, chunk_of, first_fields
-from framework.input.file_items import find_files, named_files
+from framework.input.file_items import named_files
 from framework.input.label import check_classes
+from framework.input.rows import Row, chunk_of, first_fields
+from framework.store.walk_tree import walk
 from framework.system.user_code import user_error
 
 MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
@@ -45,12 +46,14 @@ class FunctionInput:
     def keyed_items(self) -> list[tuple[str, Any]]:
         """The key of each item, and the function's argument. DataError D101, D110."""
         if self.path is not None and os.path.isdir(self.path):
-            names = find_files(self.path).names
+            names = walk(self.path).names
             items = [(name, os.path.join(self.path, name)) for name in names]
         elif self.path is not None:
             items = [(path, path) for path in named_files(self.path)]
         else:
-            given = range(self.items) if isinstance(self.items, int) else self.items or ()
+            given = self.items or ()
+            if isinstance(given, int):
+                given = range(given)
             items = [(str(item), item) for item in given]
         if not items:
             raise DataError(110, self.path or "input.items", "no item", "give at least one")
@@ -74,13 +77,7 @@ class FunctionInput:
         return chunk_of(rows, keys, self.manifest.fields, keys.__getitem__)
 
     def _rows(self, index: int) -> list[Row]:
-        """Return the records of an item.
-
-        Raises:
-            UserRecordError: U100 with the user's line, for an exception of the function.
-            DataError: D168 for an exception of a library.
-
-        """
+        """Return the records of an item. U100 for an error of the function, D168 of a library."""
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
@@ -89,7 +86,7 @@ class FunctionInput:
             raise
         except (Exception, SystemExit) as error:
             name = self.name(index)
-            fix = "mend the function, or remove the item"
+            fix = "correct the function, or remove the item"
             package = f"{self.function.partition('.')[0]}."
             fault = user_error(error, (package,), name, fix, UserRecordError)
             if fault is not None:

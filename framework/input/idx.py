@@ -8,15 +8,12 @@ import gzip
 import math
 import struct
 import zlib
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError
-from framework.input.arrays import check_same_length
+from framework.input.rows import ColumnInput
 
 UINT8 = 8  # the type byte of unsigned bytes, the only type that image sets use
 
@@ -26,14 +23,15 @@ def read_idx(path: str) -> np.ndarray:
     try:
         with open(path, "rb") as file:
             is_zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_zipped else open(path, "rb") as file:
-            data = file.read()
+        read = gzip.open if is_zipped else open
+        with read(path, "rb") as file:
+            data: bytes = file.read()
     except FileNotFoundError as error:
         fix = "give an IDX file such as train-images-idx3-ubyte.gz"
         raise DataError(101, path, "no such file", fix) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(113, path, f"cannot be read ({error})", "get the file again") from error
-    num_dimensions = data[3] if len(data) > 3 else 0
+    num_dimensions = int.from_bytes(data[3:4], "big")
     start = 4 + 4 * num_dimensions
     if data[:3] != bytes([0, 0, UINT8]) or len(data) < start:
         fix = "give the file as it was published"
@@ -46,36 +44,18 @@ def read_idx(path: str) -> np.ndarray:
 
 
 @final
-@dataclass(eq=False)
-class IdxInput:
+class IdxInput(ColumnInput):
     """Fields ``image`` uint8 [1, H, W] and ``label``. Keys are the records' numbers."""
 
-    images: str
-    labels: str
+    kind = "idx"
+    classes = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IdxInput, (self.images, self.labels)  # another process reads the files itself
+    def __init__(self, images: str, labels: str) -> None:
+        self.path, self.labels = images, labels
 
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = read_idx(self.images), read_idx(self.labels)
+    def load(self) -> dict[str, Any]:
+        images, labels = read_idx(self.path), read_idx(self.labels)
         if images.ndim != 3 or labels.ndim != 1:
             what = f"images of shape {images.shape}, labels {labels.shape}"
-            raise DataError(113, self.images, what, "give images first, then labels")
-        check_same_length(self.images, {self.images: len(images), self.labels: len(labels)})
-        return images[:, None], labels.astype(np.int64)
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        images, labels = self.arrays
-        classes = [str(number) for number in range(int(labels.max()) + 1)]
-        fields = {"image": Field("uint8", images.shape[1:]), "label": Field("int64", ())}
-        return Manifest(len(labels), fields, classes, source=f"idx {self.images}")
-
-    def read(self, start: int, stop: int) -> Chunk:
-        images, labels = self.arrays
-        keys = [str(number) for number in range(start, stop)]
-        return Chunk({"image": images[start:stop], "label": labels[start:stop]}, keys)
-
-    def name(self, index: int) -> str:
-        return f"{self.images}: record {index}"
+            raise DataError(113, self.path, what, "give images first, then labels")
+        return {"image": images[:, None], "label": labels.astype(np.int64)}

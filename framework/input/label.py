@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
 
 INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
@@ -44,7 +45,6 @@ def number_classes(
 
     Raises:
         DataError: D161 for names that ``classes`` lacks.
-
     """
     known = check_classes(sorted(set(names), key=os.fsencode), classes, where)
     numbers = {name: number for number, name in enumerate(known)}
@@ -67,7 +67,6 @@ def label_column(
 
     Raises:
         DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
-
     """
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
@@ -75,12 +74,8 @@ def label_column(
         return number_classes(texts, classes, path)
     for row, text in enumerate(integers):
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
-            what = (
-                f"the label {text[:40]} numbers no class: it must be from 0 to {MOST_CLASSES - 1}"
-            )
-            fix = (
-                "correct it, or keep it as a plain number: input.columns={image: path, label: int}"
-            )
+            what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
+            fix = "correct it, or keep it as a plain number: input.columns={label: int, ...}"
             raise DataError(162, place(row), what, fix)
     labels = [int(text) for text in integers]
     return labels, numbered_classes(max(labels), classes, path)
@@ -92,7 +87,6 @@ def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: 
     Raises:
         ConfigError: C161 for a class that ``classes`` names twice.
         DataError: D161 for a present class that ``classes`` lacks.
-
     """
     if classes is None:
         return list(present)
@@ -101,8 +95,7 @@ def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: 
         what = f"has {', '.join(twice)} twice"
         raise ConfigError(161, f"input.classes = {known}", what, "name each class once")
     if unknown := [name for name in present if name not in set(known)]:
-        more = ", ..." if len(unknown) > 10 else ""
-        what = f"{len(unknown)} classes are not in input.classes: {', '.join(unknown[:10])}{more}"
+        what = f"{len(unknown)} classes are not in input.classes: {listed(unknown)}"
         raise DataError(161, where, what, "add them, or remove their items")
     return known
 
@@ -114,10 +107,11 @@ def numbered_classes(largest: int, classes: Sequence[str] | None, where: str) ->
 
     Raises:
         DataError: D161 if ``classes`` are too few.
-
     """
+    if classes is None and largest >= MOST_CLASSES:
+        return []
     if classes is None:
-        return [str(number) for number in range(largest + 1)] if largest < MOST_CLASSES else []
+        return list(map(str, range(largest + 1)))
     if largest >= len(classes):
         what = f"has label {largest}, but input.classes names {len(classes)}"
         raise DataError(161, where, what, "name all classes")

@@ -12,14 +12,16 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
+from framework.input.array_values import value_of
 from framework.input.file_items import read_file
 from framework.input.label import class_in, class_pattern, label_column, numbered_classes
+from framework.input.rows import Row, RowInput, field_texts
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "int", "float")
+DTYPES = {"int": np.int64, "float": np.float32}
 
 
 class Column(NamedTuple):
@@ -43,7 +45,7 @@ class _Table(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class ListInput:
+class ListInput(RowInput):
     """A record per row, in the table's order. Its key is its first path; in .scp its key.
 
     A path may be in several rows; a key of .scp may not. The column of a field is a name of the
@@ -62,21 +64,23 @@ class ListInput:
 
     def __post_init__(self) -> None:
         self.is_scp = self.path.lower().endswith(".scp")
-        usual = {"image": "path"} if self.is_scp else {"image": "path", "label": "class"}
-        has_names = self.header and not self.is_scp
-        self.parsed = _parsed_columns(self.columns or usual, has_names, first=int(self.is_scp))
+        usual = {"image": "path"}
+        if not self.is_scp:
+            usual["label"] = "class"
+        self.has_names = self.header and not self.is_scp
+        self.parsed = _parsed_columns(self.columns or usual, self.has_names, first=int(self.is_scp))
+        self.first_path = next(f for f, column in self.parsed.items() if column.kind == "path")
         self.folder = self.root or os.path.dirname(self.path) or "."
         self.pattern = class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
     def items(self) -> _Table:
         """The rows, and the columns of the fields. DataError D110, D164."""
-        lines = _read_scp(self.path) if self.is_scp else _read_table(self.path)
-        names: list[str] = []
-        if self.header and not self.is_scp:
-            head = next(lines, None)
-            names = [] if head is None else head.cells
-        places = {field: self._place(names, column.column) for field, column in self.parsed.items()}
+        read = _read_scp if self.is_scp else _read_table
+        lines, head = read(self.path), Line(1, [])
+        if self.has_names:
+            head = next(lines, head)
+        places = {field: self._place(head, column) for field, (_, column) in self.parsed.items()}
         rows = list(lines)
         if not rows:
             raise DataError(110, self.path, "no row", "give a table with a row per record")
@@ -84,19 +88,20 @@ class ListInput:
         for row in rows:
             if len(row.cells) < wanted:
                 what = f"has {len(row.cells)} columns, {wanted} are wanted"
-                fix = "mend the row, or correct input.columns"
-                raise DataError(164, f"{self.path}: line {row.number}", what, fix)
+                fix = "correct the row, or input.columns"
+                raise DataError(164, self._line(row), what, fix)
         return _Table(rows, places)
 
-    def _place(self, names: list[str], column: str | int) -> int:
+    def _place(self, head: Line, column: str | int) -> int:
         if isinstance(column, int):
             return column
-        if names.count(column) != 1:
-            count, present = names.count(column), ", ".join(names)
+        count = head.cells.count(column)
+        if count != 1:
+            present = ", ".join(head.cells)
             what = f"the first line has the column {column!r} {count} times: {present}"
             fix = "correct input.columns, or set input.header=false and number them"
             raise DataError(164, self.path, what, fix)
-        return names.index(column)
+        return head.cells.index(column)
 
     @cached_property
     def real_root(self) -> str:
@@ -111,11 +116,9 @@ class ListInput:
             if kind == "class":
                 columns[field] = np.array(self._labels[0], np.int64)
             elif kind != "path":
-                dtype = np.int64 if kind == "int" else np.float32
-                cells = ((row.cells[places[field]], self._line(row)) for row in rows)
-                columns[field] = np.array(
-                    [_number(text, kind, line) for text, line in cells], dtype
-                )
+                place = places[field]
+                numbers = [_number(row.cells[place], kind, self._line(row)) for row in rows]
+                columns[field] = np.array(numbers, DTYPES[kind])
         return columns
 
     @cached_property
@@ -123,32 +126,26 @@ class ListInput:
         """A label per row, and the classes, of a column of the kind ``class``."""
         rows, places = self.items
         lines = [self._line(row) for row in rows]
-        names = [
-            class_in(row.cells[places["label"]], self.pattern, line)
-            for row, line in zip(rows, lines, strict=True)
-        ]
+        cells = [row.cells[places["label"]] for row in rows]
+        pairs = zip(cells, lines, strict=True)
+        names = [class_in(cell, self.pattern, line) for cell, line in pairs]
         return label_column(names, self.classes, self.path, lines.__getitem__)
 
-    @cached_property
-    def manifest(self) -> Manifest:
+    def outline(self) -> Manifest:
         count = len(self.items.rows)
         for index in range(count):
             self._paths(index)  # checks the paths of all rows
-        fields = first_fields(count, lambda index: [self._row(index)], self.name)
-        kind = self.parsed["label"].kind if "label" in self.parsed else ""
-        classes: list[str] = []
+        return Manifest(count, {}, self._classes(), source=f"list {self.path}")
+
+    def _classes(self) -> list[str]:
+        kind = self.parsed.get("label", Column("", 0)).kind
         if kind == "class":
-            classes = self._labels[1]
-        elif kind == "int" and self.numbers["label"].min() >= 0:
-            classes = numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
-        return Manifest(count, fields, classes, source=f"list {self.path}")
+            return self._labels[1]
+        if kind == "int" and self.numbers["label"].min() >= 0:
+            return numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
+        return []
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        keys = [self._key(index) for index in range(start, stop)]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
-
-    def _row(self, index: int) -> Row:
+    def row(self, index: int) -> Row:
         paths = self._paths(index)
         if not self.allow_outside:  # all paths are checked before a file is opened
             for path in paths.values():
@@ -174,42 +171,41 @@ class ListInput:
 
     def _check_inside(self, path: str, root: str, index: int) -> None:
         if "\0" in path or os.path.commonpath([path, root]) != root:
-            where = f"{self.path}: line {self.items.rows[index].number}"
             fix = "set input.root, or input.allow_outside=true if you trust it"
-            raise DataError(165, where, f"{path!r} is not under {root}", fix)
+            what = f"{path!r} is not under {root}"
+            raise DataError(165, self._line(self.items.rows[index]), what, fix)
 
-    def _key(self, index: int) -> str:
+    def key(self, index: int) -> str:
         rows, places = self.items
-        first = next(field for field, (kind, _) in self.parsed.items() if kind == "path")
-        return rows[index].cells[0 if self.is_scp else places[first]]
+        place = 0
+        if not self.is_scp:
+            place = places[self.first_path]
+        return rows[index].cells[place]
 
     def _line(self, row: Line) -> str:
         return f"{self.path}: line {row.number}"
 
     def name(self, index: int) -> str:
-        return f"{self._line(self.items.rows[index])} ({self._key(index)})"
+        return f"{self._line(self.items.rows[index])} ({self.key(index)})"
 
 
 def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
     """Return the column of each field. ConfigError C162 unless it is ``kind[:column]``."""
-    words = text_mapping(columns)
-    if not words:
-        fix = "give input.columns={image: path, label: class}"
-        raise ConfigError(162, f"input.columns = {columns}", "not field: kind", fix)
+    words = field_texts("columns", columns, "{image: path, label: class}")
     parsed: dict[str, Column] = {}
-    for number, (field, word) in enumerate(words.items()):
+    for number, (field, word) in enumerate(words.items(), first):
         where = f"input.columns.{field} = {word}"
         kind, _, column = word.partition(":")
         if kind not in KINDS or (kind == "class" and field != "label"):
             fix = "choose path, class (for label), int or float, then perhaps :COLUMN"
-            raise ConfigError(162, where, "not a kind of column", fix)
+            raise ConfigError(162, where, "must begin with a kind of column", fix)
         if header:
             parsed[field] = Column(kind, column or field)
             continue
         if column and not re.fullmatch(r"\d{1,6}", column):
             fix = "number columns from 0, or give a table with a header"
             raise ConfigError(162, where, f"{column!r} is not a number", fix)
-        parsed[field] = Column(kind, int(column or number + first))
+        parsed[field] = Column(kind, int(column or number))
     if all(column.kind != "path" for column in parsed.values()):
         fix = "name the column of the files, as in image: path"
         raise ConfigError(162, f"input.columns = {words}", "has no path", fix)
@@ -222,7 +218,9 @@ def _read_text(path: str) -> str:
 
 def _read_table(path: str) -> Iterator[Line]:
     """Yield the rows of a TSV (by its name) or CSV file, without empty lines."""
-    delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
+    delimiter = ","
+    if path.lower().endswith((".tsv", ".tab")):
+        delimiter = "\t"
     text = io.StringIO(_read_text(path), newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
@@ -231,7 +229,7 @@ def _read_table(path: str) -> Iterator[Line]:
                 yield Line(reader.line_num, cells)
     except csv.Error as error:
         where = f"{path}: line {reader.line_num}"
-        raise DataError(164, where, f"not a table ({error})", "mend its quotes") from error
+        raise DataError(164, where, f"not a table ({error})", "correct its quotes") from error
 
 
 def _read_scp(path: str) -> Iterator[Line]:
@@ -252,13 +250,13 @@ def _read_scp(path: str) -> Iterator[Line]:
 
 
 def _number(text: str, kind: str, where: str) -> int | float:
+    fix = "correct the row, or input.columns"
     try:
         value = int(text) if kind == "int" else float(text)
     except ValueError as error:
-        fix = "mend the row, or correct input.columns"
         raise DataError(162, where, f"{text!r} is not {kind}", fix) from error
     if kind == "int" and not -(2**63) <= value < 2**63:
-        raise DataError(162, where, f"{text!r} does not fit 64 bits", "mend the row")
-    if kind == "float" and not math.isfinite(value):
-        raise DataError(162, where, f"{text!r} is not finite", "mend the row, or leave it out")
+        raise DataError(162, where, f"{text!r} does not fit 64 bits", fix)
+    if not math.isfinite(value):
+        raise DataError(162, where, f"{text!r} is not finite", fix)
     return value

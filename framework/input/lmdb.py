@@ -6,18 +6,21 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Manifest
 from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import (
-    Row,
-    array_of_npy,
-    chunk_of,
-    first_fields,
-    text_mapping,
-)
+from framework.input.array_values import array_of_npy
 from framework.input.label import label_column
-from framework.store.foreign import LABEL, NPY, WHOLE, ForeignLMDB, Pattern, number_of, text_of
+from framework.input.rows import Row, RowInput, field_texts
+from framework.store.foreign import (
+    LABEL,
+    NPY,
+    WHOLE,
+    ForeignLMDB,
+    key_expression,
+    number_of,
+    text_of,
+)
 
 
 class Matched(NamedTuple):
@@ -28,12 +31,12 @@ class Matched(NamedTuple):
 
 
 @final
-class LMDBInput:
+class LMDBInput(RowInput):
     """A record for each number, or name, that the keys of all fields share.
 
     A value is an image file, a .npy file or a number as text. The field ``label`` may be any text:
     integers are labels as they are, other texts are names of classes. ``fields`` are texts of
-    ``Pattern``. ``conf/input/lmdb.yaml`` describes the options.
+    ``key_expression``. ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(
@@ -43,23 +46,18 @@ class LMDBInput:
         count: int | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        where = f"input.fields = {fields}"
-        texts = text_mapping(fields)
-        if not texts:
-            fix = 'give input.fields={image: "image-%09d", label: "label-%09d"}'
-            raise ConfigError(162, where, "names no keys", fix)
         self.path, self.count, self.classes = path, count, classes
-        self.patterns = {field: Pattern(text) for field, text in texts.items()}
+        example = '{image: "image-%09d", label: "label-%09d"}'
+        self.patterns = field_texts("fields", fields, example)
         for pattern in self.patterns.values():
-            if pattern.expression.groups != 1:
-                what = f"{pattern.text!r} must have one %d, %09d or %s"
+            if key_expression(pattern).groups != 1:
+                what = f"{pattern!r} must have one %d, %09d or %s"
                 fix = "mark what the keys of a record share"
-                raise ConfigError(162, where, what, fix)
+                raise ConfigError(162, f"input.fields = {fields}", what, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process lists the keys itself
-        fields = {name: pattern.text for name, pattern in self.patterns.items()}
-        return LMDBInput, (self.path, fields, self.count, self.classes)
+        return LMDBInput, (self.path, self.patterns, self.count, self.classes)
 
     @cached_property
     def file(self) -> ForeignLMDB:
@@ -72,7 +70,6 @@ class LMDBInput:
         Raises:
             DataError: D160 for names that not every field has, D110 for no record, D111 for another
                 number of records than ``count``.
-
         """
         matches = {field: self._matches(pattern) for field, pattern in self.patterns.items()}
         first, *others = matches.values()
@@ -93,15 +90,17 @@ class LMDBInput:
         places = [{field: match[name] for field, match in matches.items()} for name in names]
         return Matched(places, [self.file.keys[first[name]] for name in names])
 
-    def _matches(self, pattern: Pattern) -> dict[int | str, int]:
+    def _matches(self, pattern: str) -> dict[int | str, int]:
         """Return the place of each key, by what the key has in the pattern's place."""
-        expression, is_number = pattern.expression, "%s" not in pattern.text.replace("%%", "")
+        expression, is_number = key_expression(pattern), "%s" not in pattern.replace("%%", "")
         places: dict[int | str, int] = {}
         for place, key in enumerate(self.file.keys):
             match = expression.fullmatch(key)
             if match is None:
                 continue
-            name = int(match.group(1)) if is_number else match.group(1)
+            name: int | str = match.group(1)
+            if is_number:
+                name = int(name)
             if name in places:
                 what = f"the keys {self.file.keys[places[name]]!r} and {key!r} are one record"
                 raise DataError(163, self.path, what, "give the number of digits, as in %09d")
@@ -123,19 +122,11 @@ class LMDBInput:
                 return None  # fractions
         return label_column(texts, self.classes, self.path, self.name)
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        count = len(self.items.keys)
-        fields = first_fields(count, lambda index: [self._row(index)], self.name)
-        classes = [] if self.labels is None else self.labels[1]
-        return Manifest(count, fields, classes, source=f"lmdb {self.path}")
+    def outline(self) -> Manifest:
+        _, classes = self.labels or ([], [])
+        return Manifest(len(self.items.keys), {}, classes, source=f"lmdb {self.path}")
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        keys = self.items.keys[start:stop]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
-
-    def _row(self, index: int) -> Row:
+    def row(self, index: int) -> Row:
         return {field: self._value(field, index) for field in self.patterns}
 
     def _value(self, field: str, index: int) -> Any:
@@ -154,5 +145,8 @@ class LMDBInput:
             raise DataError(162, self.name(index), what, fix)
         return number
 
+    def key(self, index: int) -> str:
+        return self.items.keys[index]
+
     def name(self, index: int) -> str:
-        return f"{self.path}: {self.items.keys[index]}"
+        return f"{self.path}: {self.key(index)}"

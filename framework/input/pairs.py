@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
-from framework.input.file_items import found_in, read_file
+from framework.input.array_values import value_of
+from framework.input.file_items import read_file
+from framework.input.rows import Row, RowInput, field_texts
 from framework.store.folder_store import SUFFIXES
 from framework.store.walk_tree import Walked, walk
 
@@ -25,13 +26,12 @@ class _Tree(NamedTuple):
 
 class _Pairs(NamedTuple):
     names: list[str]
-    files: list[dict[str, str]]  # field -> path, of each name
-    note: str
+    num_unmatched: int
 
 
 @final
 @dataclass(eq=False)
-class PairsInput:
+class PairsInput(RowInput):
     """One field per tree: image files as they are, .npy files as arrays.
 
     A tree is a folder, whose files are matched by their relative path without suffix; or a pattern
@@ -44,14 +44,10 @@ class PairsInput:
     follow_links: str | None = None
 
     def __post_init__(self) -> None:
-        fields = text_mapping(self.fields)
-        if not fields:
-            fix = "give input.fields={blurry: DIR, sharp: DIR}"
-            raise ConfigError(162, f"input.fields = {self.fields}", "names no tree", fix)
-        self.fields = fields
+        self.fields = field_texts("fields", self.fields, "{blurry: DIR, sharp: DIR}")
         if self.unmatched not in ("fail", "skip"):
             where = f"input.unmatched = {self.unmatched}"
-            raise ConfigError(162, where, "not a choice", "choose fail or skip")
+            raise ConfigError(162, where, "must be fail or skip", "choose fail or skip")
 
     @cached_property
     def trees(self) -> dict[str, _Tree]:
@@ -59,12 +55,12 @@ class PairsInput:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        notes = (tree.walked.link_note("input.follow_links") for tree in self.trees.values())
-        return tuple(note for note in notes if note is not None)
+        notes = (tree.walked.link_notes("input.follow_links") for tree in self.trees.values())
+        return tuple(note for lines in notes for note in lines)
 
     @cached_property
     def items(self) -> _Pairs:
-        """The matched files. DataError D160 lists unmatched names."""
+        """The matched names. DataError D160 lists unmatched ones."""
         trees = self.trees
         for tree in trees.values():
             if not tree.files and tree.walked.links:
@@ -74,43 +70,46 @@ class PairsInput:
         unmatched = sorted(every - shared, key=os.fsencode)
         where = ", ".join(self.fields.values())
         if unmatched and self.unmatched == "fail":
-            lines: list[str] = []
-            for name in unmatched[:10]:
-                missing = [field for field, tree in trees.items() if name not in tree.files]
-                lines.append(f"{name} (not in {', '.join(missing)})")
-            more = "; ..." if len(unmatched) > 10 else ""
-            what = f"{len(unmatched)} unmatched names: {'; '.join(lines)}{more}"
+            what = f"{len(unmatched)} unmatched names: {self._missing(unmatched)}"
             fix = "complete the trees, or set input.unmatched=skip"
             raise DataError(160, where, what, fix)
         if not shared:
             fix = f"files {' '.join(SUFFIXES)} .npy under each"
             raise DataError(110, where, "no name is in every tree", fix)
-        names = sorted(shared, key=os.fsencode)
-        files = [{field: tree.files[name] for field, tree in trees.items()} for name in names]
-        note = "".join(found_in(tree.walked).note for tree in trees.values())
-        if unmatched:
-            note += f" ({len(unmatched)} unmatched left out)"
-        return _Pairs(names, files, note)
+        return _Pairs(sorted(shared, key=os.fsencode), len(unmatched))
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        count = len(self.items.names)
-        fields = first_fields(count, lambda index: [self._row(index)], self.name)
+    def _missing(self, names: list[str]) -> str:
+        """List the first unmatched names, with the trees that lack them."""
+        lines: list[str] = []
+        for name in names[:10]:
+            missing = [field for field, tree in self.trees.items() if name not in tree.files]
+            lines.append(f"{name} (not in {', '.join(missing)})")
+        if len(names) > 10:
+            lines.append("...")
+        return "; ".join(lines)
+
+    def outline(self) -> Manifest:
+        names, num_unmatched = self.items
+        note = "".join(tree.walked.left_out for tree in self.trees.values())
+        if num_unmatched:
+            note += f" ({num_unmatched} unmatched left out)"
         trees = ", ".join(f"{field} {tree}" for field, tree in self.fields.items())
-        return Manifest(count, fields, source=f"pairs {trees}{self.items.note}")
+        return Manifest(len(names), {}, source=f"pairs {trees}{note}")
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        keys = self.items.names[start:stop]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
+    def row(self, index: int) -> Row:
+        paths = self._paths(index)
+        return {field: value_of(read_file(path), path, path) for field, path in paths.items()}
 
-    def _row(self, index: int) -> Row:
-        files = self.items.files[index]
-        return {field: value_of(read_file(path), path, path) for field, path in files.items()}
+    def key(self, index: int) -> str:
+        return self.items.names[index]
 
     def name(self, index: int) -> str:
         """Return all files of the pair, since any of them may be bad."""
-        return " + ".join(self.items.files[index].values())
+        return " + ".join(self._paths(index).values())
+
+    def _paths(self, index: int) -> dict[str, str]:
+        name = self.items.names[index]
+        return {field: tree.files[name] for field, tree in self.trees.items()}
 
 
 def _read_tree(tree: str, follow_links: str | None) -> _Tree:
@@ -121,8 +120,9 @@ def _read_tree(tree: str, follow_links: str | None) -> _Tree:
     else:
         root = os.path.dirname(tree[: wild.start()])
         parts = WILD.split(tree[len(root) :].lstrip("/"))  # every second one is wild
-        texts = [EXPRESSIONS[p] if n % 2 else re.escape(p) for n, p in enumerate(parts)]
-        pattern = re.compile("".join(texts), re.DOTALL)
+        parts[::2] = map(re.escape, parts[::2])
+        parts[1::2] = map(EXPRESSIONS.__getitem__, parts[1::2])
+        pattern = re.compile("".join(parts), re.DOTALL)
         root = root or ("/" if tree.startswith("/") else ".")
     walked = walk(root, (*SUFFIXES, ".npy"), follow_links)
     files: dict[str, str] = {}

@@ -7,8 +7,10 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from framework.contracts.records import Chunk, Manifest, Records, RecordStore
+from framework.contracts.records import Chunk, Manifest, RecordStore
 from framework.errors import DataError
+from framework.pack.engine.jobs import joined
+from framework.pack.engine.publish import as_written, keys_of
 from framework.store.open_store import open_store
 
 
@@ -51,8 +53,11 @@ class StoreInput:
             if num_classes > np.iinfo(label.dtype).max + 1:
                 what = f"{num_classes} classes do not fit {label.dtype}"
                 raise DataError(169, self.paths[0], what, "pack wider labels first")
-        options = first.options if all(other.options == first.options for other in others) else {}
-        source = f"stores {', '.join(self.paths)}" if others else first.source
+        options, source = first.options, first.source
+        if any(other.options != options for other in others):
+            options = {}
+        if others:
+            source = f"stores {', '.join(self.paths)}"
         return Manifest(self.starts[-1], first.fields, self.classes, source=source, options=options)
 
     @cached_property
@@ -74,17 +79,7 @@ class StoreInput:
             begin, end = max(start, first), min(stop, self.starts[number + 1])
             if begin < end:
                 parts.append(self._read_range(number, begin - first, end - first))
-        records: Records = {}
-        for name, field in self.manifest.fields.items():
-            values = [part.records[name] for part in parts]
-            if field.encoding == "image":
-                records[name] = [image for images in values for image in images]
-            elif values:
-                records[name] = np.concatenate(values)
-            else:
-                shape = (size or 0 for size in field.shape)
-                records[name] = np.empty((0, *shape), field.dtype)
-        return Chunk(records, [key for part in parts for key in part.keys])
+        return joined(parts, self.manifest.fields)
 
     def _read_range(self, number: int, start: int, stop: int) -> Chunk:
         """Return records ``start``..``stop`` of store ``number``."""
@@ -94,18 +89,15 @@ class StoreInput:
             what = "its bytes are not what their CRC32 says"
             fix = "see what else is damaged with paceline verify"
             raise DataError(166, store.name(damaged[0]), what, fix)
-        records: Records = {
-            name: v.numpy() if isinstance(v, torch.Tensor) else [bytes(value) for value in v]
-            for name, v in read.items()
-        }
+        records = as_written(read)
         numbers = self.numbers[number]
         if len(self.stores) > 1 and len(numbers) and "label" in records:
             labels = records["label"]
             if ((labels < 0) | (labels >= len(numbers))).any():
                 what = f"a label from this record on is none of the store's {len(numbers)} classes"
-                raise DataError(161, store.name(start), what, "mend that store")
+                raise DataError(161, store.name(start), what, "correct that store")
             records["label"] = numbers[labels.astype(np.int64)].astype(labels.dtype)
-        return Chunk(records, [store.key(index) for index in range(start, stop)])
+        return Chunk(records, keys_of(store, indices))
 
     def name(self, index: int) -> str:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1

@@ -13,10 +13,10 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Manifest
+from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import Row, chunk_of, first_fields, text_mapping, value_of
-from framework.input.file_items import named_files
+from framework.input.array_values import value_of
+from framework.input.file_items import named_files, read_part
 from framework.input.label import (
     check_classes,
     class_in,
@@ -24,7 +24,9 @@ from framework.input.label import (
     number_classes,
     numbered_classes,
 )
+from framework.input.rows import Row, RowInput, field_texts
 from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import number_of
 
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 TEXTS = ("cls", "txt")
@@ -37,7 +39,6 @@ class Member(NamedTuple):
     """The place of a member's bytes in its shard."""
 
     name: str
-    suffix: str
     start: int
     size: int
 
@@ -60,7 +61,7 @@ class _Listed(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class TarInput:
+class TarInput(RowInput):
     """Records in the byte order of the shards' names, and in a shard in the order of its members.
 
     A record's key is its members' common name. Links and devices are left out. A member is an
@@ -97,7 +98,6 @@ class TarInput:
 
         Raises:
             ConfigError: C162 if members would be ignored silently.
-
         """
         if self.fields is not None:
             return {field: (suffix,) for field, suffix in self.fields.items()}
@@ -131,32 +131,23 @@ class TarInput:
         return np.array(numbers, np.int64), classes
 
     def _label_text(self, item: Item) -> str:
-        data = _read(item.shard, self._member(item, "label"), str(item))
+        _, data = self._read(item, "label")
         text = data.decode("utf-8", "surrogateescape").strip()
         if not text:
-            raise DataError(162, str(item), "its label is empty", "mend or remove it")
+            raise DataError(162, str(item), "its label is empty", "correct or remove it")
         return text
 
-    @cached_property
-    def manifest(self) -> Manifest:
+    def outline(self) -> Manifest:
         items, left_out = self.listed
-        fields = first_fields(len(items), lambda index: [self._row(index)], self.name)
         note = ""
         if left_out:
             note = f" ({left_out} members left out: links, devices, names without a suffix)"
-        classes: list[str] = []
+        classes = check_classes((), self.classes, self.path)
         if self.labels is not None:
             classes = self.labels[1]
-        elif self.classes:
-            classes = check_classes((), self.classes, self.path)
-        return Manifest(len(items), fields, classes, source=f"tar {self.path}{note}")
+        return Manifest(len(items), {}, classes, source=f"tar {self.path}{note}")
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        keys = [item.key for item in self.listed.items[start:stop]]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
-
-    def _row(self, index: int) -> Row:
+    def row(self, index: int) -> Row:
         item = self.listed.items[index]
         row: Row = {}
         for field in self.sources:
@@ -167,20 +158,28 @@ class TarInput:
         return row
 
     def _value(self, item: Item, field: str) -> bytes | np.ndarray:
-        member = self._member(item, field)
-        data = _read(item.shard, member, str(item))
-        if _is_text(member.suffix):
-            return _number(data, f"{item}: {field}")
-        return value_of(data, f".{member.suffix}", str(item))
+        suffix, data = self._read(item, field)
+        if not _is_text(suffix):
+            return value_of(data, f".{suffix}", str(item))
+        number = number_of(data.decode(errors="replace").strip())
+        if number is None:
+            what = f"{data[:40]!r} is not a number"
+            raise DataError(162, f"{item}: {field}", what, "correct it, or leave the field out")
+        return number
 
-    def _member(self, item: Item, field: str) -> Member:
-        suffixes = self.sources[field]
-        members = [item.members[suffix] for suffix in suffixes if suffix in item.members]
-        if len(members) != 1:
-            what = f"has {len(members)} members for {field} (.{', .'.join(suffixes)})"
-            fix = "mend the shard, or correct input.fields"
-            raise DataError(163 if members else 167, str(item), what, fix)
-        return members[0]
+    def _read(self, item: Item, field: str) -> tuple[str, bytes]:
+        """Return the suffix and the bytes of the only member of an item for a field."""
+        wanted = self.sources[field]
+        suffixes = [suffix for suffix in wanted if suffix in item.members]
+        if len(suffixes) != 1:
+            what = f"has {len(suffixes)} members for {field} (.{', .'.join(wanted)})"
+            fix = "correct the shard, or input.fields"
+            raise DataError(163 if suffixes else 167, str(item), what, fix)
+        _, start, size = item.members[suffixes[0]]
+        return suffixes[0], read_part(item.shard, start, size, str(item))
+
+    def key(self, index: int) -> str:
+        return self.listed.items[index].key
 
     def name(self, index: int) -> str:
         return str(self.listed.items[index])
@@ -192,10 +191,7 @@ def _is_text(suffix: str) -> bool:
 
 def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """Return the suffix of each field, without a dot, in lower case. ConfigError C162."""
-    given = text_mapping(fields)
-    if not given:
-        fix = "give input.fields={image: jpg, label: cls}"
-        raise ConfigError(162, f"input.fields = {fields}", "not field: suffix", fix)
+    given = field_texts("fields", fields, "{image: jpg, label: cls}")
     suffixes = {field: suffix.lower().lstrip(".") for field, suffix in given.items()}
     for field, suffix in suffixes.items():
         if suffix.rpartition(".")[2] not in (*IMAGES, *TEXTS, "npy"):
@@ -255,32 +251,5 @@ def _add(items: dict[str, Item], shard: str, entry: tarfile.TarInfo) -> bool:
     item = items.setdefault(key, Item(shard, key, {}))
     if suffix in item.members:
         raise DataError(163, shard, f"has the member {name!r} twice", "keep one of them")
-    item.members[suffix] = Member(name, suffix, entry.offset_data, entry.size)
+    item.members[suffix] = Member(name, entry.offset_data, entry.size)
     return True
-
-
-def _read(shard: str, member: Member, where: str) -> bytes:
-    try:
-        with open(shard, "rb") as file:
-            file.seek(member.start)
-            data = file.read(member.size)
-    except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise DataError(101, shard, what, "mend it, or give read permission") from error
-    if len(data) != member.size:
-        what = f"truncated: {member.size} bytes wanted, have {len(data)}"
-        raise DataError(166, where, what, "get the shard again")
-    return data
-
-
-def _number(data: bytes, where: str) -> np.ndarray:
-    """Return a whole number as int64, any other as float32."""
-    try:
-        text = data.decode().strip()
-        if re.fullmatch(r"[+-]?\d{1,18}", text):
-            return np.array(int(text), np.int64)
-        return np.array(float(text), np.float32)
-    except ValueError as error:
-        what = f"{data[:40]!r} is not a number"
-        fix = "mend it, or leave the field out"
-        raise DataError(162, where, what, fix) from error

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Manifest
-from framework.errors import ConfigError, DataError, ResourceError
-from framework.input.array_values import Row, chunk_of, first_fields, text_mapping
-from framework.input.file_items import named_files
+from framework.contracts.records import Manifest
+from framework.errors import DataError, ResourceError
+from framework.input.file_items import named_files, read_part
 from framework.input.label import check_classes
+from framework.input.rows import Row, RowInput, field_texts
+from framework.store.identity import unreadable
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
 TAIL = struct.Struct("<I")  # masked CRC32C of the data
@@ -63,7 +64,7 @@ def masked(crc: int) -> int:
 
 @final
 @dataclass(eq=False)
-class TFRecordInput:
+class TFRecordInput(RowInput):
     """Records in the byte order of the files' names.
 
     A record's key is its file's name and its number in it. An Example that does not match its
@@ -77,12 +78,8 @@ class TFRecordInput:
     classes: Sequence[str] | None
 
     def __post_init__(self) -> None:
-        features = text_mapping(self.features)
-        if not features:
-            where = f"input.features = {self.features}"
-            fix = "give input.features={image: image/encoded, label: image/class/label}"
-            raise ConfigError(162, where, "not field: feature", fix)
-        self.features = features
+        example = "{image: image/encoded, label: image/class/label}"
+        self.features = field_texts("features", self.features, example)
         self.classes = check_classes((), self.classes, self.path)
 
     @cached_property
@@ -103,19 +100,11 @@ class TFRecordInput:
         """The number of each file's first record."""
         return np.searchsorted(self.frames[:, 0], np.arange(len(self.files)))
 
-    @cached_property
-    def manifest(self) -> Manifest:
+    def outline(self) -> Manifest:
         count = len(self.frames)
-        fields = first_fields(count, lambda index: [self._row(index)], self.name)
-        return Manifest(count, fields, self.classes or [], source=f"tfrecord {self.path}")
+        return Manifest(count, {}, self.classes or [], source=f"tfrecord {self.path}")
 
-    def read(self, start: int, stop: int) -> Chunk:
-        rows = [self._row(index) for index in range(start, stop)]
-        places = [self._place(index) for index in range(start, stop)]
-        keys = [f"{os.path.basename(file)}:{number}" for file, number in places]
-        return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
-
-    def _row(self, index: int) -> Row:
+    def row(self, index: int) -> Row:
         name, features = self.name(index), self._example(index).features.feature
         row: Row = {}
         for field, feature in self.features.items():
@@ -128,15 +117,7 @@ class TFRecordInput:
     def _example(self, index: int) -> Any:
         name, lib = self.name(index), library()
         frame = Frame(*self.frames[index].tolist())
-        file = self.files[frame.file]
-        try:
-            with open(file, "rb") as opened:
-                opened.seek(frame.start)
-                data = opened.read(frame.size + TAIL.size)
-        except OSError as error:
-            raise DataError(101, file, f"cannot be read ({error.strerror})", "mend it") from error
-        if len(data) != frame.size + TAIL.size:
-            raise DataError(166, name, "truncated", "get the file again")
+        data = read_part(self.files[frame.file], frame.start, frame.size + TAIL.size, name)
         message, crc = data[:-4], data[-4:]
         if TAIL.unpack(crc)[0] != masked(lib.crc32c(message)):
             what = "its bytes are not what their CRC32C says"
@@ -159,10 +140,9 @@ class TFRecordInput:
         if len(texts) != 1:
             what = f"holds {len(texts)} values"
             raise DataError(167, where, what, "give one image file, or numbers")
-        return self._class_number(texts[0], where) if field == "label" else texts[0]
-
-    def _class_number(self, data: bytes, where: str) -> np.ndarray:
-        name = data.decode("utf-8", "surrogateescape")
+        if field != "label":
+            return texts[0]
+        name = texts[0].decode("utf-8", "surrogateescape")
         classes = self.classes or []
         if name not in classes:
             fix = "name all classes there, or take a feature of numbers"
@@ -174,18 +154,17 @@ class TFRecordInput:
         file = int(self.frames[index, 0])
         return self.files[file], index - int(self.firsts[file])
 
+    def key(self, index: int) -> str:
+        file, number = self._place(index)
+        return f"{os.path.basename(file)}:{number}"
+
     def name(self, index: int) -> str:
         file, number = self._place(index)
         return f"{file}: record {number}"
 
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:
-    """Return the Examples of a file. Lengths are compared with their checksums and the file's size.
-
-    Raises:
-        DataError: D101, D166.
-
-    """
+    """Return the Examples of a file. Lengths are compared with their checksums and its size."""
     frames: list[Frame] = []
     try:
         with open(path, "rb") as file:
@@ -203,8 +182,7 @@ def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Fram
                 frames.append(Frame(number, start + HEAD.size, size))
                 start += HEAD.size + size + TAIL.size
     except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise DataError(101, path, what, "mend it, or give read permission") from error
+        raise unreadable(path, error) from error
     return frames
 
 

@@ -21,8 +21,12 @@ class Usage:
     """Usage by this process, by the workers that ``multiprocessing`` started, and of ``device``."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu = _GPU(device) if device.type == "cuda" else None
-        self._others = None if "RANK" in os.environ else _Others()  # ranks would count each other
+        self._gpu: _GPU | None = None
+        if device.type == "cuda":
+            self._gpu = _GPU(device)
+        self._others: _Others | None = None
+        if "RANK" not in os.environ:  # ranks would count each other
+            self._others = _Others()
         self._at = time.perf_counter()
         self._cpu_s = time.process_time()
         self._workers_cpu_s: dict[int, float] = {}
@@ -58,7 +62,9 @@ class Usage:
         if self._others is not None:
             usage |= self._others.read(now, own_s + (workers_s or 0.0))
         usage |= self._tree(pids)
-        return usage if self._gpu is None else usage | self._gpu.read(now)
+        if self._gpu is not None:
+            usage |= self._gpu.read(now)
+        return usage
 
     def _workers_s(self, pids: list[int]) -> float | None:
         """Return the CPU time of the workers since the last lap, without workers that ended."""
@@ -121,7 +127,9 @@ class _GPU:
             self._asked_at = now
             self._ask()
         usage = {"peak_device_bytes": float(torch.cuda.max_memory_allocated(self._device))}
-        return usage if self._share is None else {**usage, "gpu_busy_share": self._share}
+        if self._share is not None:
+            usage["gpu_busy_share"] = self._share
+        return usage
 
     def _ask(self) -> None:
         try:

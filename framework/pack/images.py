@@ -31,6 +31,12 @@ from framework.transform.resize import centered
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml, which no other encoding has to repeat
+# Options and their defaults, as the manifest names them.
+USUAL = {
+    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth")),
+    "layout": "chw",
+    "max_pixels": MAX_PIXELS,
+}
 TRIES = 100  # items that may be bad before the first readable image
 
 
@@ -44,33 +50,19 @@ class Preparation:
     sizes stay equal. Label maps keep their numbers: they are scaled to the nearest pixel, and
     ``color`` and ``bit_depth`` do not apply to them.
 
-    Attributes:
-        encode: ``keep`` (each file's own bytes, after a check), ``jpeg`` (4:2:0; JPEGs are encoded
-            anew, too), ``png``, or ``raw`` (arrays of one shape).
-        resize: Pixels of the shorter side; smaller images are not enlarged.
-        max_side: The most pixels of the longer side; smaller images are not enlarged.
-        size: Height and width. The largest centered window of that shape is scaled to it.
-        quality: Of JPEGs, 1 to 100.
-        color: ``rgb``, ``gray``, or None for that of the input's first image.
-        bit_depth: For 16-bit images. None refuses them, 8 divides by 257 and rounds, 16 makes all
-            images uint16 and multiplies 8-bit ones by 257.
-        max_pixels: The most pixels of an image, according to its header.
-        layout: Of arrays: ``chw``, or ``hwc``, which is faster to cut and scale in training.
-
     Raises:
         ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.
-
     """
 
-    encode: str = "keep"
-    resize: int | None = None
-    max_side: int | None = None
-    size: Sequence[int] | None = None
-    quality: int | None = None
-    color: str | None = None
-    bit_depth: int | None = None
-    max_pixels: int = MAX_PIXELS
-    layout: str = "chw"
+    encode: str = "keep"  # or jpeg (4:2:0; JPEGs are encoded anew, too), png, raw (one shape)
+    resize: int | None = None  # pixels of the shorter side; smaller images are not enlarged
+    max_side: int | None = None  # pixels of the longer side; smaller images are not enlarged
+    size: Sequence[int] | None = None  # the largest centered window of this shape is scaled to it
+    quality: int | None = None  # of JPEGs, 1 to 100
+    color: str | None = None  # rgb, gray, or None for that of the input's first image
+    bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
+    max_pixels: int = MAX_PIXELS  # of an image, according to its header
+    layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
     settled: dict[str, Field | None] = field(
         default_factory=dict[str, Field | None], init=False, compare=False, repr=False
     )
@@ -94,16 +86,14 @@ class Preparation:
         ):
             if not is_possible:
                 where = f"pack.{name} = {getattr(self, name)}"
-                raise ConfigError(140, where, "not a value it can have", f"give {words}")
+                raise ConfigError(140, where, f"must be {words}", "correct it, or leave it out")
         self._check_together()
 
     def _check_together(self) -> None:
         def exclude(first: str, second: str, fix: str) -> None:
-            if getattr(self, first) is not None and getattr(self, second) is not None:
-                where = (
-                    f"pack.{first} = {getattr(self, first)}, "
-                    f"pack.{second} = {getattr(self, second)}"
-                )
+            values = getattr(self, first), getattr(self, second)
+            if None not in values:
+                where = f"pack.{first} = {values[0]}, pack.{second} = {values[1]}"
                 raise ConfigError(141, where, "one excludes the other", fix)
 
         exclude("resize", "max_side", "leave one out")
@@ -125,31 +115,23 @@ class Preparation:
     def options(self) -> dict[str, Any]:
         """What was asked for, for the manifest."""
         options: dict[str, Any] = {"encode": self.encode}
-        for name in ("resize", "max_side", "size", "color", "bit_depth"):
+        for name, usual in USUAL.items():
             value: Any = getattr(self, name)
-            if value is not None:
+            if value != usual:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self._quality
-        if self.layout != "chw":
-            options["layout"] = self.layout
-        if self.max_pixels != MAX_PIXELS:
-            options["max_pixels"] = self.max_pixels
         return options
 
     @property
     def _quality(self) -> int:
-        return QUALITY if self.quality is None else self.quality
+        return self.quality or QUALITY
 
     @property
     def _changes_pixels(self) -> bool:
         asked = (self.resize, self.max_side, self.size, self.color)
-        return (
-            self.encode in ("jpeg", "png")
-            or self.bit_depth == 16
-            or self.layout == "hwc"
-            or any(value is not None for value in asked)
-        )
+        is_plain = self.encode in ("keep", "raw") and self.bit_depth != 16 and self.layout == "chw"
+        return not is_plain or any(value is not None for value in asked)
 
     def fields(self, source: RecordInput) -> dict[str, Field]:
         """Return the fields of the prepared records, and settle them for ``__call__``.
@@ -161,7 +143,6 @@ class Preparation:
             ConfigError: C142 for options of images if no field is one, C177 for a label map as a
                 JPEG.
             DataError: As reading and decoding have it, if no image is readable.
-
         """
         if self.encode == "jpeg" and (names := source.manifest.label_maps):
             where = f"pack.encode = jpeg, label map {', '.join(names)}"
@@ -192,7 +173,9 @@ class Preparation:
             channels = COLORS[self.color]
         if self.encode in ("jpeg", "png") or (self.encode == "keep" and field.encoding == "image"):
             return Field("uint8", (channels, None, None), "image", kind)
-        shape = tuple(self.size or (field.shape[:2] if field.interleaved else field.shape[1:]))
+        shape = self.size or field.shape[1:]
+        if self.size is None and field.interleaved:
+            shape = field.shape[:2]
         if None not in shape:
             shape = self._scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
@@ -202,22 +185,20 @@ class Preparation:
         """Return the fields with the shape of the first readable record."""
         errors: list[DataError] = []
         for item in range(min(source.manifest.num_records, TRIES)):
-            fields: dict[str, Field] = {}
             try:
                 chunk = source.read(item, item + 1)
-                for name in names if chunk.keys else ():
-                    planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
-                    dtype = str(planes.dtype)
-                    fields[name] = replace(self._target(name), dtype=dtype, shape=planes.shape)
+                if chunk.keys:
+                    return {name: self._measured(chunk, name) for name in names}
             except DataError as error:
                 errors.append(error)
-                continue
-            if chunk.keys:
-                return fields
         if errors:
             raise errors[0]
         what = f"no record in its first {TRIES} items"
         raise DataError(140, source.manifest.source, what, "set pack.size")
+
+    def _measured(self, chunk: Chunk, name: str) -> Field:
+        planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)
+        return replace(self._target(name), dtype=str(planes.dtype), shape=planes.shape)
 
     def _stored_field(self, field: Field) -> Field:
         """Return the field as it is stored. In this class the shape of pixels is [C, H, W]."""
@@ -231,14 +212,14 @@ class Preparation:
         Raises:
             DataError: D106 for an image that cannot be read, D107 for one of another shape than the
                 field's.
-
         """
         assert self.settled, "fields() comes first"
         records = {
-            name: values if self.settled[name] is None else self._values(chunk, name)
-            for name, values in chunk.records.items()
+            name: self._values(chunk, name)
+            for name, field in self.settled.items()
+            if field is not None and name in chunk.records
         }
-        return Chunk(records, chunk.keys)
+        return Chunk({**chunk.records, **records}, chunk.keys)
 
     def _target(self, name: str) -> Field:
         field = self.settled[name]
@@ -252,10 +233,12 @@ class Preparation:
                 self._check(chunk, name, number)
             return chunk.records[name]
         if target.encoding == "image":
-            return [self._encoded(self._pixels(chunk, name, number)) for number in numbers]
+            return [self._encoded(chunk, name, number) for number in numbers]
         shape = (side or 0 for side in self._stored_field(target).shape)
         stored = np.empty((len(numbers), *shape), target.dtype)
-        arrays = stored if self.layout == "chw" else stored.transpose(0, 3, 1, 2)
+        arrays = stored
+        if self.layout == "hwc":
+            arrays = stored.transpose(0, 3, 1, 2)
         for number in numbers:
             image = self._pixels(chunk, name, number).transpose(2, 0, 1)
             if image.shape != target.shape:
@@ -265,8 +248,8 @@ class Preparation:
             arrays[number] = image
         return stored
 
-    def _encoded(self, image: np.ndarray) -> bytes:
-        planes = image.transpose(2, 0, 1)
+    def _encoded(self, chunk: Chunk, name: str, number: int) -> bytes:
+        planes = self._pixels(chunk, name, number).transpose(2, 0, 1)
         return encode_png(planes) if self.encode == "png" else encode_jpeg(planes, self._quality)
 
     def _check(self, chunk: Chunk, name: str, number: int) -> None:
@@ -354,7 +337,7 @@ def _scaled_deep(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _bad(key: str, name: str, error: BadImage) -> DataError:
-    return DataError(106, key, f"{name} is not a readable image ({error})", "mend or remove it")
+    return DataError(106, key, f"{name} is not a readable image ({error})", "correct or remove it")
 
 
 def _text(shape: Sequence[int | None]) -> str:

@@ -49,7 +49,6 @@ class MarkedInput:
 
     Raises:
         ConfigError: C179: ``labels`` or ``values`` do not fit.
-
     """
 
     def __init__(
@@ -62,25 +61,26 @@ class MarkedInput:
         is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
         if labels is not None and not is_list:
             fix = "give input.labels=[mask], say"
-            raise ConfigError(179, f"input.labels = {labels}", "is not a list of fields", fix)
+            raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
         self.given: Sequence[str] | None = labels
-        self.values = None if values is None else _checked_values(values)
+        self.values = values
+        if values is not None:
+            self.values = _checked_values(values)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The fields that are label maps. ConfigError C179 if one cannot be."""
-        if self.given is None:
+        names = self.given
+        if names is None:
             names = tuple(dict.fromkeys((*self.source.manifest.label_maps, *self._guessed)))
-        else:
-            names = tuple(self.given)
         for name in names:
             _check_field(name, self.source.manifest.fields)
         if self.values is not None and not names:
             where = f"input.values = {dict(self.values)}"
             fix = "name the label maps: input.labels=[mask]"
             raise ConfigError(179, where, "no field is a label map", fix)
-        return names
+        return tuple(names)
 
     @cached_property
     def _guessed(self) -> tuple[str, ...]:
@@ -89,11 +89,12 @@ class MarkedInput:
         encoded = [name for name, field in fields.items() if field.encoding == "image"]
         if len(images) < 2 or not encoded:
             return ()
-        guessed: list[str] = []
-        for name in encoded:
-            files = [data for records in self._samples for data in records[name]]
-            if files and all(_looks_like_labels(data) for data in files):
-                guessed.append(name)
+        samples = {
+            name: [data for part in self._samples for data in part[name]] for name in encoded
+        }
+        guessed = [
+            name for name, files in samples.items() if files and all(map(_looks_like_labels, files))
+        ]
         return tuple(guessed) if len(guessed) < len(images) else ()
 
     @cached_property
@@ -128,10 +129,9 @@ class MarkedInput:
 
     def _sampled_values(self, name: str) -> set[int]:
         present: set[int] = set()
-        for records in self._samples:
-            for value in records[name]:
-                with suppress(BadImage):
-                    present |= set(np.unique(self._numbers(value)).tolist())
+        for value in (value for records in self._samples for value in records[name]):
+            with suppress(BadImage):
+                present |= set(np.unique(self._numbers(value)).tolist())
         return present
 
     @property
@@ -161,7 +161,6 @@ class MarkedInput:
             DataError: D170: a value that ``values`` does not map, or that is not within 0..255.
                 D171: an image that cannot be a label map. D172: a label map of another size than
                 the images of its record. Others as the input has them.
-
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:
@@ -189,7 +188,7 @@ class MarkedInput:
             raise DataError(171, where, f"is not a label map: {error}", fix) from error
         except BadImage as error:
             what = f"not a readable image ({error})"
-            raise DataError(106, where, what, "mend or remove it") from error
+            raise DataError(106, where, what, "correct or remove it") from error
 
     def _numbers(self, value: Any) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -199,16 +198,15 @@ class MarkedInput:
     def _mapped(self, numbers: np.ndarray, where: str) -> np.ndarray:
         """Return the numbers as uint8, mapped by ``values``."""
         present = np.unique(numbers).tolist()
-        possible = range(256) if self.values is None else self.values
-        unknown = [str(int(number)) for number in present if number not in possible]
-        if unknown:
+        possible, fault = range(256), "not within 0..255"
+        fix = "map its values with input.values"
+        if self.values is not None:
+            possible, fault = self.values, "which input.values does not map"
+            fix = "add it to input.values"
+        if unknown := [str(int(number)) for number in present if number not in possible]:
             more = ", ..." if len(unknown) > 10 else ""
-            listed = ", ".join(unknown[:10]) + more
-            if self.values is None:
-                what = f"holds {listed}, not within 0..255"
-                raise DataError(170, where, what, "map its values with input.values")
-            what = f"holds {listed}, which input.values does not map"
-            raise DataError(170, where, what, "add it to input.values")
+            what = f"holds {', '.join(unknown[:10])}{more}, {fault}"
+            raise DataError(170, where, what, fix)
         if self.values is None:
             return numbers.astype(np.uint8)
         places = np.searchsorted(np.array(present), numbers)
@@ -218,13 +216,14 @@ class MarkedInput:
         fields = self.manifest.fields
         images = [name for name, field in fields.items() if field.kind == "image"]
         for number, key in enumerate(keys):
-            sizes: dict[str, tuple[int, int]] = {}
-            with suppress(BadImage):  # preparing the images says what is wrong with them
-                for name in (*images, *self.labels):
-                    sizes[name] = _size(records[name][number], fields[name])
-            if not images or len(sizes) < len({*images, *self.labels}):
+            try:
+                sizes = {
+                    name: _size(records[name][number], fields[name])
+                    for name in (*images, *self.labels)
+                }
+            except BadImage:  # preparing the images says what is wrong with them
                 continue
-            for name in self.labels:
+            for name in self.labels if images else ():
                 if all(sizes[image] != sizes[name] for image in images):
                     first = images[0]
                     what = f"{name} has {_text(sizes[name])} pixels, {first} {_text(sizes[first])}"
@@ -240,32 +239,23 @@ def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> Ma
 
     ``max_pixels`` is that of ``pack:``; None for the default.
     """
-    values = block.get("values")
-    if values is not None and not isinstance(values, Mapping):
-        raise _not_values(values)
     limit = max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
-    return MarkedInput(source, block.get("labels"), values, limit)
+    return MarkedInput(source, block.get("labels"), block.get("values"), limit)
 
 
-def _checked_values(values: Mapping[Any, Any]) -> dict[int, int]:
+def _checked_values(values: Any) -> dict[int, int]:
     """Return a new value for each old one, ``IGNORE`` for "ignore". ConfigError C179."""
-    checked: dict[int, int] = {}
-    for old, new in values.items():
-        number = IGNORE if new == "ignore" else new
-        if type(old) is not int or type(number) is not int or not 0 <= number <= 255:
-            raise _not_values(dict(values))
-        checked[old] = number
-    if not checked:
-        raise _not_values(dict(values))
+    checked: dict[Any, Any] = {}
+    if isinstance(values, Mapping):
+        checked = {old: IGNORE if new == "ignore" else new for old, new in values.items()}
+    is_whole = all(type(number) is int for pair in checked.items() for number in pair)
+    if not checked or not is_whole or not all(0 <= new <= 255 for new in checked.values()):
+        fix = (
+            "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
+            "new values 0 to 255, or ignore, which is 255"
+        )
+        raise ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
     return checked
-
-
-def _not_values(values: Any) -> ConfigError:
-    fix = (
-        "give 'input.values={0: 0, 128: 1, 255: ignore}', say: "
-        "new values 0 to 255, or ignore, which is 255"
-    )
-    return ConfigError(179, f"input.values = {values}", "must map numbers to numbers", fix)
 
 
 def _check_field(name: str, fields: Mapping[str, Field]) -> None:
@@ -284,15 +274,21 @@ def _check_field(name: str, fields: Mapping[str, Field]) -> None:
 def _plane(shape: Sequence[int | None]) -> tuple[int, int] | None:
     """Return (height, width) of an array of one number per pixel, or None for other shapes."""
     sides = [side or 0 for side in shape]
-    if len(sides) == 3 and 1 in (sides[0], sides[2]):
-        sides.pop(0 if sides[0] == 1 else 2)
-    return (sides[0], sides[1]) if len(sides) == 2 and min(sides) >= 1 else None
+    if len(sides) == 3 and sides[0] == 1:
+        del sides[0]
+    elif len(sides) == 3 and sides[2] == 1:
+        del sides[2]
+    if len(sides) != 2 or min(sides) < 1:
+        return None
+    return sides[0], sides[1]
 
 
 def _size(value: Any, field: Field) -> tuple[int, int]:
     if not isinstance(value, np.ndarray):
         return image_size(value)
-    return value.shape[:2] if field.interleaved else value.shape[1:]
+    if field.interleaved:
+        return value.shape[:2]
+    return value.shape[1:]
 
 
 def _text(size: tuple[int, int]) -> str:
@@ -305,8 +301,6 @@ def _looks_like_labels(data: bytes) -> bool:
         labels_header(data)
         if data[25] == PALETTE:
             return True
-    try:
         numbers = decode_labels(data)
-    except BadImage:
-        return False
-    return len(np.unique(numbers)) <= min(MOST_VALUES, numbers.size // PIXELS_PER_VALUE)
+        return len(np.unique(numbers)) <= min(MOST_VALUES, numbers.size // PIXELS_PER_VALUE)
+    return False

@@ -83,15 +83,10 @@ def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     sampler = StatisticsSampler(store.manifest.fields, store.manifest.num_records)
     if any(num_channels(field) for field in store.manifest.fields.values()):
         for indices in sample_indices(store.manifest.num_records).split(READ_RECORDS):
-            add_read(sampler, store, indices)
+            records = store.read(indices)
+            for row in range(len(indices)):
+                sampler.add({name: values[row] for name, values in records.items()})
     return sampler.result()
-
-
-def add_read(sampler: StatisticsSampler, store: RecordStore, indices: Tensor) -> None:
-    """Measure the records of ``store`` at ``indices``."""
-    records = store.read(indices)
-    for row in range(len(indices)):
-        sampler.add({name: values[row] for name, values in records.items()})
 
 
 def of_batch(images: Tensor) -> ChannelStatistics | None:
@@ -103,17 +98,11 @@ def of_batch(images: Tensor) -> ChannelStatistics | None:
 
 
 class _Share(NamedTuple):
-    """What one record adds to a channel.
-
-    Attributes:
-        num_values: the number of values.
-        mean: their mean.
-        squares: the sum of their squared distances from the mean.
-    """
+    """What one record adds to a channel."""
 
     num_values: int
     mean: float
-    squares: float
+    squares: float  # the sum of the squared distances from the mean
 
 
 def _shares(value: Any, field: Field) -> list[_Share]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, num_channels
+from framework.store.identity import unreadable
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
 
@@ -36,15 +37,19 @@ class FolderStore:
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
         walked = walk(path, SUFFIXES, follow_links)
-        note = walked.link_note(FOLLOW_KEY)
-        self.notes: tuple[str, ...] = () if note is None else (note,)
-        classes = [name for name in walked.folders if is_class(name)]
-        self.files, labels = _images_of(walked, classes)
-        self.labels = torch.tensor(labels)
+        self.notes = walked.link_notes(FOLLOW_KEY)
+        images = images_of(walked)
+        if not images:
+            fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
+            raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
+        classes = list(filter(is_class, walked.folders))
+        numbers = {name: number for number, name in enumerate(classes)}
+        self.files = [name for _, name in images]
+        self.labels = torch.tensor([numbers[name] for name, _ in images])
         counts = torch.bincount(self.labels, minlength=len(classes)).tolist()
         image = Field("uint8", (self._channels(), None, None), "image")
         fields = {"image": image, "label": Field("int64", ())}
-        self.manifest = Manifest(len(labels), fields, classes, counts, source=path)
+        self.manifest = Manifest(len(images), fields, classes, counts, source=path)
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]
@@ -55,8 +60,7 @@ class FolderStore:
         try:
             return Path(self.name(index)).read_bytes()
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise DataError(101, self.name(index), what, "mend or remove it") from error
+            raise unreadable(self.name(index), error) from error
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return []  # files have no checksums
@@ -78,7 +82,7 @@ class FolderStore:
             return num_channels(self.read_bytes(0))
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            raise DataError(106, self.name(0), what, "mend or remove it") from error
+            raise DataError(106, self.name(0), what, "correct or remove it") from error
 
 
 @final
@@ -110,10 +114,12 @@ class FolderWriter:
         for image, label in zip(records["image"], records["label"], strict=True):
             folder = self._temporary / str(int(label))
             folder.mkdir(exist_ok=True)
-            if isinstance(image, np.ndarray):
-                data = encode_png(image.transpose(2, 0, 1) if self._interleaved else image)
-            else:
+            if not isinstance(image, np.ndarray):
                 data = bytes(image)
+            elif self._interleaved:
+                data = encode_png(image.transpose(2, 0, 1))
+            else:
+                data = encode_png(image)
             (folder / f"{self._row:09d}{image_suffix(data)}").write_bytes(data)
             self._row += 1
 
@@ -146,16 +152,9 @@ def is_class(name: str) -> bool:
     return not name.endswith(PARTS)
 
 
-def _images_of(walked: Walked, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return relative names and class numbers of the images, sorted by class."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    images: list[tuple[int, str]] = []
-    for name in walked.names:
-        folder = name.split(os.sep)[0]
-        if folder in numbers:
-            images.append((numbers[folder], name))
-    if not images:
-        fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
-        raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
-    images.sort(key=lambda image: image[0])  # within a class, names stay in byte order
-    return [name for _, name in images], [number for number, _ in images]
+def images_of(walked: Walked) -> list[tuple[str, str]]:
+    """Return the class and the relative name of each image in a class, in byte order."""
+    classes = set(filter(is_class, walked.folders))
+    images = [(name.split(os.sep)[0], name) for name in walked.names]
+    images = [image for image in images if image[0] in classes]
+    return sorted(images, key=lambda image: os.fsencode(image[0]))  # names are in order already

@@ -3,15 +3,15 @@
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
-from framework.errors import DataError
 from framework.image.header import BadImage, read_header
+from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
 
 NPY = b"\x93NUMPY"
@@ -20,18 +20,15 @@ MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that ke
 LONGEST_TEXT = 1000  # bytes of a text that may be a label
 LABEL = "label"  # the field whose texts name classes
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-NUMBER = re.compile(r"\d+", re.ASCII)
+LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 
 
 def pack_command(kind: str, path: str, fields: Mapping[str, str]) -> str:
-    """Return the shell command that packs a file of another program.
+    """Return the shell command that packs another program's file with the input ``kind``.
 
-    Args:
-        kind: the input: arrays or lmdb.
-        path: the file.
-        fields: the value of ``input.fields``: a dataset or a pattern of keys per field.
+    ``fields`` is the value of ``input.fields``: a dataset or a pattern of keys per field.
     """
     chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
     output = free_name(path.rstrip("/"))
@@ -90,31 +87,25 @@ class ForeignLMDB:
                 file.seek(int(self.offsets[number]))
                 return file.read(int(self.sizes[number]))
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise DataError(101, self.path, what, "give read permission") from error
+            raise unreadable(self.path, error) from error
 
 
-class Pattern(NamedTuple):
-    """A pattern of keys: ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent
-    sign.
+def key_expression(pattern: str) -> re.Pattern[str]:
+    """Return an expression whose only group matches what the keys of a record share.
+
+    In a pattern, ``%d`` and ``%09d`` are numbers, ``%s`` any text, ``%%`` a percent sign.
     """
-
-    text: str
-
-    @property
-    def expression(self) -> re.Pattern[str]:
-        """A regular expression whose only group matches what the keys of a record share."""
-        parts: list[str] = []
-        for part in re.split(r"(%(?:0\d+)?d|%s|%%)", self.text):
-            if part == "%s":
-                parts.append("(.+)")
-            elif part == "%d":
-                parts.append(r"(\d+)")
-            elif re.fullmatch(r"%0\d+d", part):
-                parts.append(rf"(\d{{{int(part[2:-1])},}})")
-            else:
-                parts.append(re.escape(part.replace("%%", "%")))
-        return re.compile("".join(parts), re.DOTALL | re.ASCII)
+    parts: list[str] = []
+    for part in re.split(r"(%(?:0\d+)?d|%s|%%)", pattern):
+        if part == "%s":
+            parts.append("(.+)")
+        elif part == "%d":
+            parts.append(r"(\d+)")
+        elif re.fullmatch(r"%0\d+d", part):
+            parts.append(rf"(\d{{{int(part[2:-1])},}})")
+        else:
+            parts.append(re.escape(part.replace("%%", "%")))
+    return re.compile("".join(parts), re.DOTALL | re.ASCII)
 
 
 def lmdb_advice(path: str) -> str:
@@ -126,19 +117,17 @@ def lmdb_advice(path: str) -> str:
     file = ForeignLMDB(path)
     fields: dict[str, str] = {}
     for pattern, first in _patterns(file.keys).items():
-        data = file.read(first)
-        is_image = _is_image(data)
-        is_array = data.startswith(NPY)
-        text = None if is_image or is_array else text_of(data)
-        if not is_quotable(pattern) or not (is_image or is_array or text is not None):
+        usual = _kind_of(file.read(first))
+        if usual is None or not is_quotable(pattern):
             continue
-        named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
-        name = field_name(named or ("image" if is_image else "value"), fields)
-        if text is not None and number_of(text) is None:
-            name = LABEL
-        if name not in fields:  # only one field can be the label
-            fields[name] = pattern
-    return pack_command("lmdb", path, fields) if fields else OTHER_WAY
+        name = LABEL
+        if usual != LABEL:
+            named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
+            name = field_name(named or usual, fields)
+        fields.setdefault(name, pattern)  # only one field can be the label
+    if not fields:
+        return OTHER_WAY
+    return pack_command("lmdb", path, fields)
 
 
 def number_of(text: str) -> np.ndarray | None:
@@ -155,11 +144,11 @@ def text_of(data: bytes) -> str | None:
     """Return a value as a short text; None if it is not a text, empty or too long."""
     if len(data) > LONGEST_TEXT:
         return None
-    try:
+    with suppress(UnicodeDecodeError):
         text = data.decode().strip()
-    except UnicodeDecodeError:
-        return None
-    return text if text and text.isprintable() else None
+        if text and text.isprintable():
+            return text
+    return None
 
 
 def _quoted(path: str) -> str:
@@ -173,34 +162,34 @@ def _patterns(keys: list[str]) -> dict[str, int]:
 
     A pattern replaces the last number in a key.
     """
-    widths: dict[tuple[str, str], set[int]] = {}
+    widths: dict[tuple[str, str], list[int]] = {}  # of all numbers between two texts
     first: dict[tuple[str, str], int] = {}
-    counts: Counter[tuple[str, str]] = Counter()
     for place, key in enumerate(keys):
-        numbers = list(NUMBER.finditer(key))
-        if not numbers:
-            continue
-        last = numbers[-1]
-        around = (key[: last.start()], key[last.end() :])
-        widths.setdefault(around, set()).add(len(last.group()))
-        first.setdefault(around, place)
-        counts[around] += 1
-    most = max(counts.values(), default=0)
-    chosen = [around for around in first if counts[around] == most]
+        if match := LAST_NUMBER.fullmatch(key):
+            before, number, after = match.groups()
+            widths.setdefault((before, after), []).append(len(number))
+            first.setdefault((before, after), place)
+    most = max(map(len, widths.values()), default=0)
+    chosen = [around for around in first if len(widths[around]) == most]
     if not chosen or len(chosen) > MOST_FIELDS:
         return {"%s": 0} if keys else {}
     patterns: dict[str, int] = {}
     for around in chosen:
         number = "%d"
-        if len(widths[around]) == 1:
-            number = f"%0{min(widths[around])}d"
+        if len(set(widths[around])) == 1:
+            number = f"%0{widths[around][0]}d"
         patterns[number.join(part.replace("%", "%%") for part in around)] = first[around]
     return patterns
 
 
-def _is_image(data: bytes) -> bool:
-    try:
+def _kind_of(data: bytes) -> str | None:
+    """Return ``image``, ``label`` (a text), ``value`` (an array or a number), or None."""
+    with suppress(BadImage, ValueError):
         read_header(data)
-    except (BadImage, ValueError):
-        return False
-    return True
+        return "image"
+    if data.startswith(NPY):
+        return "value"
+    text = text_of(data)
+    if text is None:
+        return None
+    return LABEL if number_of(text) is None else "value"

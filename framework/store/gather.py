@@ -18,13 +18,8 @@ SHARED_BYTES = 1 << 18
 class Gather:
     """Copies pieces of a source: the piece at ``place`` begins at byte ``stride * place``.
 
-    ``native/gather.c`` copies them if it was compiled, else torch does.
-
-    Args:
-        source: uint8 [size], on the host.
-        stride: bytes.
-        shape: of a piece.
-        dtype: of a piece.
+    ``native/gather.c`` copies them if it was compiled, else torch does. The source is uint8 [size],
+    on the host. ``shape`` and ``dtype`` are those of a piece.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""HDF5 stores: raw fields are read through a memory map, image fields are one byte array with
-offsets.
+"""HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
 Raw fields are contiguous by default, because one random read of a chunked dataset decodes a chunk.
 The file holds:
@@ -13,10 +12,11 @@ The file holds:
 
 import io
 import os
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -27,14 +27,13 @@ from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import ConfigError, DataError, words_of
-from framework.store.checksum import as_stored, content_crcs, digest, mismatches
+from framework.store.checksum import content_crcs, mismatches
+from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quotable, pack_command
 from framework.store.gather import row_gather
-from framework.store.identity import Identity, check_exists, identify
-from framework.store.manifest import from_json, to_json
-from framework.system.durable import abandon, publish, temporary_name
+from framework.store.identity import check_exists
+from framework.store.manifest import from_json
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ALIGNMENT = 4096  # bytes; the map can view any aligned dataset as int64
 MOST_SHRUNK = 1100  # deflate shrinks at most 1032 times; a larger claim is false and costs memory
 MOST_BESIDE = 60_000  # bytes of a manifest that fits into an object header of 64 KiB
@@ -47,30 +46,15 @@ while h5py.h5pl.size():  # no file may name a plugin that HDF5 loads
 
 
 @final
-class HDF5Store:
-    """A RecordStore over one HDF5 file. Each process maps the file at its first read."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._manifest: Manifest | None = None
-        self._identity: Identity | None = None
-        self._opened: _Opened | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
-
-    @property
-    def manifest(self) -> Manifest:
-        if self._manifest is None:
-            self._manifest = self._open().manifest
-        return self._manifest
+class HDF5Store(FileStore["_Maps"]):
+    """A RecordStore over one HDF5 file."""
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        opened = self._open()
+        maps = self._open()
         records: Records = {}
-        for name, gather in opened.gathers.items():
-            if name in views and name in opened.mapped:
-                records[name] = [opened.mapped[name][index] for index in indices.tolist()]
+        for name, gather in maps.gathers.items():
+            if name in views and name in maps.arrays:
+                records[name] = [maps.arrays[name][index] for index in indices.tolist()]
             else:
                 records[name] = gather(indices)
         return records
@@ -78,61 +62,36 @@ class HDF5Store:
     @property
     def chunk_records(self) -> int | None:
         """Records per chunk of the first chunked field, or None."""
-        for gather in self._open().gathers.values():
-            if isinstance(gather, _ChunkGather):
-                return gather.rows
-        return None
+        gathers = self._open().gathers.values()
+        return next((gather.rows for gather in gathers if isinstance(gather, _ChunkGather)), None)
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
         return mismatches(indices, crcs, self._open().crcs[indices])
 
-    def key(self, index: int) -> str:
-        keys = self._open().keys
-        if keys is None:
-            return ""
-        return bytes(keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
-
-    def name(self, index: int) -> str:
-        key = self.key(index)
-        return f"{self.path}: record {index} ({key})".removesuffix(" ()")
-
-    def check(self) -> None:
-        identify(self.path, self._identity)
-
     def close(self) -> None:
-        opened = self._opened
-        self._opened = None
-        if opened is not None and opened.file is not None and opened.pid == os.getpid():
-            opened.file.close()
+        mapped = self._mapped
+        super().close()
+        if mapped is not None and mapped[0] == os.getpid() and mapped[1].file is not None:
+            mapped[1].file.close()
 
-    def _open(self) -> "_Opened":
-        """Return the maps of this process. They are complete before other threads see them."""
-        # After a fork, the maps that are here belong to the parent.
-        if self._opened is not None and self._opened.pid == os.getpid():
-            return self._opened
+    def _map(self) -> "_Maps":
         with ExitStack() as stack:
             file = stack.enter_context(_open_file(self.path))
-            identity = identify(self.path, self._identity)
-            manifest = from_json(self.path, _manifest_text(self.path, file))
-            opened = _Opened(self.path, file, manifest)
-            self._identity = identify(self.path, identity)  # again: mapping opens the file anew
-            if opened.file is not None:
+            maps = _Maps(self.path, file, from_json(self.path, _manifest_text(self.path, file)))
+            if maps.file is not None:
                 stack.pop_all()  # keep the file open
-        self._opened = opened
-        return opened
+        return maps
 
 
 @final
-class HDF5Writer:
+class HDF5Writer(FileWriter):
     """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files.
 
     Args:
-        path: the file to write.
         chunk_records: records per chunk of a raw field; None: contiguous, the fastest to read.
         compression: of chunks: gzip, lzf or None. Chunks suit data that is read in order.
-        fields: the records' fields.
-        num_records: the exact number of records that follow.
+        others: those of ``FileWriter``.
     """
 
     def __init__(
@@ -145,23 +104,17 @@ class HDF5Writer:
         num_records: int,
     ) -> None:
         _check_layout(chunk_records, compression)
-        self.path = Path(path)
-        self.fields = fields
-        self._num_records = num_records
-        self._row = 0
-        self._open = True
-        self._publish = publish(self.path)
-        self._target = _Target(self._publish.__enter__())
+        super().__init__(path, fields, num_records)
+        self._target = _Target(self._temporary)
         self._file = h5py.File(
             self._target, "w", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT
         )
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
-        self._spools: dict[str, _Spool] = {"keys": _Spool(temporary_name(self.path))}
-        self._crcs: list[int] = []
+        self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
         for name, field in fields.items():
             if field.encoding != "raw":
-                self._spools[f"records/{name}"] = _Spool(temporary_name(self.path))
+                self._spools[f"records/{name}"] = _Spool(self.path.parent)
                 continue
             chunks = None
             if chunk_records is not None:
@@ -172,47 +125,34 @@ class HDF5Writer:
                 name, shape, field.dtype, chunks=chunks, compression=compression
             )
 
-    def write(self, records: Records, keys: Sequence[str]) -> None:
-        start = self._row
-        self._row += len(keys)
-        records = {name: as_stored(records[name], field) for name, field in self.fields.items()}
+    def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
+        start = len(self._crcs)
         for name, values in records.items():
             if name in self._raw:
-                self._raw[name][start : self._row] = values
+                self._raw[name][start : start + len(keys)] = values
             else:
                 self._spools[f"records/{name}"].write(values)
-        self._spools["keys"].write([key.encode(errors="surrogateescape") for key in keys])
-        self._crcs += content_crcs(records, self.fields)
+        self._spools["keys"].write(keys)
         self._target.check()
 
-    def close(self, manifest: Manifest) -> None:
-        if self._row != self._num_records:
-            what = f"{self._row} records written, {self._num_records} announced"
-            raise DataError(105, str(self.path), what, "report this")
+    def _finish(self, manifest: str) -> None:
         for name, spool in self._spools.items():
             spool.copy_into(self._file.create_group(name))
         self._file.create_dataset("crc32", data=np.array(self._crcs, np.uint32))
-        text = to_json(replace(manifest, digest=digest(self._crcs)))
         # A short text lies in the header, with its length. HDF5 would trust the damaged length of a
         # text that lies elsewhere, and take up to 4 GiB.
-        is_short = len(text) < MOST_BESIDE
-        self._file.attrs["manifest"] = np.bytes_(text.encode()) if is_short else text
+        is_short = len(manifest) < MOST_BESIDE
+        self._file.attrs["manifest"] = np.bytes_(manifest.encode()) if is_short else manifest
         self._file.close()
         self._target.check()
         self._target.close()
-        self._open = False
-        self._publish.__exit__(None, None, None)
 
-    def abort(self) -> None:
-        if not self._open:  # committed or aborted
-            return
-        self._open = False
+    def _drop(self) -> None:
         self._target.drop = True
         self._file.close()
         self._target.close()
         for spool in self._spools.values():
             spool.close()
-        abandon(self._publish)
 
 
 @final
@@ -319,7 +259,7 @@ def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
 
 
 @final
-class _Opened:
+class _Maps:
     """An open file with a gather per field: a function from indices to values.
 
     Raises DataError D105 if the file does not agree with its manifest.
@@ -327,18 +267,19 @@ class _Opened:
 
     def __init__(self, path: str, file: h5py.File, manifest: Manifest) -> None:
         self.path = path
-        self.pid = os.getpid()
         self.manifest = manifest
         self.file: h5py.File | None = None  # open if a field is read through the library
         self.gathers: dict[str, Any] = {}
-        self.mapped: dict[str, np.ndarray] = {}  # contiguous raw fields
+        self.arrays: dict[str, np.ndarray] = {}  # contiguous raw fields
         num_records = manifest.num_records
         name = "crc32"
         try:
             self.crcs = torch.from_numpy(_map(path, file, "crc32").numpy().astype(np.int64))
             if self.crcs.shape != (num_records,):
                 raise ValueError(f"{len(self.crcs)} checksums")
-            self.keys = _SliceGather(path, file, "keys", num_records) if "keys" in file else None
+            self.keys: Any = lambda indices: [b""] * len(indices)
+            if "keys" in file:
+                self.keys = _SliceGather(path, file, "keys", num_records)
             for name, field in manifest.fields.items():
                 self.gathers[name] = self._gather(file, name, field, num_records)
         except LIBRARY_ERRORS as error:
@@ -353,7 +294,7 @@ class _Opened:
             raise ValueError(f"shape {dataset.shape} of {dataset.dtype}")
         if dataset.chunks is None:
             rows = _map(self.path, file, f"records/{name}")
-            self.mapped[name] = rows.numpy()
+            self.arrays[name] = rows.numpy()
             return row_gather(rows)
         if dataset.nbytes > MOST_SHRUNK * os.path.getsize(self.path):
             raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
@@ -478,16 +419,17 @@ class _Target(io.FileIO):
         return total
 
     def truncate(self, size: int | None = None) -> int:
-        return 0 if self.drop else super().truncate(size)
+        if self.drop:
+            return 0
+        return super().truncate(size)
 
 
 @final
 class _Spool:
     """Byte strings of unknown total size, kept in an unnamed file until HDF5 copies them."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "x+b")  # noqa: SIM115
-        os.unlink(path)  # a crash leaves nothing behind
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # a crash leaves nothing behind
         self._sizes: list[int] = []
 
     def write(self, values: list[bytes]) -> None:

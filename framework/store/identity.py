@@ -32,14 +32,20 @@ def read_head(path: str, num_bytes: int) -> bytes:
         with open(path, "rb") as file:
             return file.read(num_bytes)
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        raise DataError(101, path, what, "look at its permissions and the disk") from error
+        raise unreadable(path, error) from error
 
 
 def check_exists(path: str) -> None:
     """Raise DataError D101 if ``path`` is no regular file."""
     if not os.path.isfile(path):
         raise _missing(path)
+
+
+def unreadable(path: str, error: Exception) -> DataError:
+    """Return the error D101 for a file or folder that the system does not let us read."""
+    words = error.strerror if isinstance(error, OSError) else error
+    fix = "give read permission, or correct or remove it"
+    return DataError(101, path, f"cannot be read ({words})", fix)
 
 
 def _missing(path: str) -> DataError:
@@ -54,4 +60,6 @@ def _nearest(path: str) -> str:
         close = get_close_matches(name, os.listdir(folder or "."), n=1, cutoff=0.7)
     except OSError:
         return ""
-    return f" (did you mean '{os.path.join(folder, close[0])}'?)" if close else ""
+    if not close:
+        return ""
+    return f" (did you mean '{os.path.join(folder, close[0])}'?)"

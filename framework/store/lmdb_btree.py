@@ -1,5 +1,4 @@
-"""Reads LMDB 0.9's file format directly: where each value lies, so that a memory map serves
-batches.
+"""Reads where each value of an LMDB 0.9 file lies, so that a memory map serves batches.
 
 A store never changes under its name. So no transaction, reader table or lock is needed, and their
 limits (one environment per file and process, none across a fork) do not apply. This is three times
@@ -10,8 +9,8 @@ Source: lmdb's ``mdb.c``: MDB_meta, MDB_page and MDB_node of data version 1.
 
 import os
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,9 +48,7 @@ def read_meta(path: str) -> Meta:
     size = os.path.getsize(path)
     is_long = len(head) >= META_BYTES
     if is_long and _uint32(head, LATER_MAGIC_AT) == META_MAGIC:
-        version = _uint32(head, LATER_MAGIC_AT + 4)
-        what = f"LMDB 1.0's data version {version}, this reads {DATA_VERSION}"
-        raise DataError(102, path, what, "pack it again")
+        raise _unknown_version(path, "LMDB 1.0", _uint32(head, LATER_MAGIC_AT + 4))
     if not is_long or _uint32(head, 16) != META_MAGIC:
         fix = "give a file made by 'paceline pack output=lmdb'"
         raise DataError(102, path, "not an LMDB file", fix)
@@ -60,10 +57,8 @@ def read_meta(path: str) -> Meta:
         what = f"truncated: it has {size} bytes, not even two pages"
         raise DataError(102, path, what, "pack it again")
     newest = max((0, page_bytes), key=lambda start: struct.unpack_from("<Q", head, start + 144)[0])
-    version = _uint32(head, newest + 20)
-    if version != DATA_VERSION:
-        what = f"LMDB's data version {version}, this reads {DATA_VERSION}"
-        raise DataError(102, path, what, "pack it again")
+    if (version := _uint32(head, newest + 20)) != DATA_VERSION:
+        raise _unknown_version(path, "LMDB", version)
     num_values, root, last_page = struct.unpack_from("<3Q", head, newest + 120)
     needed = (last_page + 1) * page_bytes
     if needed > size:
@@ -72,32 +67,24 @@ def read_meta(path: str) -> Meta:
     return Meta(page_bytes, last_page + 1, root, num_values)
 
 
+def _unknown_version(path: str, kind: str, version: int) -> DataError:
+    what = f"{kind}'s data version {version}, this reads {DATA_VERSION}"
+    return DataError(102, path, what, "pack it again")
+
+
 def value_table(
     path: str, file: np.ndarray, meta: Meta
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return keys (uint64), offsets and sizes (int64) of all values of a mapped file (uint8
-    [size]).
-
-    The keys ascend.
+    """Return keys (uint64, ascending), offsets and sizes (int64) of all values of a mapped file.
 
     Raises:
         DataError: D102 if a key is not of 8 bytes, or a value reaches beyond the file.
     """
-    keys = [np.empty(0, np.uint64)]
-    places: list[np.ndarray] = []
-    try:
-        for leaf in _leaves(file, meta):
-            if np.any(leaf.key_bytes != KEY_BYTES):
-                raise ValueError("a key of another size")
-            parts = leaf.page[(leaf.starts + 8)[:, None] + np.arange(KEY_BYTES)]
-            keys.append(parts.view(">u8").ravel().astype(np.uint64))
-            places.append(leaf.places)
-        numbers = np.concatenate(keys)
-        if len(numbers) != meta.num_values or np.any(numbers[1:] <= numbers[:-1]):
-            raise ValueError(f"{len(numbers)} values in order, {meta.num_values} announced")
-        return numbers, *_joined(places, meta)
-    except (ValueError, IndexError) as error:
-        raise DataError(102, path, f"its tree is damaged ({error})", "pack it again") from error
+    blocks, offsets, sizes = _table(path, file, meta, _number_keys)
+    keys = np.concatenate([np.empty(0, np.uint64), *blocks])
+    if len(keys) != meta.num_values or np.any(keys[1:] <= keys[:-1]):
+        raise _damaged(path, f"{len(keys)} values in order, {meta.num_values} announced")
+    return keys, offsets, sizes
 
 
 def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
@@ -108,19 +95,44 @@ def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:
     """
     meta = read_meta(path)
     file = np.memmap(path, np.uint8, "r", shape=(meta.num_pages * meta.page_bytes,))
-    keys: list[bytes] = []
-    places: list[np.ndarray] = []
+    blocks, offsets, sizes = _table(path, file, meta, _byte_keys)
+    return [key for block in blocks for key in block], offsets, sizes
+
+
+def _table(
+    path: str, file: np.ndarray, meta: Meta, keys_of: Callable[["_Leaf"], Any]
+) -> tuple[list[Any], np.ndarray, np.ndarray]:
+    """Return the keys of each leaf, and the offsets and sizes of all values."""
+    keys: list[Any] = []
+    places = [np.empty((2, 0), np.int64)]
     try:
         for leaf in _leaves(file, meta):
-            data = leaf.page.tobytes()
-            starts = (leaf.starts + 8).tolist()
-            for start, size in zip(starts, leaf.key_bytes.tolist(), strict=True):
-                keys.append(data[start : start + size])
+            keys.append(keys_of(leaf))
             places.append(leaf.places)
-        return keys, *_joined(places, meta)
+        offsets, sizes = np.concatenate(places, axis=1)
+        if np.any(offsets + sizes > len(file)) or np.any(offsets < 0):
+            raise ValueError("a value reaches beyond the file")
     except (ValueError, IndexError) as error:
-        what = f"its tree cannot be read ({error})"
-        raise DataError(102, path, what, "write it again") from error
+        raise _damaged(path, str(error)) from error
+    return keys, offsets, sizes
+
+
+def _number_keys(leaf: "_Leaf") -> np.ndarray:
+    if np.any(leaf.key_bytes != KEY_BYTES):
+        raise ValueError("a key of another size")
+    parts = leaf.page[(leaf.starts + 8)[:, None] + np.arange(KEY_BYTES)]
+    return parts.view(">u8").ravel().astype(np.uint64)
+
+
+def _byte_keys(leaf: "_Leaf") -> list[bytes]:
+    data = leaf.page.tobytes()
+    starts = (leaf.starts + 8).tolist()
+    spans = zip(starts, leaf.key_bytes.tolist(), strict=True)
+    return [data[start : start + size] for start, size in spans]
+
+
+def _damaged(path: str, why: str) -> DataError:
+    return DataError(102, path, f"its tree is damaged ({why})", "pack or write it again")
 
 
 def _uint32(data: bytes, at: int) -> int:
@@ -187,11 +199,3 @@ def _nodes(page: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
     num_nodes = (int(words[6]) - HEADER_BYTES) // 2
     starts = words[HEADER_BYTES // 2 :][: max(0, num_nodes)].astype(np.int64)
     return starts, words[(starts // 2)[:, None] + np.arange(4)].astype(np.int64)
-
-
-def _joined(places: list[np.ndarray], meta: Meta) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate offsets and sizes. ValueError if a value reaches beyond the file."""
-    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *places], axis=1)
-    if np.any(offsets + sizes > meta.num_pages * meta.page_bytes) or np.any(offsets < 0):
-        raise ValueError("a value reaches beyond the file")
-    return offsets, sizes

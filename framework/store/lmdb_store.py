@@ -6,11 +6,8 @@ the manifest's order. The CRC32 covers the fields, the number and the key, so th
 a value in a wrong place. Files have LMDB 0.9's format, which every other reader knows.
 """
 
-import os
 import struct
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import lmdb
@@ -19,15 +16,15 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Records
 from framework.errors import DataError
-from framework.store.checksum import as_stored, buffers, content_crcs, digest, mismatches
+from framework.store.checksum import buffers, content_crcs, mismatches
+from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
-from framework.store.identity import Identity, identify
 from framework.store.lmdb_btree import read_meta, value_table
-from framework.store.manifest import from_json, to_json
-from framework.system.durable import abandon, publish
+from framework.store.manifest import from_json
+from framework.system.durable import abandon
 
 MANIFEST_KEY = b"manifest"  # sorts after the key of every record
 FIRST_MAP_BYTES = 64 << 20
@@ -35,23 +32,8 @@ MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers
 
 
 @final
-class LMDBStore:
-    """A RecordStore over one LMDB file. Each process maps the file at its first read."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._manifest: Manifest | None = None
-        self._identity: Identity | None = None
-        self._values: _Values | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_values": None}
-
-    @property
-    def manifest(self) -> Manifest:
-        if self._manifest is None:
-            self._manifest = self._open().manifest
-        return self._manifest
+class LMDBStore(FileStore["_Values"]):
+    """A RecordStore over one LMDB file."""
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         values = self._open()
@@ -75,84 +57,51 @@ class LMDBStore:
         crcs = [_crc(content, index, key) for content, index, key in items]
         return mismatches(indices, crcs, values.heads(indices)[:, 0])
 
-    def key(self, index: int) -> str:
-        return bytes(self._open().keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
-
-    def name(self, index: int) -> str:
-        try:
-            key = self.key(index)
-        except DataError:  # this record may be the damaged one
-            key = ""
-        return f"{self.path}: record {index} ({key})".removesuffix(" ()")
-
-    def check(self) -> None:
-        identify(self.path, self._identity)
-
-    def close(self) -> None:
-        self._values = None
-
-    def _open(self) -> "_Values":
-        if self._values is None or self._values.pid != os.getpid():
-            self._identity = identify(self.path, self._identity)
-            self._values = _Values(self.path)
-        return self._values
+    def _map(self) -> "_Values":
+        return _Values(self.path)
 
 
 @final
-class LMDBWriter:
+class LMDBWriter(FileWriter):
     """A RecordWriter.
 
     The map grows by itself. Only ``close`` syncs: a temporary file may be lost.
     """
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        self.path = path
-        self.fields = fields
-        self._open = True
-        self._crcs: list[int] = []
-        self._publish = publish(Path(path))
-        temporary = str(self._publish.__enter__())
+        super().__init__(path, fields, num_records)
         options: dict[str, Any] = {"lock": False, "sync": False, "lib_version": 0, "max_dbs": 0}
         try:
             self._environment = lmdb.open(
-                temporary, subdir=False, map_size=FIRST_MAP_BYTES, **options
+                str(self._temporary), subdir=False, map_size=FIRST_MAP_BYTES, **options
             )
         except lmdb.Error as error:
             abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
 
-    def write(self, records: Records, keys: Sequence[str]) -> None:
-        columns = [buffers(as_stored(records[name], field)) for name, field in self.fields.items()]
-        contents = content_crcs(dict(zip(self.fields, columns, strict=True)), self.fields)
+    def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
+        columns = [buffers(values) for values in records.values()]
         items: list[tuple[bytes, bytes]] = []
-        head_bytes = _head_bytes(len(self.fields))
-        for content, name, *parts in zip(contents, keys, *columns, strict=True):
-            index = len(self._crcs)
-            key = name.encode(errors="surrogateescape")
+        head_bytes = _head_bytes(len(columns))
+        rows = zip(crcs, keys, *columns, strict=True)
+        for index, (content, key, *parts) in enumerate(rows, len(self._crcs)):
             lengths = [len(key), *map(len, parts)]
             if sum(lengths) > MAX_VALUE_BYTES:
-                where = f"{self.path}: record {index} ({name})"
+                where = f"{self.path}: record {index} ({key.decode(errors='surrogateescape')})"
                 what = f"{sum(lengths)} bytes, an LMDB value holds {MAX_VALUE_BYTES}"
                 raise DataError(116, where, what, "choose output=hdf5, or make records smaller")
             crc = _crc(content, index, key)
             head = struct.pack(f"<{1 + len(lengths)}I", crc, *lengths).ljust(head_bytes, b"\0")
             items.append((_number_key(index), b"".join((head, *parts, key))))
-            self._crcs.append(content)
         self._put(items)
 
-    def close(self, manifest: Manifest) -> None:
-        self._put([(MANIFEST_KEY, to_json(replace(manifest, digest=digest(self._crcs))).encode())])
+    def _finish(self, manifest: str) -> None:
+        self._put([(MANIFEST_KEY, manifest.encode())])
         self._environment.sync(True)
         self._environment.close()
-        self._open = False
-        self._publish.__exit__(None, None, None)
 
-    def abort(self) -> None:
-        if not self._open:
-            return
-        self._open = False
+    def _drop(self) -> None:
         self._environment.close()
-        abandon(self._publish)
 
     def _put(self, items: list[tuple[bytes, bytes]]) -> None:
         """Write one transaction, and repeat it in a map of twice the size if the map is full."""
@@ -174,7 +123,6 @@ class _Values:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.pid = os.getpid()
         meta = read_meta(path)
         # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
         self.file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))

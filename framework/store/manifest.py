@@ -35,7 +35,9 @@ def from_json(path: str, text: str | bytes) -> Manifest:
         schema = int(data["schema"])
         if schema not in READABLE:
             what = f"written with schema {schema}, this version reads {SCHEMA}"
-            fix = "pack it again" if schema < SCHEMA else "update paceline"
+            fix = "pack it again"
+            if schema > SCHEMA:
+                fix = "update paceline"
             raise DataError(104, path, what, fix)
         if data.pop("crc32") != _crc(data):
             raise ValueError("its checksum differs")

@@ -7,6 +7,9 @@ from framework.store.identity import read_head
 from framework.store.lmdb_btree import META_MAGIC
 from framework.store.shards import ShardedStore
 
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
+HEAD_BYTES = 20
+
 
 def open_store(path: str) -> RecordStore:
     """Return the store at ``path``: an HDF5 or LMDB file, or a directory of such files.
@@ -21,11 +24,19 @@ def open_store(path: str) -> RecordStore:
 def open_file(path: str) -> RecordStore:
     """Return the HDF5 or LMDB store in the file ``path``."""
     # h5py and lmdb load only when a file is opened.
-    from framework.store.hdf5_store import SIGNATURE, HDF5Store  # noqa: PLC0415
+    from framework.store.hdf5_store import HDF5Store  # noqa: PLC0415
     from framework.store.lmdb_store import LMDBStore  # noqa: PLC0415
 
-    head = read_head(path, 20) if os.path.isfile(path) else b""
-    is_lmdb = head[16:] == META_MAGIC.to_bytes(4, "little")
-    if not is_lmdb and (head.startswith(SIGNATURE) or path.endswith(".h5")):
+    kind = None
+    if os.path.isfile(path):
+        kind = file_kind(read_head(path, HEAD_BYTES))
+    if kind == "hdf5" or (kind is None and path.endswith(".h5")):
         return HDF5Store(path)
     return LMDBStore(path)
+
+
+def file_kind(head: bytes) -> str | None:
+    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
+    if head[16:] == META_MAGIC.to_bytes(4, "little"):
+        return "lmdb"
+    return "hdf5" if head.startswith(SIGNATURE) else None

@@ -1,6 +1,4 @@
-"""The page cache: measures how much of a file is in memory, and makes files as cold as after
-boot.
-"""
+"""Measures how much of a file is in the page cache, and makes files as cold as after boot."""
 
 import ctypes
 import mmap

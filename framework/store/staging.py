@@ -84,7 +84,7 @@ def files_of(source: str) -> list[str]:
 
 
 def _open_lock(home: Path, source: str) -> int:
-    path = _with_ending(home, ".lock")
+    path = home.with_suffix(".lock")
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -115,13 +115,9 @@ def _remove_unless_used(home: Path, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_current(descriptor):
             shutil.rmtree(home, ignore_errors=True)
-            shutil.rmtree(_with_ending(home, ".part"), ignore_errors=True)
-            _with_ending(home, ".lock").unlink(missing_ok=True)
+            shutil.rmtree(home.with_suffix(".part"), ignore_errors=True)
+            home.with_suffix(".lock").unlink(missing_ok=True)
     os.close(descriptor)
-
-
-def _with_ending(home: Path, ending: str) -> Path:
-    return home.with_name(home.name + ending)
 
 
 def _copy(source: str, home: Path) -> None:
@@ -133,7 +129,7 @@ def _copy(source: str, home: Path) -> None:
     if needed > spare:
         what = f"{needed} bytes do not fit into memory, of which {spare} may be taken"
         raise ResourceError(107, where, what, fix)
-    part = _with_ending(home, ".part")
+    part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     target = part / os.path.basename(os.path.normpath(source))
     try:

@@ -7,48 +7,44 @@ counted, except those that stay under a root that the user names.
 import os
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, final
 
 from framework.errors import DataError
+from framework.store.identity import unreadable
 
 
 class Walked(NamedTuple):
-    """The content of a folder.
-
-    Attributes:
-        root: the folder.
-        names: regular files, relative to it, in byte order; other bytes than UTF-8 are escaped
-            (``surrogateescape``).
-        folders: the folders directly in it, in byte order.
-        links: the number of skipped symbolic links.
-        specials: the number of skipped pipes, sockets and devices.
-        follow_links: the root that links had to stay under; None if all were skipped.
-    """
+    """The content of a folder."""
 
     root: str
-    names: list[str]
-    folders: list[str]
-    links: int = 0
-    specials: int = 0
-    follow_links: str | None = None
+    names: list[str]  # regular files, relative to the root, in byte order (``surrogateescape``)
+    folders: list[str]  # directly in the root, in byte order
+    links: int = 0  # skipped symbolic links
+    specials: int = 0  # skipped pipes, sockets and devices
+    follow_links: str | None = None  # the root that links had to stay under; None: all skipped
 
-    def link_note(self, key: str) -> str | None:
-        """Say how many links were skipped, and that the option ``key`` follows them."""
+    def link_notes(self, key: str) -> tuple[str, ...]:
+        """Say how many links were skipped, if any, and that the option ``key`` follows them."""
         if not self.links:
-            return None
-        if self.follow_links is None:
-            why = f"; {key}=ROOT follows those that stay under the folder ROOT"
-        else:
+            return ()
+        why = f"; {key}=ROOT follows those that stay under the folder ROOT"
+        if self.follow_links is not None:
             why = f": no new file or folder under {key} = {self.follow_links}"
-        return f"{self.root}: {self._skipped()}{why}"
+        return (f"{self.root}: {self._skipped()}{why}",)
+
+    @property
+    def left_out(self) -> str:
+        """A note on what was skipped, for a manifest's ``source``."""
+        count = self.links + self.specials
+        return f" ({count} links and special files left out)" if count else ""
 
     def nothing(self, what: str, fix: str, key: str) -> DataError:
         """Return the error for a folder without files: D191 if links were skipped, else D110."""
         if not self.links:
             return DataError(110, self.root, what, fix)
-        if self.follow_links is None:
-            fix = f"name the folder that the links stay under: {key}=ROOT"
-        else:
+        fix = f"name the folder that the links stay under: {key}=ROOT"
+        if self.follow_links is not None:
             fix = f"name a folder above all targets, instead of {key}={self.follow_links}"
         return DataError(191, self.root, f"{what}, and {self._skipped()}", fix)
 
@@ -87,7 +83,7 @@ class _Walker:
     def __init__(self, root: str, suffixes: tuple[str, ...], follow_links: str | None) -> None:
         self.root = root
         self.suffixes = suffixes
-        self.allowed = None if follow_links is None else os.path.realpath(follow_links)
+        self.allowed = follow_links and os.path.realpath(follow_links)
         self.names: list[str] = []
         self.folders: list[str] = []
         self.links: list[str] = []  # still to be followed
@@ -115,8 +111,10 @@ class _Walker:
                 self.visited.add(real)
             for entry in _entries(os.path.join(self.root, folder)):
                 name = os.path.join(folder, entry.name)
-                if entry.is_symlink():
-                    self._note_link(name)
+                if entry.is_symlink() and self.allowed is None:
+                    self.skipped_links += 1
+                elif entry.is_symlink():
+                    self.links.append(name)
                 elif entry.is_dir(follow_symlinks=False):
                     self._note_folder(name)
                     pending.append(name)
@@ -133,8 +131,7 @@ class _Walker:
         except (OSError, ValueError):  # it leads nowhere, or in a circle
             self.skipped_links += 1
             return
-        allowed = self.allowed or ""
-        is_inside = target == allowed or target.startswith(os.path.join(allowed, ""))
+        is_inside = Path(target).is_relative_to(self.allowed or "")
         if is_inside and stat.S_ISREG(kind):
             self._note_file(name)
         elif is_inside and stat.S_ISDIR(kind) and target not in self.visited:
@@ -142,12 +139,6 @@ class _Walker:
             self._walk_folder(name)
         else:
             self.skipped_links += 1
-
-    def _note_link(self, name: str) -> None:
-        if self.allowed is None:
-            self.skipped_links += 1
-        else:
-            self.links.append(name)
 
     def _note_file(self, name: str) -> None:
         if name.lower().endswith(self.suffixes):
@@ -163,5 +154,4 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise DataError(101, folder, what, "give read permission, or remove it") from error
+        raise unreadable(folder, error) from error

@@ -196,9 +196,14 @@ def test_the_configuration_is_printed():
     assert "batch_size: 128" in paceline("train", "--cfg", "job").out
 
 
-def test_choices_are_completed():
-    done = paceline("-sc", "query=bash", COMP_LINE="paceline train loader=", COMP_POINT="22")
+@pytest.mark.parametrize("command", ["train", "bench", "diagnose", "tune"])
+def test_choices_are_completed(command):
+    line = f"paceline {command} loader="
+    done = paceline("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
     assert {"loader=plain", "loader=prefetch", "loader=stream"} <= set(done.out.split())
+
+
+def test_commands_are_completed():
     assert set(
         paceline("-sc", "query=bash", COMP_LINE="paceline ", COMP_POINT="9").out.split()
     ) == set(COMMANDS)

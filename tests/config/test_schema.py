@@ -1,6 +1,8 @@
 import pytest
+from omegaconf import OmegaConf
 
-from framework.config.schema import GROUPS, RULES, check
+from framework.cli.paths import CONF
+from framework.config.schema import CHOICE_RULES, GROUPS, RULES, RULES_BY_BLOCK, check
 from framework.errors import ConfigError
 
 VALUES = {
@@ -36,6 +38,16 @@ DATA = {
     "writer": None,
 }
 CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}}
+
+
+def test_every_option_of_train_has_a_rule():
+    options = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
+    blocks = RULES_BY_BLOCK | CHOICE_RULES
+    for key in options.keys() - {"defaults", "hydra"}:
+        if isinstance(options[key], dict):
+            assert set(options[key]) <= set(blocks[key])
+        else:
+            assert key in RULES
 
 
 def _workers(**changes):

@@ -11,6 +11,7 @@ from framework.config.targets import (
     did_you_mean,
     is_allowed,
     targets,
+    walk,
 )
 from framework.errors import ConfigError
 
@@ -153,3 +154,9 @@ def test_the_nearest_word_is_offered_only_where_it_is_near():
     assert did_you_mean("epohcs", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
     assert did_you_mean("num", ["num", "kind"], "workers") == " (did you mean 'workers.num'?)"
     assert did_you_mean("zzz", ["epochs", "seed"]) == ""
+
+
+def test_a_walk_names_every_value_inside_blocks_and_lists():
+    names = [where for where, _ in walk({"a": {"b": [1, {"c": None}]}}, "top")]
+    assert names == ["top", "top.a", "top.a.b", "top.a.b.0", "top.a.b.1", "top.a.b.1.c"]
+    assert dict(walk({"a": 3}))["a"] == 3

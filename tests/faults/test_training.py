@@ -111,7 +111,7 @@ def test_t4_a_rotten_newest_state_is_named(place):
     newest.write_bytes(data)
     done = paceline("train", f"resume={RUN}", "allow_targets=[tests]")
     assert (
-        f"note: {newest.name} (its checksum differs) cannot be read; going on from step-000000"
+        f"note: {newest.name} (its checksum differs) cannot be read; continuing from step-000000"
         in done.err
     )
     assert training.difference(place, "fp32") == ""

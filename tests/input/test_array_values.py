@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.contracts.records import Field
 from framework.errors import DataError
-from framework.input.array_values import array_of_npy, chunk_of, field_of, first_fields, value_of
-from tests.contract.cases import jpeg
-
-FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
-ROW = {"image": jpeg(0), "x": np.array([1, 2])}
+from framework.input.array_values import array_of_npy, value_of
 
 
 def npy(array) -> bytes:
@@ -64,62 +59,3 @@ def test_a_changed_array_file_gives_an_array_or_one_error(place, change):
 def test_a_file_is_an_array_by_its_name_and_else_an_image():
     assert value_of(b"abc", "x.jpg", "x") == b"abc"
     assert value_of(npy(np.arange(2)), "x.NPY", "x").tolist() == [0, 1]
-
-
-def test_a_field_is_what_the_first_value_is():
-    assert field_of(jpeg(0), "x") == Field("uint8", (3, None, None), "image")
-    assert field_of(np.zeros((2, 3), np.float32), "x") == Field("float32", (2, 3))
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [(b"text", 106), (b"", 106), (np.array(["a"]), 167), ("a", 167), (None, 167)],
-)
-def test_what_no_store_holds_is_named(value, number):
-    with pytest.raises(DataError, match=f"D{number}.*here"):
-        field_of(value, "here")
-
-
-def test_the_first_readable_item_with_a_record_says_what_there_is():
-    rows = {0: [{"x": b"broken"}], 1: [], 2: [{"x": np.array(1)}]}
-    assert first_fields(3, rows.__getitem__, str) == {"x": Field("int64", ())}
-
-
-@pytest.mark.parametrize(("row", "number"), [([], 110), ([{"x": b"broken"}], 106)])
-def test_no_readable_item_is_an_error(row, number):
-    with pytest.raises(DataError, match=f"D{number}"):
-        first_fields(3, lambda _: row, str)
-
-
-def test_rows_become_a_chunk():
-    chunk = chunk_of([ROW, ROW], ["a", "b"], FIELDS, str)
-    assert chunk.keys == ["a", "b"]
-    assert chunk.records["image"] == [jpeg(0)] * 2
-    assert chunk.records["x"].tolist() == [[1, 2], [1, 2]]
-
-
-def test_no_rows_become_an_empty_chunk():
-    chunk = chunk_of([], [], FIELDS, str)
-    assert (chunk.records["image"], chunk.records["x"].shape, chunk.records["x"].dtype) == (
-        [],
-        (0, 2),
-        np.int64,
-    )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {},
-        {"image": jpeg(1)},
-        ROW | {"y": np.array(1)},
-        ROW | {"x": np.array([1, 2, 3])},
-        ROW | {"x": np.array([1.0, 2.0])},
-        ROW | {"x": b"1"},
-        ROW | {"x": 1},
-        ROW | {"image": np.zeros(2)},
-    ],
-)
-def test_a_record_unlike_the_first_is_named(other):
-    with pytest.raises(DataError, match=r"D167.*item 1"):
-        chunk_of([ROW, other], ["a", "b"], FIELDS, lambda number: f"item {number}")

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import DataError
-from framework.input.arrays import ArraysInput, check_same_length
+from framework.input.arrays import ArraysInput
+from framework.input.rows import check_same_length
 
 X = np.random.default_rng(0).random((6, 2, 3)).astype(np.float32)
 LABEL = np.array([0, 2, 1, 0, 2, 2])

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from framework.errors import DataError
-from framework.input.file_items import find_files, named_files, read_file
+from framework.input.file_items import named_files, read_file, read_part
+from framework.store.walk_tree import walk
 
 HARD_NAMES = [
     "e\u0301.jpg",
@@ -27,12 +28,14 @@ def _write(*names):
 
 def test_files_come_in_byte_order_at_any_depth():
     _write("in/b/2.jpg", "in/b/10.jpg", "in/a/x/1.JPG", "in/B.jpg", "in/a.txt")
-    assert find_files("in", (".jpg",)) == (["B.jpg", "a/x/1.JPG", "b/10.jpg", "b/2.jpg"], 0)
+    walked = walk("in", (".jpg",))
+    assert walked.names == ["B.jpg", "a/x/1.JPG", "b/10.jpg", "b/2.jpg"]
+    assert walked.left_out == ""
 
 
 def test_the_order_of_the_file_system_does_not_matter(monkeypatch):
     _write(*(f"in/{number % 3}/{number}.jpg" for number in range(20)))
-    expected, scandir = find_files("in"), os.scandir
+    expected, scandir = walk("in"), os.scandir
 
     class Backwards(list):
         def __enter__(self):
@@ -42,12 +45,12 @@ def test_the_order_of_the_file_system_does_not_matter(monkeypatch):
             pass
 
     monkeypatch.setattr(os, "scandir", lambda path: Backwards(list(scandir(path))[::-1]))
-    assert find_files("in") == expected
+    assert walk("in") == expected
 
 
 def test_any_name_survives():
     _write(*(f"in/{name}" for name in HARD_NAMES))
-    found = find_files("in").names
+    found = walk("in").names
     assert {os.fsencode(name) for name in found} == {os.fsencode(name) for name in HARD_NAMES}
     assert all(read_file(f"in/{name}") == os.fsencode(f"in/{name}") for name in found)
 
@@ -61,9 +64,9 @@ def test_links_and_special_files_are_left_out_and_never_opened():
     os.mkfifo("in/pipe.jpg")  # to open it would wait for ever
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("in/socket.jpg")
-        found = find_files("in", (".jpg",))
-    assert found == (["a.jpg"], 6)
-    assert found.note == " (6 links and special files left out)"
+        walked = walk("in", (".jpg",))
+    assert walked.names == ["a.jpg"]
+    assert walked.left_out == " (6 links and special files left out)"
 
 
 def test_a_pipe_is_not_opened_even_when_it_is_named():
@@ -79,10 +82,19 @@ def test_what_cannot_be_read_is_named(name):
         read_file(name)
 
 
-@pytest.mark.parametrize("find", [find_files, named_files])
+@pytest.mark.parametrize("find", [walk, named_files])
 def test_a_missing_folder_is_named(find):
     with pytest.raises(DataError, match=r"D101.*gone"):
         find("gone")
+
+
+def test_a_part_that_is_not_all_there_is_an_error():
+    _write("in/a.jpg")
+    assert read_part("in/a.jpg", 3, 5, "x") == b"a.jpg"
+    with pytest.raises(DataError, match=r"D166.*x: truncated: 6 bytes wanted, have 5"):
+        read_part("in/a.jpg", 3, 6, "x")
+    with pytest.raises(DataError, match=r"D101.*gone"):
+        read_part("gone", 3, 6, "x")
 
 
 def test_a_path_is_a_file_a_folder_or_a_pattern():

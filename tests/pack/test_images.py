@@ -70,7 +70,8 @@ def test_kept_bytes_are_the_files_own():
 def test_a_bad_image_is_named_by_its_key_whatever_becomes_of_it(encode, bad):
     source = Items([jpeg(0), bad])
     with pytest.raises(
-        DataError, match=r"D106\]: 1\.jpg: image is not a readable image \(.+\); mend or remove it"
+        DataError,
+        match=r"D106\]: 1\.jpg: image is not a readable image \(.+\); correct or remove it",
     ):
         prepared(source, encode=encode)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from framework.errors import DataError, PacelineError
 from framework.input.arrays import ArraysInput
 from framework.input.lmdb import LMDBInput
-from framework.store.foreign import ForeignLMDB, Pattern, field_name, free_name
+from framework.store.foreign import ForeignLMDB, field_name, free_name, key_expression
 from framework.store.open_store import open_store
 from tests.contract.cases import jpeg
 from tests.faults.forked import paceline
@@ -146,7 +146,7 @@ def test_a_file_with_named_databases_is_refused():
     ],
 )
 def test_a_pattern_finds_what_the_keys_of_a_record_share(pattern, key, part):
-    match = Pattern(pattern).expression.fullmatch(key)
+    match = key_expression(pattern).fullmatch(key)
     assert (match and match.group(1)) == part
 
 

@@ -37,9 +37,8 @@ def test_links_are_skipped_and_counted():
     link("b", "in/b")
     walked = walk("in")
     assert (walked.names, walked.folders, walked.links) == (["a/1.jpg"], ["a"], 1)
-    assert (
-        walked.link_note("x")
-        == "in: 1 symbolic link was skipped; x=ROOT follows those that stay under the folder ROOT"
+    assert walked.link_notes("x") == (
+        "in: 1 symbolic link was skipped; x=ROOT follows those that stay under the folder ROOT",
     )
 
 
@@ -48,9 +47,8 @@ def test_links_that_stay_under_the_root_are_followed():
     walked = walk("in", (".jpg",), "photos")
     assert walked.names == ["cat/1.jpg", "cat/deep/2.jpg", "dog/3.jpg"]
     assert (walked.folders, walked.links) == (["cat", "dog"], 1)
-    assert (
-        walked.link_note("x")
-        == "in: 1 symbolic link was skipped: no new file or folder under x = photos"
+    assert walked.link_notes("x") == (
+        "in: 1 symbolic link was skipped: no new file or folder under x = photos",
     )
 
 

@@ -16,7 +16,6 @@ from hydra.errors import HydraException
 
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
-from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
 from framework.cli.sweep import Axes, axes_of
 from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
@@ -95,8 +94,6 @@ OF_COMPARE = {"compare", "threshold", "level"}
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] in (["-sc"], ["--shell-completion"]):
-        return run_app("train", arguments, lambda _: 0)  # the same words as for train
     if "--help" in arguments or "-h" in arguments:
         print(HELP)
         return 0

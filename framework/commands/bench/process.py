@@ -58,18 +58,21 @@ def _wait(command: list[str], output: Path) -> int:
             with polite(process.pid):
                 return process.wait()
         finally:
-            _end(process)
+            end_session(process, END_S)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process, then kill its session. Ranks have sessions of their own and die with it."""
+def end_session(process: subprocess.Popen[Any], grace_s: float) -> None:
+    """End the process within ``grace_s``, then kill its session.
+
+    Ranks have sessions of their own and die with the process that started them.
+    """
     try:
-        if process.poll() is None:
+        if grace_s and process.poll() is None:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
+                process.wait(grace_s)
     finally:  # also after a second Ctrl-C
         if process.returncode != 0:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.cli.allowed import granted
-from framework.cli.outcome import RunOutcome, outcome_of
+from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from framework.commands.own_keys import read_keys, split_words
@@ -47,10 +47,6 @@ class Asked(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["-sc"]:
-        from framework.commands.train.train import main as complete  # noqa: PLC0415
-
-        return complete(arguments)
     if "--help" in arguments or "-h" in arguments:
         print(USAGE)
         return 0
@@ -61,9 +57,7 @@ def main(arguments: list[str]) -> int:
             Path(folder),
             show_traceback="debug=trace" in arguments,
         )
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told_code(outcome)
 
 
 def parse(arguments: Sequence[str]) -> Asked:

@@ -44,6 +44,9 @@ def read_run(path: Path) -> RecordedRun:
     status, reason = _status(load(path / "exit.json"), summary, metrics.last_step)
     spans, beside = stacked(_spans(summary, metrics))
     known = numbers(summary)
+    rate_of_log = None
+    if metrics.rates:
+        rate_of_log = median_high(metrics.rates)
     resources: dict[str, float] = {}
     for key in RESOURCES:
         resources.update(numbers(flat(summary.get(key), f"{key}.")))
@@ -57,7 +60,7 @@ def read_run(path: Path) -> RecordedRun:
         facts=facts_of(facts),
         command=command_of(facts.get("command")),
         started=shown(facts.get("started", "")),
-        records_per_s=_rate(summary, metrics),
+        records_per_s=positive(summary.get("records_per_s")) or rate_of_log,
         rates=metrics.rates,
         spans=spans,
         beside=beside,
@@ -122,12 +125,6 @@ def _choices(facts: Mapping[str, Any]) -> dict[str, str]:
         if sign and not word.lstrip("+~").startswith(NOT_CHOICES):
             choices[shown(key)] = shown(value)
     return choices
-
-
-def _rate(summary: Mapping[str, Any], metrics: Metrics) -> float | None:
-    """Return the rate of the whole run; without a summary the median of the reports."""
-    of_log = median_high(metrics.rates) if metrics.rates else None
-    return positive(summary.get("records_per_s")) or of_log
 
 
 def _validation(summary: Mapping[str, Any], metrics: Metrics) -> dict[str, float]:

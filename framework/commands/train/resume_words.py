@@ -90,7 +90,7 @@ def _saved_words(resume: str, run_dir: Path) -> tuple[list[str], str | None]:
         raise CheckpointError(101, where, what, fix) from error
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         what = f"its {FACTS} names no folder as config_dir"
-        raise CheckpointError(101, where, what, "mend or remove it")
+        raise CheckpointError(101, where, what, "correct or remove it")
     return words, config_dir
 
 

@@ -8,13 +8,19 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from framework.cli.outcome import RunOutcome, conclude, newest_checkpoint, outcome_of
+from framework.cli.outcome import (
+    RunOutcome,
+    conclude,
+    newest_checkpoint,
+    outcome_of,
+    told_code,
+)
 from framework.cli.progress import pack_missing
 from framework.cli.signals import StopSignals
 from framework.config.schema import DALI
@@ -45,29 +51,46 @@ LASTING = tuple(
 )
 
 
-def run_here(
-    config: Config,
-    run_dir: Path,
-    allowed: tuple[str, ...],
-    meeting: Meeting | None = None,
-    in_sweep: bool = False,
-) -> RunOutcome:
-    """Prepare the data, then train in this process or in ranks that are started for it.
+class Job(NamedTuple):
+    """What every process of a run needs to know.
 
-    Args:
+    Attributes:
         config: Plain values, resolved.
         run_dir: The directory of the run.
         allowed: Prefixes of the user's packages.
+
+    """
+
+    config: Config
+    run_dir: str
+    allowed: tuple[str, ...]
+
+    def outcome(self, action: Callable[..., RunOutcome], *arguments: Any) -> RunOutcome:
+        """Return how ``action(self, ...)`` ended, whatever happens in it."""
+        debugs = bool(self.config["debug"])
+        action = partial(action, self, *arguments)
+        return outcome_of(action, Path(self.run_dir), debugs, self.allowed)
+
+    def as_text(self, **more: str) -> str:
+        return json.dumps({**self._asdict(), **more})
+
+
+def run_here(job: Job, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
+    """Prepare the data, then train in this process or in ranks that are started for it.
+
+    Args:
+        job: The run.
         meeting: How to meet the other hosts of the run, or None.
         in_sweep: Whether the run is one of many in this process. DALI never frees its memory pools
             (NVIDIA/DALI#3480), so such a job with DALI gets a process of its own.
 
     """
-    pack_missing(config, allowed)  # a signal ends the command at once: there is nothing to save yet
-    apart = in_sweep and config["data"]["source"]["_target_"] == DALI
-    if ("num_processes" in config["parallel"] or apart) and "RANK" not in os.environ:
-        return _launch(config, run_dir, allowed, meeting)
-    return _run(config, run_dir, allowed, StopSignals(of_rank=False))
+    # a signal ends the command at once here: there is nothing to save yet
+    pack_missing(job.config, job.allowed)
+    apart = in_sweep and job.config["data"]["source"]["_target_"] == DALI
+    if ("num_processes" in job.config["parallel"] or apart) and "RANK" not in os.environ:
+        return _launch(job, meeting)
+    return _run(job, StopSignals(of_rank=False))
 
 
 def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
@@ -75,32 +98,19 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
 
     ``allowed`` was typed on this host: the leader cannot extend it.
     """
-    shared = json.loads(meeting.share(None))
-    config = shared["config"]
-    run_dir = Path(shared["run_dir"])
-    check_targets(config, allowed)
-    action = partial(run_here, config, run_dir, allowed, meeting)
-    outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
-    return _told_code(outcome)
+    job = _read_job(meeting.share(None))._replace(allowed=allowed)
+    check_targets(job.config, allowed)
+    return told_code(job.outcome(run_here, meeting))
 
 
-def _told_code(outcome: RunOutcome) -> int:
-    """Print why a run failed, and return its exit code."""
-    if outcome.code:
-        _say(outcome.reason)
-    return outcome.code
-
-
-def _run(
-    config: Config, run_dir: Path, allowed: tuple[str, ...], signals: StopSignals
-) -> RunOutcome:
+def _run(job: Job, signals: StopSignals) -> RunOutcome:
     with signals:
-        summary = run(config, run_dir, allowed, signals.stopped, _say)
+        summary = run(job.config, Path(job.run_dir), job.allowed, signals.stopped, _say)
     step = summary["steps"]
     if summary["status"] != "interrupted":
         return RunOutcome(0, "finished", step)
-    command = f"paceline train {shlex.quote(f'resume={run_dir}')}"
-    reason = f"stopped after step {step}, state saved; go on with: {command}"
+    command = f"paceline train {shlex.quote(f'resume={job.run_dir}')}"
+    reason = f"stopped after step {step}, state saved; continue with: {command}"
     return RunOutcome(signals.exit_code, reason, step)
 
 
@@ -108,9 +118,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _launch(
-    config: Config, run_dir: Path, allowed: tuple[str, ...], meeting: Meeting | None
-) -> RunOutcome:
+def _launch(job: Job, meeting: Meeting | None) -> RunOutcome:
     """Start the ranks and wait for them.
 
     They write their outcomes to files: a launcher sees only exit codes.
@@ -118,17 +126,18 @@ def _launch(
     # torch.distributed.elastic is slow to import
     from framework.parallel.launch.start_ranks import launch  # noqa: PLC0415
 
-    parallel = config["parallel"]
+    run_dir = Path(job.run_dir)
+    parallel = job.config["parallel"]
     num_processes = parallel.get("num_processes", 1)
-    shared = {"config": config, "run_dir": str(run_dir), "allowed": allowed}
     if meeting is None or meeting.leads:
         _read_outcomes(run_dir, "*")  # left by ranks that were killed together with their launcher
     if meeting is not None and meeting.leads:
-        meeting.share(json.dumps(shared))
+        meeting.share(job.as_text())
     launcher = f"{socket.gethostname()}-{os.getpid()}"
+    signal_number = 0
     failure = ""
     tidy = undone(lambda _: (_read_outcomes(run_dir, launcher), remove_leftovers()))
-    with tidy, _in_memory(json.dumps({**shared, "launcher": launcher})) as path:
+    with tidy, _in_memory(job.as_text(launcher=launcher)) as path:
         try:
             signal_number = launch(
                 num_processes,
@@ -139,7 +148,6 @@ def _launch(
                 meeting,
             )
         except DistributedError as error:
-            signal_number = 0
             failure = str(error)
     # a second signal must not change how the run ends
     StopSignals(of_rank=False).__enter__()
@@ -183,7 +191,9 @@ def _read_outcomes(run_dir: Path, launcher: str) -> dict[int, RunOutcome]:
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         rank = int(path.name.split(".")[1].removeprefix("rank"))
         outcome = RunOutcome(**json.loads(path.read_text(encoding="utf-8")))
-        outcomes[rank] = outcome._replace(rank=rank if outcome.code else None)
+        if outcome.code:
+            outcome = outcome._replace(rank=rank)
+        outcomes[rank] = outcome
         path.unlink()
     return outcomes
 
@@ -207,36 +217,34 @@ def _cause(outcomes: list[RunOutcome], silent: list[int], failure: str) -> RunOu
     return next((outcome for outcome in outcomes if outcome.code), failed)
 
 
-def run_shared(composed: Config | None) -> int:
+def run_shared(composed: Job | None) -> int:
     """Run one rank under a launcher that is not ours, such as torchrun. Return the exit code.
 
-    Args:
-        composed: What rank 0 composed. The other ranks pass None and get it through the
-            launcher's store.
-
+    Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
     """
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun's agent, when killed, leaves its ranks running
-    shared = composed or json.loads(share_text(None))
-    run_dir = Path(shared["run_dir"])
-    action = partial(_run_shared, shared, composed is not None)
-    outcome = outcome_of(action, run_dir, bool(shared["config"]["debug"]), shared["allowed"])
+    job = composed or _read_job(share_text(None))
+    outcome = job.outcome(_run_shared, composed is not None)
     if composed is not None:
-        return conclude(outcome, run_dir, short=False)
-    return _told_code(outcome)
+        return conclude(outcome, Path(job.run_dir), short=False)
+    return told_code(outcome)
 
 
-def _run_shared(shared: Config, leads: bool) -> RunOutcome:
+def _read_job(text: str) -> Job:
+    values = json.loads(text)
+    return Job(values["config"], values["run_dir"], tuple(values["allowed"]))
+
+
+def _run_shared(job: Job, leads: bool) -> RunOutcome:
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
-    config = shared["config"]
-    allowed = tuple(shared["allowed"])
     if leads:
-        pack_missing(config, allowed)  # before the other ranks start, which read what is packed
-        share_text(json.dumps(shared))
-    return _run(config, Path(shared["run_dir"]), allowed, StopSignals(of_rank=True))
+        pack_missing(job.config, job.allowed)  # before the other ranks start, which read it
+        share_text(job.as_text())
+    return _run(job, StopSignals(of_rank=True))
 
 
 def main(path: str) -> NoReturn:
@@ -250,22 +258,27 @@ def _rank(path: str) -> int:
     The launcher restarts all ranks unless the code is 0. A rank that was told to stop therefore
     returns 0, and only its file says so.
     """
-    shared = json.loads(Path(path).read_text(encoding="utf-8"))
-    run_dir = Path(shared["run_dir"])
-    config = shared["config"]
-    allowed = tuple(shared["allowed"])
-    if allowed:
+    text = Path(path).read_text(encoding="utf-8")
+    job = _read_job(text)
+    config = job.config
+    if job.allowed:
         sys.path.append(os.getcwd())
-    result = run_dir / f"exit.rank{os.environ['RANK']}.{shared['launcher']}.json"
+    launcher = json.loads(text)["launcher"]
+    result = Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
     if result.exists():
         code = json.loads(result.read_text(encoding="utf-8"))["code"]
         if code in LASTING:
             return code
     result.unlink(missing_ok=True)
-    _say_restart(config)
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ["RANK"] == "0" and restarts != "0":
+        count = f"{restarts} of {config['parallel']['max_restarts']}"
+        _say(f"note: a rank was lost; all start again ({count}), from the newest state")
+    if not config["resume"]["run"]:  # a restarted rank continues from what was saved here before
+        resume = {**config["resume"], "run": job.run_dir, "auto": True}
+        job = job._replace(config={**config, "resume": resume})
     signals = StopSignals(of_rank=True)
-    action = partial(_run, _restartable(config, run_dir), run_dir, allowed, signals)
-    outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
+    outcome = job.outcome(_run, signals)
     write_json(result, outcome._asdict())
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         return outcome.code
@@ -273,20 +286,3 @@ def _rank(path: str) -> int:
     if not signals.stopped() and config["parallel"].get("num_nodes", 1) > 1:
         os.kill(os.getppid(), signal.SIGUSR1)
     return 0
-
-
-def _restartable(config: Config, run_dir: Path) -> Config:
-    """Make a restarted rank continue from what its earlier start has saved in the run's own
-    directory.
-    """
-    resume = config["resume"]
-    if resume["run"]:
-        return config
-    return {**config, "resume": {**resume, "run": str(run_dir), "auto": True}}
-
-
-def _say_restart(config: Config) -> None:
-    number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if os.environ["RANK"] == "0" and number != "0":
-        count = f"{number} of {config['parallel']['max_restarts']}"
-        _say(f"note: a rank was lost; all start again ({count}), from the newest state")

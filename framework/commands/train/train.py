@@ -14,19 +14,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli.allowed import Grant, allowed_targets, granted
+from framework.cli.allowed import Grant, granted
 from framework.cli.arguments import option
+from framework.cli.compose_config import checked
 from framework.cli.end_table import print_sweep
-from framework.cli.hydra_app import resolved, run_app
+from framework.cli.hydra_app import run_app
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import conclude, outcome_of, told_if_stopped
-from framework.cli.precedence import check_data_named
+from framework.cli.outcome import conclude, told_if_stopped
 from framework.cli.rundir import claim, discard_if_empty, in_use
 from framework.cli.signals import end_again
 from framework.commands.report.report import sweep_report
 from framework.commands.train.resume_words import resumed, to_repeat
-from framework.config import schema
-from framework.config.targets import check_targets
 from framework.errors import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -134,8 +132,8 @@ def _jobs_elsewhere(arguments: list[str]) -> list[Path]:
     """Return the run directories of a sweep whose jobs a launcher ran in other processes, in
     order.
     """
-    typed = option(arguments, "hydra.sweep.dir")
-    sweep_dir = Path(typed.strip("'\"") if typed else f"outputs/{stamp()}-sweep")
+    typed = option(arguments, "hydra.sweep.dir") or f"outputs/{stamp()}-sweep"
+    sweep_dir = Path(typed.strip("'\""))
     folders = [path.parent for path in sweep_dir.glob("*/exit.json")]
     return sorted(folders, key=lambda path: int(re.findall(r"^\d*", path.name)[0] or 0))
 
@@ -148,11 +146,7 @@ def _job(typed: TypedTrain, cfg: DictConfig) -> int:
     overrides = [str(word) for word in OmegaConf.to_container(hydra.overrides.task) or []]
     is_sweep = hydra.mode == RunMode.MULTIRUN
     try:
-        config = resolved(cfg)
-        allowed = allowed_targets(config, typed.grant)
-        schema.check(config)
-        check_targets(config, allowed)
-        check_data_named(cfg)
+        config, allowed = checked(cfg, typed.grant)
         _check_launch(config)
         meeting = _meeting(config, is_sweep)
         if meeting is not None and not meeting.leads:
@@ -209,11 +203,11 @@ def _attempt(
 ) -> int:
     with told_if_stopped(run_dir):
         # torch is loaded only for a configuration that is sound
-        from framework.commands.train.run_ranks import run_here, run_shared  # noqa: PLC0415
+        from framework.commands.train.run_ranks import Job, run_here, run_shared  # noqa: PLC0415
 
+        job = Job(config, str(run_dir), allowed)
         if "RANK" in os.environ:
-            return run_shared({"config": config, "run_dir": str(run_dir), "allowed": allowed})
-        action = partial(run_here, config, run_dir, allowed, meeting, is_sweep)
-        outcome = outcome_of(action, run_dir, bool(config["debug"]), allowed)
+            return run_shared(job)
+        outcome = job.outcome(run_here, meeting, is_sweep)
     with uninterrupted():
         return conclude(outcome, run_dir, short=is_sweep)

@@ -1,7 +1,6 @@
 """Try batch sizes in a process that may run out of memory, and survive what happens to it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from itertools import count
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, Any, final
 
-from framework.commands.bench.process import last_line
+from framework.commands.bench.process import end_session, last_line
 from framework.commands.tune.batch_sizes import Trial
 from framework.errors import PacelineError, ResourceError, error_kinds
 from framework.measure.host import available_memory_bytes, total_memory_bytes
@@ -46,19 +45,12 @@ class TrialProcess:
             "w+", encoding="utf-8", errors="replace"
         )
         try:
-            self.facts = self._start()
+            facts = self._start()
+            self.num_records: int = facts["num_records"]  # of an epoch: the largest batch
+            self.cuda: bool = facts["cuda"]
         except BaseException:
             self.close()
             raise
-
-    @property
-    def num_records(self) -> int:
-        """The records of an epoch, and so the largest batch."""
-        return int(self.facts["num_records"])
-
-    @property
-    def cuda(self) -> bool:
-        return bool(self.facts["cuda"])
 
     def attempt(self, batch_size: int, seconds: float, limit_s: float) -> Trial:
         """Train for about ``seconds``. A trial fails after ``limit_s``, or without memory."""
@@ -149,9 +141,7 @@ class TrialProcess:
         self._process = None
         if process is None:
             return
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end_session(process, 0.0)
         for stream in (process.stdin, process.stdout):
             with suppress(BrokenPipeError):
                 stream.close()  # pyright: ignore[reportOptionalMemberAccess]

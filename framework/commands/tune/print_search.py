@@ -1,6 +1,7 @@
 """Print a search: a table for each rung, and the result."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, final
@@ -53,6 +54,7 @@ class SearchPrinter:
     def climb(self, budget_s: float) -> Final:
         rungs = self.search.rungs(budget_s)
         while True:
+            sys.stdout.flush()  # a pipe shows each rung as soon as it is done
             busy = nullcontext()
             if self.errors.is_terminal:
                 busy = self.errors.status("measuring")
@@ -130,7 +132,7 @@ def print_busy(num_cores: int) -> None:
     load = os.getloadavg()[0]
     if load > BUSY * num_cores:
         what = "the results may differ when they have ended"
-        print(f"note: other programs use this machine (load {load:.1f}): {what}")
+        print(f"note: other programs use this machine (load {load:.1f}): {what}", flush=True)
 
 
 def verdict(final: Final) -> str:

@@ -116,8 +116,13 @@ def _keep(
     parts = typed(words, request.config_dir)
     again = [f"recipes=tuned/{path.stem}", *parts.again]
     tuned_by = shlex.join(["paceline", "tune", *request.words])
+    facts = machine()
+    cores = (
+        f"{plural(facts['num_cores'], 'core')} of {facts['processor'] or 'an unnamed processor'}"
+    )
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
     comments = [
-        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {_machine_name()}",
+        f"{won(final)}; tuned {time.strftime('%Y-%m-%d %H:%M')} on {cores}, {gpus}",
         printer.verdict,
         f"{tuned_by} budget={request.budget:g}",
     ]
@@ -127,10 +132,3 @@ def _keep(
     write_recipe(path, text, wanted, again, request.grant, request.folder)
     command = ["paceline", "train", "--config-dir", request.folder, *again]
     print(f"written: {path}; train with it:\n  {shlex.join(command)}")
-
-
-def _machine_name() -> str:
-    facts = machine()
-    processor = facts["processor"] or "an unnamed processor"
-    gpus = ", ".join(facts["gpus"]) or "no GPU"
-    return f"{plural(facts['num_cores'], 'core')} of {processor}, {gpus}"

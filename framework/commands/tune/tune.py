@@ -1,7 +1,6 @@
 """The command ``paceline tune``: search for the fastest way to read, or for the batch size."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +10,8 @@ from typing import Any
 from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
-from framework.cli.outcome import RunOutcome, outcome_of
+from framework.cli.outcome import RunOutcome, outcome_of, told_code
 from framework.commands.own_keys import CONFIG_DIR, read_keys, split_words
-from framework.commands.train import train
 from framework.commands.tune.recipe_writer import check_name, typed
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
@@ -78,17 +76,13 @@ class TuneRequest:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["-sc"]:
-        return train.main(arguments)
     if "--help" in arguments or "-h" in arguments:
         print(HELP)
         return 0
     request = parse(arguments)
     show_traceback = any(word.startswith("debug=") for word in request.words)
     outcome = outcome_of(partial(_tune, request), Path("outputs", stamp()), show_traceback)
-    if outcome.code:
-        print(outcome.reason, file=sys.stderr)
-    return outcome.code
+    return told_code(outcome)
 
 
 def parse(arguments: Sequence[str]) -> TuneRequest:

@@ -44,10 +44,8 @@ def check_space(path: Path, needed: int) -> None:
     """Raise ResourceError R151 if there is not enough space, before anything is written."""
     free = free_bytes(path.absolute())
     if needed > free:
-        what = (
-            f"packing needs about {needed:,} bytes, {free:,} are free: "
-            f"{needed - free:,} are missing"
-        )
+        missing = f"{needed - free:,} are missing"
+        what = f"packing needs about {needed:,} bytes, {free:,} are free: {missing}"
         fix = "free them, choose another output.path, or store less (advise=true)"
         raise ResourceError(151, str(path), what, fix)
 

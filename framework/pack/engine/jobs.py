@@ -7,7 +7,8 @@ number of processes or machines make the same files.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -104,6 +105,12 @@ class Increment(NamedTuple):
     records: int = 0
     num_bytes: int = 0
 
+    def plus(self, other: "Increment") -> "Increment":
+        return Increment(*map(sum, zip(self, other, strict=True)))
+
+    def undone(self) -> "Increment":
+        return Increment(-self.items, -self.records, -self.num_bytes)
+
 
 ReportIncrement = Callable[[Increment], None]
 
@@ -117,10 +124,8 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
     num_items = source.manifest.num_records
     sizes: list[int] = []
     for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
-        try:
+        with suppress(DataError):
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
-        except DataError:
-            continue
     size = max(1.0, sum(sizes) / max(1, len(sizes)))
     most = max(1, min(JOB_ITEMS, int(JOB_BYTES / size)))
     per_job = min(most, max(int(MIN_JOB_BYTES / size), -(-num_items // MIN_JOBS), 1))
@@ -130,11 +135,12 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
     """Return the records of items ``start``..``stop`` as they are stored."""
     chunk = source.read(start, stop)
-    return chunk if prepare is None or not chunk.keys else prepare(chunk)
+    if prepare is None or not chunk.keys:
+        return chunk
+    return prepare(chunk)
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Return the bytes of all records of a chunk."""
     return sum(
         v.nbytes if isinstance(v, np.ndarray) else sum(map(len, v)) for v in chunk.records.values()
     )
@@ -148,7 +154,6 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
 
     Raises:
         DataError: For a bad item, unless bad items are left out.
-
     """
     start, stop = work.plan.span(job.number)
     before: list[Stamp] = []
@@ -174,24 +179,22 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[Stamp]:
     """Return a stamp per item, which changes if the item is a file that changes."""
-    result: list[Stamp] = []
-    for item in range(start, stop):
-        name = source.name(item)
-        try:
-            status = os.stat(name)
-            result.append((name, status.st_size, status.st_mtime_ns))
-        except (OSError, ValueError):
-            result.append((name, 0, 0))
-    return result
+    return [_stamp(source.name(item)) for item in range(start, stop)]
+
+
+def _stamp(name: str) -> Stamp:
+    try:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        return name, 0, 0
+    return name, status.st_size, status.st_mtime_ns
 
 
 def stamp_of(items: list[Stamp]) -> str:
-    """Return a hash of stamps."""
     return hashlib.sha256(repr(items).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -200,16 +203,16 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     """Write a job's file. Records that do not fit into memory are read a second time."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
-    num_records = num_bytes = 0
+    total = Increment(0)
     for num_items, chunk in _read(work, job, bad):
         done = Increment(num_items, len(chunk.keys), chunk_bytes(chunk))
-        num_records += done.records
-        num_bytes += done.num_bytes
-        if num_bytes > HELD_BYTES:
+        total = total.plus(done)
+        if total.num_bytes > HELD_BYTES:
             held = None
         elif held is not None:
             held.append(chunk)
         report(done)
+    num_records = total.records
     path = work.journal.file(job.number)
     if path.is_dir():  # an old store on its way out: a kill came while the new one took its place
         shutil.rmtree(path)
@@ -217,46 +220,57 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
     crcs: list[int] = []
     size, sha256 = 0, ""
     if num_records:
-        chunks = iter(held) if held is not None else (chunk for _, chunk in _read(work, job, []))
-        counts, crcs = _publish(work, path, chunks, num_records)
+        chunks = held or (chunk for _, chunk in _read(work, job, []))
+        manifest = replace(work.manifest, num_records=num_records)
+        is_alone = work.plan.num_jobs == 1  # then its file may become the store
+        counts = write_file(work.make_writer, path, manifest, _noted(work, chunks, crcs), is_alone)
         size, sha256 = path.stat().st_size, file_sha256(path)
     words = "".join(f"{crc:08x}" for crc in crcs)
     stamp = stamp_of(items)
     return JobResult(
-        job.number, num_records, num_bytes, size, sha256, stamp, counts.tolist(), words, bad
+        job.number, num_records, total.num_bytes, size, sha256, stamp, counts.tolist(), words, bad
     )
 
 
-def _publish(
-    work: PackWork, path: Path, chunks: Iterator[Chunk], num_records: int
-) -> tuple[np.ndarray, list[int]]:
-    """Write the records' file. Return the records of each class, and a checksum per record."""
-    fields = work.manifest.fields
-    counts = np.zeros(len(work.manifest.classes), np.int64)
-    crcs: list[int] = []
+def _noted(work: PackWork, chunks: Iterable[Chunk], crcs: list[int]) -> Iterator[Chunk]:
+    """Yield the chunks after adding the checksums of their records to ``crcs``."""
+    for chunk in chunks:
+        if chunk.keys:
+            crcs += content_crcs(chunk.records, work.manifest.fields)
+            yield chunk
+
+
+def write_file(
+    make_writer: MakeWriter,
+    path: Path,
+    manifest: Manifest,
+    chunks: Iterable[Chunk],
+    is_measured: bool,
+) -> np.ndarray:
+    """Write one file of records, and return the number of records of each class.
+
+    ``is_measured`` says whether the file gets the statistics of its channels.
+    """
+    sampler = StatisticsSampler(manifest.fields if is_measured else {}, manifest.num_records)
+    counts = np.zeros(len(manifest.classes), np.int64)
     writer: RecordWriter | None = None
-    is_alone = work.plan.num_jobs == 1  # then its file may become the store
-    sampler = StatisticsSampler(fields if is_alone else {}, num_records)
     try:
         with uninterrupted():
-            writer = work.make_writer(str(path), fields=fields, num_records=num_records)
+            writer = make_writer(
+                str(path), fields=manifest.fields, num_records=manifest.num_records
+            )
         for chunk in chunks:
-            if not chunk.keys:
-                continue
             with uninterrupted():
                 writer.write(chunk.records, chunk.keys)
             sampler.pass_by(chunk.records, len(chunk.keys))
             counts += class_counts(chunk, len(counts))
-            crcs += content_crcs(chunk.records, fields)
-        manifest = replace(work.manifest, class_counts=counts.tolist(), statistics=sampler.result())
+        statistics = sampler.result()
         with uninterrupted():
-            writer.close(replace(manifest, num_records=num_records))
-    except (OSError, ResourceError) as error:
-        raise disk_error(error, str(path)) from error
+            writer.close(replace(manifest, class_counts=counts.tolist(), statistics=statistics))
     finally:
         if writer is not None:
             writer.abort()
-    return counts, crcs
+    return counts
 
 
 def disk_error(error: Exception, path: str) -> Exception:
@@ -265,10 +279,10 @@ def disk_error(error: Exception, path: str) -> Exception:
     Missing space is DiskFull, other answers of the disk are R101, and other errors stay.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
-    is_known = isinstance(error, DiskFull) or (
-        isinstance(error, ResourceError) and error.args[0] != 101
-    )
-    if is_known or not isinstance(cause, OSError) or cause.errno is None:
+    is_other = isinstance(error, ResourceError) and error.args[0] != 101
+    if isinstance(error, DiskFull) or is_other:
+        return error
+    if not isinstance(cause, OSError) or cause.errno is None:
         return error
     what = f"cannot write: {os.strerror(cause.errno)}"
     if cause.errno in FULL:
@@ -302,28 +316,21 @@ def _read_step(
     work: PackWork, start: int, stop: int, excluded: Mapping[int, BadItem], bad: list[BadItem]
 ) -> Chunk:
     if not any(start <= item < stop for item in excluded):
-        try:
+        with suppress(DataError):  # read item by item to find the bad ones
             return _checked(work, start, stop)
-        except DataError:
-            pass  # read item by item to find the bad ones
     chunks: list[Chunk] = []
     for item in range(start, stop):
         if item in excluded:
             bad.append(excluded[item])
             continue
-        try:
-            chunks.append(_read_twice(work, item))
+        with suppress(DataError):
+            chunks.append(_checked(work, item, item + 1))
+            continue
+        try:  # a second chance: its file may have been half written
+            chunks.append(_checked(work, item, item + 1))
         except DataError as error:
             bad.append(_bad_item(work, item, error))
-    return _joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
-
-
-def _read_twice(work: PackWork, item: int) -> Chunk:
-    """Give a bad item a second chance: its file may have been half written."""
-    try:
-        return _checked(work, item, item + 1)
-    except DataError:
-        return _checked(work, item, item + 1)
+    return joined([chunk for chunk in chunks if chunk.keys], work.manifest.fields)
 
 
 def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
@@ -341,24 +348,24 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
         if not chunk.keys or field.encoding != "raw":
             continue
         array: np.ndarray = chunk.records[name]
-        if array.shape[1:] != tuple(field.shape) or array.dtype != np.dtype(field.dtype):
-            what = (
-                f"{name} is {array.dtype} {array.shape[1:]}, "
-                f"the first record's {field.dtype} {tuple(field.shape)}"
-            )
+        given = f"{array.dtype} {array.shape[1:]}"
+        wanted = f"{np.dtype(field.dtype)} {tuple(field.shape)}"
+        if given != wanted:
+            what = f"{name} is {given}, the first record's {wanted}"
             fix = "give records of one shape; pack.size=[height,width] scales images to one"
             raise DataError(151, chunk.keys[0], what, fix)
     return chunk
 
 
-def _joined(chunks: list[Chunk], fields: Mapping[str, Field]) -> Chunk:
+def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
+    """Return the records of all chunks as one."""
     records: Records = {}
     for name, field in fields.items():
         parts = [chunk.records[name] for chunk in chunks]
-        if field.encoding == "raw" and parts:
-            records[name] = np.concatenate(parts)
-        else:
-            records[name] = [value for part in parts for value in part]
+        records[name] = [value for part in parts for value in part]
+        if field.encoding == "raw":
+            empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
+            records[name] = np.concatenate(parts) if parts else empty
     return Chunk(records, [key for chunk in chunks for key in chunk.keys])
 
 
@@ -366,7 +373,5 @@ def probe(work: PackWork, start: int, stop: int, report: Callable[[int], None]) 
     """Read and prepare items one by one, and report each first, to find the one that kills."""
     for item in range(start, stop):
         report(item)
-        try:
+        with suppress(DataError):  # bad, but not deadly
             prepared(work.source, work.prepare, item, item + 1)
-        except DataError:
-            continue  # bad, but not deadly

@@ -26,24 +26,16 @@ class BadItem(NamedTuple):
 
 @dataclass(frozen=True)
 class JobResult:
-    """The outcome of a finished job. A job without records has no file.
-
-    Attributes:
-        num_bytes: Bytes of the records.
-        size_bytes: Bytes of the file, whose hash is ``sha256``.
-        stamp: A hash over the names, sizes and times of the job's items.
-        crcs: A CRC32 per record, 8 hexadecimal digits each.
-
-    """
+    """The outcome of a finished job. A job without records has no file."""
 
     number: int
     num_records: int
-    num_bytes: int
-    size_bytes: int
-    sha256: str
-    stamp: str
+    num_bytes: int  # of the records
+    size_bytes: int  # of the file
+    sha256: str  # of the file
+    stamp: str  # a hash over the names, sizes and times of the job's items
     class_counts: list[int]
-    crcs: str
+    crcs: str  # a CRC32 per record, 8 hexadecimal digits each
     bad: list[BadItem]
 
 
@@ -99,8 +91,9 @@ class Journal:
         if result is None or result.num_records == 0:
             return result
         file = self.file(number)
-        is_there = file.is_file() and os.path.getsize(file) == result.size_bytes
-        return result if is_there else None
+        if not file.is_file() or os.path.getsize(file) != result.size_bytes:
+            return None
+        return result
 
     def forget(self, number: int) -> None:
         """Remove a job's note, so that the job is done again."""

@@ -51,7 +51,6 @@ def pack(
             bad; others for a bad item.
         ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
             R153: processes keep being killed.
-
     """
     start = time.perf_counter()
     try:
@@ -66,18 +65,21 @@ def pack(
         if is_part:
             locks.enter_context(_locked(packing.path, f"part{packing.part}.lock"))
         locks.enter_context(_locked(packing.path, "lock", shared=is_part))
-        run = _Run(packing, on_progress)
-        try:
-            packed = run.pack(num_workers, start_method)
-        except ResourceError as error:
-            full = jobs.disk_error(error, str(run.path))
-            if not isinstance(full, DiskFull):
-                raise
-            run.tidy()  # before free space is measured
-            raise disk_space.with_shortage(full, run.path, run.needed()) from error
-        finally:
-            run.tidy()
+        packed = _packed(_Run(packing, on_progress), num_workers, start_method)
     return replace(packed, seconds=time.perf_counter() - start)
+
+
+def _packed(run: "_Run", num_workers: int | None, start_method: str | None) -> Packed:
+    try:
+        return run.pack(num_workers, start_method)
+    except ResourceError as error:
+        full = jobs.disk_error(error, str(run.path))
+        if not isinstance(full, DiskFull):
+            raise
+        run.tidy()  # before free space is measured
+        raise disk_space.with_shortage(full, run.path, run.needed()) from error
+    finally:
+        run.tidy()
 
 
 def _locked(
@@ -200,11 +202,8 @@ class _Run:
 
     def _add(self, done: Increment) -> None:
         now = self.now
-        self.now = now._replace(
-            items=now.items + done.items,
-            records=now.records + done.records,
-            num_bytes=now.num_bytes + done.num_bytes,
-        )
+        sums = Increment(now.items, now.records, now.num_bytes).plus(done)
+        self.now = now._replace(**sums._asdict())
         self.on_progress(self.now)
 
     def needed(self) -> int:
@@ -227,7 +226,7 @@ class _Run:
             return Packed(None, self.now.items, waiting=done.count(None), resumed=self.resumed)
         manifest = publish.whole(self.manifest, results)
         if not manifest.num_records:
-            raise self._nothing(results)
+            return self._close(results)
         if self.packing.one_file:
             is_joined = self.packing.make_part is not None or len(results) > 1
             if is_joined:
@@ -239,21 +238,18 @@ class _Run:
         return self._close(results)
 
     def _close(self, results: Sequence[JobResult]) -> Packed:
-        """List bad items and remove the journal, since the store is at its place."""
-        bad = [item for job in results for item in job.bad]
-        publish.list_bad(self.path, bad)
-        self.journal.remove()
-        manifest, size = publish.whole(self.manifest, results), publish.size_of(self.path)
-        return Packed(manifest, self.plan.num_items, size, self.resumed, bad=bad)
-
-    def _nothing(self, results: Sequence[JobResult]) -> DataError:
+        """List bad items and remove the journal, since the store is at its place, if any is."""
         bad = [item for job in results for item in job.bad]
         listing = publish.list_bad(self.path, bad)
         self.journal.remove()
-        what = "its items hold no record"
-        if bad:
-            what = f"all {len(bad)} items are bad, as {listing} says"
-        return DataError(150, self.manifest.source, what, "give something to pack")
+        manifest = publish.whole(self.manifest, results)
+        if not manifest.num_records:
+            what = "its items hold no record"
+            if bad:
+                what = f"all {len(bad)} items are bad, as {listing} says"
+            raise DataError(150, manifest.source, what, "give something to pack")
+        num_bytes = publish.size_of(self.path)
+        return Packed(manifest, self.plan.num_items, num_bytes, self.resumed, bad=bad)
 
 
 def _all_of(results: Sequence[JobResult | None]) -> list[JobResult] | None:

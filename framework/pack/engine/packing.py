@@ -29,7 +29,6 @@ class Packing:
 
     Raises:
         ConfigError: C150 for a value that is not possible, C151 for a share that is not.
-
     """
 
     source: RecordInput
@@ -46,8 +45,8 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("fail", "skip"):
-            what = "is not a way to treat bad items"
-            raise ConfigError(150, f"pack.on_error = {self.on_error}", what, "choose fail or skip")
+            where = f"pack.on_error = {self.on_error}"
+            raise ConfigError(150, where, "must be fail or skip", "choose fail or skip")
         if self.make_part is not None and not self.one_file:
             fix = "leave it out, or choose output=hdf5 or lmdb"
             raise ConfigError(150, "pack.one_file = False", "this output is not a file", fix)
@@ -64,18 +63,14 @@ class Packing:
 
 
 class PackProgress(NamedTuple):
-    """The progress of a phase: ``packing``, ``joining`` or ``checking``.
+    """The progress of a phase."""
 
-    Items, records and bytes are those done so far. ``resumed`` items were finished before this
-    process began.
-    """
-
-    phase: str
-    items: int
+    phase: str  # ``packing``, ``joining`` or ``checking``
+    items: int  # done so far
     num_items: int
     records: int
     num_bytes: int
-    resumed: int
+    resumed: int  # items that were finished before this process began
 
 
 OnProgress = Callable[[PackProgress], None]
@@ -83,17 +78,12 @@ OnProgress = Callable[[PackProgress], None]
 
 @dataclass(frozen=True)
 class Packed:
-    """The outcome of a packing.
+    """The outcome of a packing."""
 
-    ``manifest`` is None if ``waiting`` jobs of other parts are missing, or if another part has
-    made the store. ``num_bytes`` is the store's size on the disk. ``resumed`` items were finished
-    before this process began.
-    """
-
-    manifest: Manifest | None
+    manifest: Manifest | None  # None: jobs of other parts are missing, or another made the store
     num_items: int
-    num_bytes: int = 0
-    resumed: int = 0
-    waiting: int = 0
+    num_bytes: int = 0  # of the store
+    resumed: int = 0  # items that were finished before this process began
+    waiting: int = 0  # missing jobs of other parts
     seconds: float = 0.0
     bad: Sequence[BadItem] = ()

@@ -9,6 +9,7 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, final
@@ -27,18 +28,11 @@ Work = Callable[[Any, Send], Any]  # (task, send) -> result; picklable if proces
 
 
 class TaskEvent(NamedTuple):
-    """The end of a task.
+    """The end of a task."""
 
-    Attributes:
-        kind: ``done``, or ``lost`` if its process died.
-        task: The task.
-        value: The result, or the exit code of the process.
-
-    """
-
-    kind: str
+    kind: str  # ``done``, or ``lost`` if its process died
     task: Any
-    value: Any
+    value: Any  # the result, or the exit code of the process
 
 
 class _Worker(NamedTuple):
@@ -56,7 +50,6 @@ class ProcessPool:
         num_workers: The most processes; 0: tasks are done in this process.
         on_message: Called with what a task sends while it is done.
         start_method: None: fork if the system can, which hands over ``work`` without pickling it.
-
     """
 
     def __init__(
@@ -103,10 +96,9 @@ class ProcessPool:
     def _give(self, task: Any) -> None:
         worker = self._idle.pop() if self._idle else self._start()
         self._busy.append(worker._replace(task=task))
-        try:
+        # A worker that died while it was idle is found by the end of its connection.
+        with suppress(OSError):
             worker.connection.send(task)
-        except OSError:  # the worker died while it was idle: the end of its connection says so
-            return
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()

@@ -13,23 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Manifest, RecordStore, RecordWriter, Shard
+from framework.contracts.records import Chunk, Manifest, Records, RecordStore, Shard
 from framework.errors import DataError
-from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement
+from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement, write_file
 from framework.pack.engine.journal import BadItem, JobResult, Journal
-from framework.store.channel_statistics import (
-    READ_RECORDS,
-    StatisticsSampler,
-    add_read,
-    sample_indices,
-)
+from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest
-from framework.store.hdf5_store import SIGNATURE
-from framework.store.lmdb_btree import META_MAGIC
 from framework.store.manifest import from_json, to_json
-from framework.store.open_store import open_file, open_store
+from framework.store.open_store import HEAD_BYTES, file_kind, open_file, open_store
 from framework.store.shards import MANIFEST
-from framework.system.durable import move, uninterrupted, write_text
+from framework.system.durable import move, write_text
 
 FOREIGN = 103  # the number of the error for a file that is not a store of ours
 JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the store
@@ -57,36 +50,18 @@ def join(
     Raises:
         DataError: D155 for a file that was damaged meanwhile. Its job is forgotten, so that the
             same command does it again.
-
     """
     target = _joined_path(journal)
     if target.is_dir():
         shutil.rmtree(target)
-    writer: RecordWriter | None = None
-    try:
-        with uninterrupted():
-            writer = make_writer(
-                str(target), fields=manifest.fields, num_records=manifest.num_records
-            )
-        sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-        for job in results:
-            if job.num_records:
-                _append(writer, job, journal, sampler, report)
-        manifest = replace(manifest, statistics=sampler.result())
-        with uninterrupted():
-            writer.close(manifest)
-    finally:
-        if writer is not None:
-            writer.abort()
+    chunks = (chunk for job in results for chunk in _read_back(job, journal, report))
+    write_file(make_writer, target, manifest, chunks, is_measured=True)
 
 
-def _append(
-    writer: RecordWriter,
-    job: JobResult,
-    journal: Journal,
-    sampler: StatisticsSampler,
-    report: ReportIncrement,
-) -> None:
+def _read_back(job: JobResult, journal: Journal, report: ReportIncrement) -> Iterator[Chunk]:
+    """Yield the records of a job's file, and report each chunk once it is written."""
+    if not job.num_records:
+        return
     with closing(open_store(str(journal.file(job.number)))) as store:
         for indices in spans(job.num_records, job.size_bytes):
             records = store.read(indices)
@@ -95,17 +70,17 @@ def _append(
                 what = f"{len(damaged)} records do not match their checksums any more"
                 fix = "the same command packs them again; look at the disk"
                 raise DataError(155, store.name(damaged[0]), what, fix)
-            written = {name: _written(values) for name, values in records.items()}
-            sampler.pass_by(written, len(indices))
-            with uninterrupted():
-                writer.write(written, keys_of(store, indices))
+            yield Chunk(as_written(records), keys_of(store, indices))
             num_bytes = job.num_bytes * len(indices) // job.num_records
             report(Increment(0, len(indices), num_bytes))
 
 
-def _written(values: Any) -> Any:
-    """Return values as a writer takes them: arrays, and lists of bytes."""
-    return values.numpy() if isinstance(values, Tensor) else [bytes(value) for value in values]
+def as_written(records: Records) -> Records:
+    """Return records that were read as a writer takes them: arrays, and lists of bytes."""
+    return {
+        name: values.numpy() if isinstance(values, Tensor) else list(map(bytes, values))
+        for name, values in records.items()
+    }
 
 
 def spans(num_records: int, num_bytes: int) -> Iterator[Tensor]:
@@ -133,26 +108,15 @@ def _joined_path(journal: Journal) -> Path:
 def put_folder(
     manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
 ) -> None:
-    """Move the folder of the jobs' files to ``path``. Its manifest is written last."""
-    sampler = StatisticsSampler(manifest.fields, manifest.num_records)
-    wanted = sample_indices(manifest.num_records)
-    start = 0
-    for job in results:
-        mine = wanted[(wanted >= start) & (wanted < start + job.num_records)] - start
-        start += job.num_records
-        if len(mine):
-            with closing(open_store(str(journal.file(job.number)))) as store:
-                for indices in mine.split(READ_RECORDS):
-                    add_read(sampler, store, indices)
-    full = replace(
-        manifest,
-        shards=_shards(journal, results),
-        digest=digest(_crcs(results)),
-        statistics=sampler.result(),
-    )
-    for name in set(os.listdir(journal.files)) - {shard.name for shard in full.shards}:
+    """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
+    manifest = replace(manifest, shards=_shards(journal, results), digest=digest(_crcs(results)))
+    for name in set(os.listdir(journal.files)) - {shard.name for shard in manifest.shards}:
         (journal.files / name).unlink()  # its job was done again, and has no records now
-    write_text(journal.files / MANIFEST, to_json(full) + "\n")
+    target = journal.files / MANIFEST
+    write_text(target, to_json(manifest) + "\n")
+    with closing(open_store(str(journal.files))) as store:
+        manifest = replace(manifest, statistics=statistics_of(store))
+    write_text(target, to_json(manifest) + "\n")
     move(journal.files, path)
 
 
@@ -188,14 +152,12 @@ def check_place(path: Path) -> None:
 
     Raises:
         DataError: D115 if something else is at ``path``.
-
     """
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
     if not path.exists():
         return
-    is_ours = _is_our_folder(path) if path.is_dir() else path.is_file() and _is_our_file(path)
-    if not is_ours:
+    if not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
         raise DataError(115, str(path), "is there already, and is not a store of ours", fix)
 
@@ -209,9 +171,11 @@ def _is_our_folder(path: Path) -> bool:
 
 
 def _is_our_file(path: Path) -> bool:
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
-        head = file.read(20)
-    if not head.startswith(SIGNATURE) and head[16:] != META_MAGIC.to_bytes(4, "little"):
+        head = file.read(HEAD_BYTES)
+    if file_kind(head) is None:
         return False
     with closing(open_file(str(path))) as store:
         try:

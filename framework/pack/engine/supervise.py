@@ -86,7 +86,6 @@ class JobSupervisor:
         Raises:
             DataError: D154 for an item that kills, unless bad items are left out.
             ResourceError: R153 if processes are killed without such an item.
-
         """
         for event in self._pool.run(Job(number) for number in numbers):
             if event.kind == "lost" and isinstance(event.task, _Probe):
@@ -111,13 +110,11 @@ class JobSupervisor:
             return
         if isinstance(task, Job):
             before = self._under_way.get(task.number, Increment(0))
-            sums = (old + new for old, new in zip(before, message, strict=True))
-            self._under_way[task.number] = Increment(*sums)
+            self._under_way[task.number] = before.plus(message)
         self._on_progress(message)
 
     def _lost(self, job: Job, code: int) -> None:
-        gone = self._under_way.pop(job.number, Increment(0))
-        self._on_progress(Increment(*(-count for count in gone)))
+        self._on_progress(self._under_way.pop(job.number, Increment(0)).undone())
         if self._deaths[job.number] == RETRIES and job.number not in self._deadly:
             self._deaths[job.number] += 1
             self._deadly[job.number] = []
@@ -129,10 +126,7 @@ class JobSupervisor:
         """Do the task again, unless that was done often enough."""
         self._deaths[name] += 1
         if self._deaths[name] > RETRIES + 2:
-            what = (
-                f"the processes that do it are killed ({_cause(code)}), "
-                "and no item alone is the cause"
-            )
+            what = f"its processes are killed ({_cause(code)}), and no item alone is the cause"
             fix = "look at memory and the system's log; use fewer workers"
             raise ResourceError(153, f"job {name}", what, fix)
         self._pool.tasks.appendleft(task)
@@ -147,7 +141,7 @@ class JobSupervisor:
         name = self._work.source.name(item)
         what = f"the process that reads it is killed ({_cause(code)})"
         if not self._work.skip:
-            fix = "mend or remove it, or leave it out with pack.on_error=skip"
+            fix = "correct or remove it, or leave it out with pack.on_error=skip"
             raise DataError(154, name, what, fix)
         self._deadly[task.number].append(BadItem(item, name, "D154", what))
         if item + 1 < task.stop:
@@ -160,4 +154,6 @@ class JobSupervisor:
 
 
 def _cause(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"

@@ -62,11 +62,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
         for event in pool.run(tasks):
             task = event.task
             if event.kind == "lost":
-                what = f"records {task.start} to {task.stop - 1}"
-                if isinstance(task, Shard):
-                    what = task.name
-                death = f"reading kills the process (exit code {event.value})"
-                findings.append(f"{path}: {what}: {death}")
+                findings.append(f"{path}: {_lost(task)} (exit code {event.value})")
             elif isinstance(task, Shard):
                 findings += event.value
             else:
@@ -75,6 +71,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
                 num_bytes = size * done // max(1, manifest.num_records)
                 now = now._replace(items=done, records=done, num_bytes=num_bytes)
                 on_progress(now)
+    store.close()
     ordered = [results[start] for start in sorted(results)]
     bad = list(dict.fromkeys(line for result in ordered for line in result.findings))
     findings = [*bad, *sorted(findings)]
@@ -82,8 +79,12 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     # Without a finding, records may still have been exchanged together with their checksums.
     if not findings and digest(crcs) != manifest.digest:
         findings = [str(DataError(156, path, "its records are not those its digest is of", FIX))]
-    store.close()
     return Verified(manifest.num_records, size, len(bad), findings)
+
+
+def _lost(task: Any) -> str:
+    what = task.name if isinstance(task, Shard) else f"records {task.start} to {task.stop - 1}"
+    return f"{what}: reading kills the process"
 
 
 def _check(store: RecordStore, path: str, task: Any, send: Send) -> Any:
