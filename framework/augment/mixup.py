@@ -72,7 +72,7 @@ class BlendedTarget:
 
 @final
 class Mixup(BlendedTarget):
-    """Blends of two records in training. Images become float32. It must be last in a composition."""
+    """Blends of two records in training; last in a composition. Images become float32."""
 
     num_draws = 2
 

@@ -226,7 +226,10 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        device = numbered(torch.device(name))
+        device = torch.device(name)
+        # each rank takes a GPU of its own: touching the first one would cost memory there
+        if device == torch.device("cuda") and torch.cuda.is_available():
+            return numbered(device)
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         what = f"not here ({last_line(error)})"

@@ -83,14 +83,16 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def use(device: torch.device, pinned: bool) -> None:
-    """Make ``device`` the current device of this thread: CUDA keeps one per thread.
+def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = None) -> None:
+    """Make ``device``, and ``stream`` on it, the current ones of this thread.
 
-    If ``pinned``, ``empty`` returns page-locked memory in this thread.
+    CUDA keeps them per thread. If ``pinned``, ``empty`` returns page-locked memory in this thread.
     """
     # torch refuses a CUDA device without a number.
     if device.type == "cuda" and device != torch.device("cuda"):
         torch.cuda.set_device(device)
+    if stream is not None:
+        torch.cuda.set_stream(stream)
     _thread.pins_in = 0
     if pinned:
         _thread.pins_in = os.getpid()

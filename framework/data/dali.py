@@ -54,6 +54,9 @@ class DALISource:
         self._reader = BatchReader(self.store, context)
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        if context.device.type == "cuda":
+            self._stream = torch.cuda.Stream(context.device)
 
     @property
     def manifest(self) -> Manifest:
@@ -95,8 +98,7 @@ class DALISource:
         self._stale = True
         for number, share in enumerate(shares):
             try:
-                outputs = self._pipeline.run()
-                tensors = [_tensor(output) for output in outputs]
+                tensors = self._copies(self._pipeline.run())
             except Exception as error:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
                 under_way = shares[number : number + 1 + self.prefetch_depth]
@@ -107,6 +109,22 @@ class DALISource:
             self._pipeline.run()
         except StopIteration:
             self._stale = False
+
+    def _copies(self, outputs: Any) -> list[Tensor]:
+        """Return copies of DALI's outputs, whose memory DALI reuses once they are dropped.
+
+        On a GPU the copies have a stream of their own. Its end is soon there, while that of the
+        consumer's stream is behind all the steps that are queued.
+        """
+        if self._stream is None:
+            return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
+        with torch.cuda.stream(self._stream):
+            tensors = [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
+        self._stream.synchronize()
+        consumer = torch.cuda.current_stream(self.context.device)
+        for tensor in tensors:
+            tensor.record_stream(consumer)
+        return tensors
 
     def _build(self, batch_size: int) -> Any:
         fn, _, pipeline_class = self._dali
@@ -256,8 +274,3 @@ def _import_dali() -> tuple[Any, Any, Any]:
         fix = "pip install 'paceline[dali]', or choose data=hdf5"
         raise ResourceError(103, "data = dali", what, fix) from error
     return fn, types, Pipeline
-
-
-def _tensor(output: Any) -> Tensor:
-    """Return a copy of a DALI output, whose memory DALI reuses at the next run."""
-    return torch.from_dlpack(output.as_tensor()).clone()

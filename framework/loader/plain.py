@@ -3,9 +3,9 @@
 from contextlib import closing
 from typing import final
 
-from framework.contracts.batch import move, pin
-from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.data import MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
+from framework.loader.queue import copied
 
 
 @final
@@ -20,15 +20,8 @@ class PlainLoader:
         self.notes: tuple[str, ...] = ()
 
     def epoch(self, epoch: int, start: int = 0) -> MicroBatches:
-        context = self.context
-        with closing(context.source.batches(epoch, start)) as batches:
-            for batch, weight, last in batches:
-                context.clock.mark("wait")
-                if self.pin:
-                    batch = pin(batch)  # noqa: PLW2901
-                device_batch = context.augment(move(batch, context.device), epoch)
-                context.clock.mark("copy")
-                yield MicroBatch(device_batch, weight, last)
+        with closing(self.context.source.batches(epoch, start)) as batches:
+            yield from copied(batches, self.context, epoch, self.pin)
 
     def stats(self) -> LoaderStats:
         return LoaderStats(self.context.source.stages(), None, 0)

@@ -1,23 +1,35 @@
 """A background thread and a bounded queue between a producer of batches and the step."""
 
 import threading
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from queue import Empty, Full, Queue
 from typing import Generic, NamedTuple, TypeVar, final
+
+import torch
 
 from framework.contracts.batch import move, pin, use
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.native import beside, limit_threads
 
+Stream = torch.cuda.Stream
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
+# steps that the host may queue ahead of the device; the device has that much work
+RUN_AHEAD = 4
 
 
-def host_batches(context: LoaderContext, epoch: int, start: int, pinned: bool) -> MicroBatches:
-    """Yield the source's batches, page-locked if ``pinned``. For the thread of an ``Ahead``."""
-    use(context.device, pinned)
+def host_batches(
+    context: LoaderContext, epoch: int, start: int, pinned: bool, consumer: Stream | None = None
+) -> MicroBatches:
+    """Yield the source's batches, page-locked if ``pinned``. For the thread of an ``Ahead``.
+
+    A source that makes batches on the device does so in the stream of the ``consumer``, so that the
+    order of that stream keeps them right.
+    """
+    use(context.device, pinned, consumer)
     with closing(context.source.batches(epoch, start)) as batches:
         for micro in batches:
             if pinned:
@@ -25,13 +37,51 @@ def host_batches(context: LoaderContext, epoch: int, start: int, pinned: bool) -
             yield micro
 
 
-def copied(batches: Iterable[MicroBatch], context: LoaderContext, epoch: int) -> MicroBatches:
-    """Copy host batches to the device and augment them there, in line with the step."""
-    for batch, weight, last in batches:
+def copied(
+    batches: Iterable[MicroBatch], context: LoaderContext, epoch: int, pinned: bool = False
+) -> MicroBatches:
+    """Copy host batches to the device and augment them there, in line with the step.
+
+    Args:
+        batches: The batches.
+        context: The device, the augmentation and the clock.
+        epoch: The epoch, for the augmentation.
+        pinned: Whether to page-lock them first.
+
+    """
+    pace = Pace(context.device)
+    for micro in batches:
         context.clock.mark("wait")
-        device_batch = context.augment(move(batch, context.device), epoch)
+        batch = micro.batch
+        if pinned:
+            batch = pin(batch)
+        batch = context.augment(move(batch, context.device), epoch)
         context.clock.mark("copy")
-        yield MicroBatch(device_batch, weight, last)
+        yield micro._replace(batch=batch)
+        pace.end_step()
+
+
+@final
+class Pace:
+    """Lets the host queue at most ``RUN_AHEAD`` steps that the device has not done.
+
+    Memory of a batch comes back only when the device is done with it. Without a limit, a host with
+    few kernels to launch, such as a captured step, would fill both memories with batches.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_on = device.type == "cuda"
+        self._steps: deque[torch.cuda.Event] = deque()
+
+    def end_step(self) -> None:
+        """Count the work that was queued since the last call, and wait for the oldest step."""
+        if not self._is_on:
+            return
+        event = torch.cuda.Event()
+        event.record()
+        self._steps.append(event)
+        if len(self._steps) > RUN_AHEAD:
+            self._steps.popleft().synchronize()
 
 
 @final
@@ -89,6 +139,11 @@ class Ahead(Generic[T]):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-prefetch", daemon=True)
         self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next item, or the end, is there already."""
+        return not self._queue.empty()
 
     def __iter__(self) -> Iterator[T]:
         while True:
@@ -151,7 +206,10 @@ class QueuedLoader:
         self._occupancy = Occupancy()
 
     def _ahead(self, epoch: int, start: int, pinned: bool) -> closing[Ahead[MicroBatch]]:
-        host = host_batches(self.context, epoch, start, pinned)
+        consumer = None
+        if self.context.device.type == "cuda":
+            consumer = torch.cuda.current_stream(self.context.device)
+        host = host_batches(self.context, epoch, start, pinned, consumer)
         threads = beside(self.context.device)
         return closing(Ahead(host, self.depth, self._occupancy, threads))
 

@@ -1,34 +1,32 @@
 """Prefetch, and copy ahead of the step too, in a CUDA stream of its own.
 
-These rules keep it right (docs/design/0003-stream.md):
+These rules keep it right (docs/design/0003-stream.md), and tests/simulated_cuda breaks each:
 
-- One stream serves the loader's whole life, since the allocator keeps a pool per stream.
-- A copy starts after what the consumer had queued when it asked for the batch. Otherwise memory
-  that the consumer gave back would be overwritten too soon.
-- The consumer waits for the copy's event, and every tensor is recorded on the consumer's stream.
-- The pinned host batch is held until its copy's event is done.
+- One stream serves the loader's whole life, since the allocator keeps a pool per stream. It only
+  copies: kernels in it would delay the next copy.
+- The consumer's stream waits for the copy's event.
+- Every copied tensor is recorded on the consumer's stream. Otherwise the next copy would overwrite
+  memory that the consumer has given back and still reads.
+- Batches that a source makes on the device belong to the consumer's stream from the beginning.
 
 Source: timm's PrefetchLoader, pull request 2784, which corrects the same points.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple, final
 
 import torch
+from torch import Tensor
 
 from framework.contracts.batch import Batch, move, tensors
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext
-from framework.loader.queue import QueuedLoader, copied
-
-# steps that the host may run ahead of a used copy; the device has that much queued work
-AHEAD = 2
+from framework.loader.queue import Ahead, Pace, QueuedLoader, copied
 
 
 class _Copy(NamedTuple):
-    device: MicroBatch
-    host: Batch  # held: its pages may be reused once the event is done
+    micro: MicroBatch  # on the device once the event is done
+    moved: list[Tensor]
     done: torch.cuda.Event
 
 
@@ -55,48 +53,53 @@ class StreamLoader(QueuedLoader):
             if self.stream is None:
                 yield from copied(ahead, self.context, epoch)
             else:
-                yield from self._overlapped(iter(ahead), epoch)
+                yield from self._overlapped(ahead, epoch)
 
-    def _overlapped(self, ahead: Iterator[MicroBatch], epoch: int) -> MicroBatches:
+    def _overlapped(self, ahead: Ahead[MicroBatch], epoch: int) -> MicroBatches:
+        batches = iter(ahead)
         under_way: deque[_Copy] = deque()
-        used: deque[_Copy] = deque()
+        pace = Pace(self.context.device)
         exhausted = False
         failure: Exception | None = None
         while True:
-            while not exhausted and len(under_way) < self.copies:
+            # a batch that is on its way must not wait for one that the host has not made yet
+            while (
+                not exhausted and len(under_way) < self.copies and (ahead.is_ready or not under_way)
+            ):
                 try:
-                    micro = next(ahead, None)
+                    micro = next(batches, None)
                 except Exception as error:  # noqa: BLE001  # raised after the batches before it
                     micro = None
                     failure = error
                 exhausted = micro is None
                 if micro is not None:
-                    under_way.append(self._start(micro, epoch))
+                    under_way.append(self._start(micro))
             if not under_way:
                 if failure is not None:
                     raise failure
                 return
             copy = under_way.popleft()
             self.context.clock.mark("wait")
-            self._arrive(copy)
-            used.append(copy)
-            # a host that runs far ahead of the device would fill both memories with batches
-            while used and (used[0].done.query() or len(used) > self.copies + AHEAD):
-                used.popleft().done.synchronize()
+            batch = self.context.augment(self._arrive(copy), epoch)
             self.context.clock.mark("copy")
-            yield copy.device
+            yield copy.micro._replace(batch=batch)
+            del batch, copy
+            pace.end_step()
 
-    def _start(self, micro: MicroBatch, epoch: int) -> _Copy:
+    def _start(self, micro: MicroBatch) -> _Copy:
         assert self.stream is not None
-        self.stream.wait_stream(torch.cuda.current_stream(self.context.device))
         with torch.cuda.stream(self.stream):
-            batch = self.context.augment(move(micro.batch, self.context.device), epoch)
+            batch = move(micro.batch, self.context.device)
             done = torch.cuda.Event()
             done.record(self.stream)
-        return _Copy(micro._replace(batch=batch), micro.batch, done)
+        host = tensors(micro.batch)
+        moved = [tensor for name, tensor in tensors(batch).items() if tensor is not host[name]]
+        return _Copy(micro._replace(batch=batch), moved, done)
 
-    def _arrive(self, copy: _Copy) -> None:
+    def _arrive(self, copy: _Copy) -> Batch:
+        """Make the current stream wait for a copy, and return the batch."""
         current = torch.cuda.current_stream(self.context.device)
         current.wait_event(copy.done)
-        for tensor in tensors(copy.device.batch).values():
+        for tensor in copy.moved:
             tensor.record_stream(current)
+        return copy.micro.batch

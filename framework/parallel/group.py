@@ -1,4 +1,8 @@
-"""Ranks that exchange sums, lists and flags over a process group: gloo on CPU, nccl on GPU."""
+"""Ranks that exchange sums, lists and flags over a process group: gloo on CPU, nccl on GPU.
+
+Values of the host go over gloo on GPU machines too. Over nccl, each exchange of flags would wait for
+all the steps that the device has queued.
+"""
 
 import os
 import signal
@@ -66,7 +70,7 @@ class RankGroup:
         backend = "gloo"
         device_id = None
         if self.device.type == "cuda":
-            backend = "nccl"
+            backend = "cpu:gloo,cuda:nccl"
             device_id = self.device
         try:
             # A rank that waits for others, which may be dead, would not run a Python handler. It
@@ -110,7 +114,7 @@ class RankGroup:
             tensor.data.copy_(shared)
 
     def total(self, sums: Tensor) -> Tensor:
-        shared = sums.to(self.device)
+        shared = sums.clone()
         dist.all_reduce(shared)
         return shared.cpu()
 
@@ -120,9 +124,9 @@ class RankGroup:
         sizes = [int(length) for length in self.total(lengths)]
         padded = torch.zeros(max(sizes), dtype=values.dtype)
         padded[: len(values)] = values
-        gathered = [torch.empty_like(padded, device=self.device) for _ in sizes]
-        dist.all_gather(gathered, padded.to(self.device))
-        return [tensor.cpu()[:size] for tensor, size in zip(gathered, sizes, strict=True)]
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(gathered, padded)
+        return [tensor[:size] for tensor, size in zip(gathered, sizes, strict=True)]
 
     def agree(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has set it since the last exchange.

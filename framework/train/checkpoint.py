@@ -12,12 +12,14 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, final
 
 import torch
 from isal.isal_zlib import crc32  # zlib's numbers, ten times as fast
+from torch import Tensor
 
 from framework.errors import CheckpointError, ResourceError
 from framework.system.durable import open_durable, reach, remove_leftovers
@@ -147,10 +149,31 @@ class _Counting:
 def _dump(value: Any, file: IO[bytes]) -> _Counting:
     counting = _Counting(file)
     try:
-        torch.save(value, counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
+        torch.save(_on_host(value, {}), counting)  # pyright: ignore[reportArgumentType]  # a file, as far as torch asks
     except RuntimeError as error:
         raise counting.error or error from None
     return counting
+
+
+def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
+    """Return ``value`` with copies of its tensors on the CPU, so that any machine can read it.
+
+    ``copies`` are those made so far: tensors that share their memory, such as tied weights, stay
+    one.
+    """
+    if isinstance(value, Tensor) and value.device.type != "cpu":
+        key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if key not in copies:
+            copies[key] = value.detach().cpu()
+        return copies[key]
+    if isinstance(value, dict):
+        result = copy(value)  # with the versions that a module's state_dict has as an attribute
+        for name, item in value.items():
+            result[name] = _on_host(item, copies)
+        return result
+    if isinstance(value, list | tuple):
+        return type(value)([_on_host(item, copies) for item in value])
+    return value
 
 
 def save_state(path: Path, state: dict[str, Any], step: int, sequence: int) -> None:

@@ -64,7 +64,7 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
 def gone_wrong(what: str, step: int, bad: Pass | None, parallel: Parallel) -> PacelineError:
     """Return the error to raise at ``step``. All ranks call it together.
 
-    The rank that met the first ``bad`` loss names its records (N101); the others point to it (P104).
+    The rank that met the first ``bad`` loss names its records (N101). Others point to it (P104).
     """
     where = f"step {step}"
     mine = torch.tensor([math.inf], dtype=torch.float64)

@@ -67,7 +67,7 @@ class Stepper:
         return self._rates[0] * self._factor
 
     def share_rates(self) -> None:
-        """Keep the rates on the device as float32, so that a captured step reads the current ones."""
+        """Keep the rates on the device as float32, where a captured step reads the current ones."""
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)

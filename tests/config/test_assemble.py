@@ -7,7 +7,7 @@ import torch
 
 from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
-from framework.config.assemble import assemble, fuses, numbered
+from framework.config.assemble import _device, assemble, fuses, numbered
 from framework.config.choice_notes import choice_notes
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
@@ -87,3 +87,10 @@ def test_where_there_is_no_compiler_one_line_says_so():
     done = paceline("train", *SYNTHETIC, "compile=true", CXX="", PATH=str(Path("empty").absolute()))
     assert done.code == 5
     assert is_one_error_line(done, "R105")
+
+
+def test_ranks_do_not_touch_the_first_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    # in a build without CUDA, touching it raises
+    assert _device("cuda") == torch.device("cuda", 0)
+    assert _device("auto") == torch.device("cuda", 0)

@@ -47,7 +47,7 @@ def test_closing_the_loader_closes_the_source():
     loader = _loader(lambda batch, _: batch)
     list(loader.epoch(0))
     loader.close()
-    assert loader.context.source.store._opened is None
+    assert loader.context.source.store._mapped is None
 
 
 def test_there_is_no_queue_to_have_batches_ready_in():

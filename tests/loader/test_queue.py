@@ -37,6 +37,21 @@ def test_items_come_in_the_order_they_were_made(depth, count):
         assert list(ahead) == list(range(count))
 
 
+def test_an_item_is_ready_once_the_producer_has_made_it():
+    may_produce = threading.Event()
+
+    def produce():
+        may_produce.wait()
+        yield 1
+
+    with closing(_ahead(produce(), 2)) as ahead:
+        assert not ahead.is_ready
+        may_produce.set()
+        assert next(iter(ahead)) == 1
+        while not ahead.is_ready:  # the end
+            threading.Event().wait(0.001)
+
+
 @pytest.mark.parametrize("good", [0, 1, 5])
 def test_an_error_is_raised_where_its_item_would_have_come(good):
     with closing(_ahead(_broken(good), 2)) as ahead:

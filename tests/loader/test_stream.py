@@ -7,7 +7,7 @@ import torch
 from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
-from framework.loader.stream import AHEAD, StreamLoader, _Copy
+from framework.loader.stream import StreamLoader
 from framework.measure.clock import make_clock
 from framework.order import Order
 from tests.contract.cases import make_source, micros
@@ -103,7 +103,7 @@ class Erratic:
 
 
 def _erratic(seed, **options):
-    """A loader whose augment takes its time in the side stream, and changes the batch there."""
+    """A loader whose augment takes its time, and changes the batch."""
     draw = random.Random(seed + 1)
 
     def augment(batch, _):
@@ -154,60 +154,6 @@ def test_an_error_of_the_source_arrives_and_what_came_before_it_is_whole():
             found.append((number * 2 + 1, micro.batch["number"].min(), micro.batch["number"].max()))
     assert len(found) == 11
     assert all(expected == int(least) == int(most) for expected, least, most in found)
-    loader.close()
-
-
-class Passed:
-    """An event that is over."""
-
-    def query(self):
-        return True
-
-    def synchronize(self):
-        pass
-
-
-def test_what_came_before_an_error_is_handed_over_first(monkeypatch):
-    monkeypatch.setattr(
-        StreamLoader, "_start", lambda _, micro, __: _Copy(micro, micro.batch, Passed())
-    )
-    monkeypatch.setattr(StreamLoader, "_arrive", lambda *_: None)
-    loader, found = _loader("cpu"), []
-    batches = loader._overlapped(Erratic(1, breaks_at=5).batches(0), 0)
-    with pytest.raises(DataError, match="D106"):
-        found.extend(int(micro.batch["number"][0]) for micro in batches)
-    assert found == [0, 1, 2, 3, 4]
-    loader.close()
-
-
-class Slow:
-    """Copies that end only when somebody waits for them."""
-
-    def __init__(self):
-        self.started = self.most = 0
-        self.waited = []
-
-    def start(self, micro):
-        self.started += 1
-        self.most = max(self.most, self.started - len(self.waited))
-        return _Copy(micro, micro.batch, self)
-
-    def query(self):
-        return False
-
-    def synchronize(self):
-        self.waited.append(self.started)
-
-
-def test_the_host_does_not_run_away_from_the_device(monkeypatch):
-    device = Slow()
-    monkeypatch.setattr(StreamLoader, "_start", lambda _, micro, __: device.start(micro))
-    monkeypatch.setattr(StreamLoader, "_arrive", lambda *_: None)
-    loader = _loader("cpu")
-    assert len(list(loader._overlapped(Erratic(1).batches(0), 0))) == 40
-    assert (
-        device.most == 2 * loader.copies + AHEAD
-    )  # handed over and not yet copied, and on their way
     loader.close()
 
 

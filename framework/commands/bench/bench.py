@@ -237,7 +237,7 @@ def _compare(options: BenchOptions, rest: list[str]) -> int:
     from framework.commands.bench import compare_benches as compare  # noqa: PLC0415  # loads scipy
     from framework.measure.statistics import repeats_needed  # noqa: PLC0415
 
-    rule = compare.Rule(options.threshold, options.level)
+    rule = compare.DecisionRule(options.threshold, options.level)
     before, after = (_side(pattern) for pattern in two_sides(options.compare or "", rest))
     whats = {bench.header["what"] for bench in (*before, *after)}
     if len(whats) > 1:

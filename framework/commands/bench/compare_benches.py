@@ -35,7 +35,7 @@ FACTS = ("processor", "num_cores", "memory_bytes", "gpus", "platform")
 
 
 @dataclass(frozen=True)
-class Rule:
+class DecisionRule:
     threshold: float = 0.03  # the least share by which medians must differ
     level: float = LEVEL  # how often chance alone may pass the test
 
@@ -60,14 +60,16 @@ class CellVerdict:
         return self.word in (SLOWER, BROKEN)
 
 
-def judged(before: Sequence[Measured], after: Sequence[Measured], rule: Rule) -> list[CellVerdict]:
+def judged(
+    before: Sequence[Measured], after: Sequence[Measured], rule: DecisionRule
+) -> list[CellVerdict]:
     """Return a verdict on every cell of either side, in the order of the first."""
     old = {tuple(sorted(cell.choice.items())): cell for cell in before}
     new = {tuple(sorted(cell.choice.items())): cell for cell in after}
     return [_verdict(old.get(key), new.get(key), rule) for key in dict.fromkeys([*old, *new])]
 
 
-def _verdict(before: Measured | None, after: Measured | None, rule: Rule) -> CellVerdict:
+def _verdict(before: Measured | None, after: Measured | None, rule: DecisionRule) -> CellVerdict:
     if before is None:
         assert after is not None
         return CellVerdict(after.choice, ONLY_AFTER, before, after)
@@ -90,13 +92,13 @@ def _verdict(before: Measured | None, after: Measured | None, rule: Rule) -> Cel
     return CellVerdict(before.choice, word, before, after, change, p)
 
 
-def blind(verdicts: Sequence[CellVerdict], rule: Rule) -> list[CellVerdict]:
+def blind(verdicts: Sequence[CellVerdict], rule: DecisionRule) -> list[CellVerdict]:
     """Return the verdicts "within the noise" whose noise would hide a change of the threshold."""
     equal = [verdict for verdict in verdicts if verdict.word == NOISE]
     return [verdict for verdict in equal if verdict.noise > rule.threshold]
 
 
-def notes(before: Sequence[Bench], after: Sequence[Bench], rule: Rule) -> list[str]:
+def notes(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> list[str]:
     """Return what else differs: the machine, its speed, versions and settings."""
     return [*_differences(before[0].header, after[0].header), *_drift(before, after, rule)]
 
@@ -124,7 +126,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _drift(before: Sequence[Bench], after: Sequence[Bench], rule: Rule) -> Iterator[str]:
+def _drift(before: Sequence[Bench], after: Sequence[Bench], rule: DecisionRule) -> Iterator[str]:
     """Yield a note if the yardstick changed."""
     old = _yardsticks(before)
     new = _yardsticks(after)

@@ -14,7 +14,7 @@ from framework.commands.print_table import print_table
 from framework.commands.report.units import plural, rate
 
 if TYPE_CHECKING:  # this loads scipy
-    from framework.commands.bench.compare_benches import CellVerdict, Rule
+    from framework.commands.bench.compare_benches import CellVerdict, DecisionRule
 
 
 @final
@@ -114,7 +114,7 @@ def _rate(cell: Measured | None) -> str:
     return f"{rate(cell.records_per_s)} ± {cell.spread:.1%} ({len(cell.rates)})"
 
 
-def rule_in_words(rule: "Rule") -> str:
+def rule_in_words(rule: "DecisionRule") -> str:
     return (
         f"a difference: medians more than {100 * rule.threshold:g} % apart, and p at most "
         f"{rule.level:g} by an exact Mann-Whitney U test over repeats (their number in parentheses)"

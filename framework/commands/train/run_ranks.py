@@ -51,7 +51,7 @@ LASTING = tuple(
 )
 
 
-class Job(NamedTuple):
+class RankedJob(NamedTuple):
     """What every process of a run needs to know.
 
     Attributes:
@@ -75,7 +75,7 @@ class Job(NamedTuple):
         return json.dumps({**self._asdict(), **more})
 
 
-def run_here(job: Job, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
+def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = False) -> RunOutcome:
     """Prepare the data, then train in this process or in ranks that are started for it.
 
     Args:
@@ -103,7 +103,7 @@ def follow(meeting: Meeting, allowed: tuple[str, ...]) -> int:
     return told_code(job.outcome(run_here, meeting))
 
 
-def _run(job: Job, signals: StopSignals) -> RunOutcome:
+def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
     with signals:
         summary = run(job.config, Path(job.run_dir), job.allowed, signals.stopped, _say)
     step = summary["steps"]
@@ -118,7 +118,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _launch(job: Job, meeting: Meeting | None) -> RunOutcome:
+def _launch(job: RankedJob, meeting: Meeting | None) -> RunOutcome:
     """Start the ranks and wait for them.
 
     They write their outcomes to files: a launcher sees only exit codes.
@@ -217,7 +217,7 @@ def _cause(outcomes: list[RunOutcome], silent: list[int], failure: str) -> RunOu
     return next((outcome for outcome in outcomes if outcome.code), failed)
 
 
-def run_shared(composed: Job | None) -> int:
+def run_shared(composed: RankedJob | None) -> int:
     """Run one rank under a launcher that is not ours, such as torchrun. Return the exit code.
 
     Rank 0 composes the job. The other ranks pass None and get it through the launcher's store.
@@ -233,12 +233,12 @@ def run_shared(composed: Job | None) -> int:
     return told_code(outcome)
 
 
-def _read_job(text: str) -> Job:
+def _read_job(text: str) -> RankedJob:
     values = json.loads(text)
-    return Job(values["config"], values["run_dir"], tuple(values["allowed"]))
+    return RankedJob(values["config"], values["run_dir"], tuple(values["allowed"]))
 
 
-def _run_shared(job: Job, leads: bool) -> RunOutcome:
+def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
     if leads:

@@ -203,9 +203,9 @@ def _attempt(
 ) -> int:
     with told_if_stopped(run_dir):
         # torch is loaded only for a configuration that is sound
-        from framework.commands.train.run_ranks import Job, run_here, run_shared  # noqa: PLC0415
+        from framework.commands.train.run_ranks import RankedJob, run_here, run_shared  # noqa: PLC0415
 
-        job = Job(config, str(run_dir), allowed)
+        job = RankedJob(config, str(run_dir), allowed)
         if "RANK" in os.environ:
             return run_shared(job)
         outcome = job.outcome(run_here, meeting, is_sweep)

@@ -113,7 +113,7 @@ class Climb:
         return None
 
     def _rung(self, title: str, alive: Sequence[Candidate], left: int) -> Rung:
-        """Measure ``alive`` forwards and backwards, for 1 / ``left`` of the time before the final."""
+        """Measure ``alive`` forwards and backwards for 1 / ``left`` of the time until the final."""
         share_s = max(0.0, self.end - self.final_s - self.clock()) / left
         until = self.clock() + share_s
         each_s = share_s / len(alive)

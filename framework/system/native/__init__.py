@@ -53,7 +53,7 @@ _thread = _Thread()
 def num_threads() -> int:
     """Return the number of threads that share a call of a compiled function.
 
-    Only the main thread uses torch's number: elsewhere ``limit_threads`` decides.
+    Outside the main thread it is what ``limit_threads`` has set, or 1: the step needs the cores.
     """
     if threading.current_thread() is threading.main_thread():
         return torch.get_num_threads()

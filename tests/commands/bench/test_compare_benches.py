@@ -11,7 +11,7 @@ from framework.commands.bench.compare_benches import (
     ONLY_BEFORE,
     SLOWER,
     UNDECIDED,
-    Rule,
+    DecisionRule,
     blind,
     judged,
     notes,
@@ -19,7 +19,7 @@ from framework.commands.bench.compare_benches import (
 from framework.commands.bench.lines import Bench, Measured
 from framework.measure.statistics import least_p, repeats_needed, u_test
 
-DEFAULT = Rule()
+DEFAULT = DecisionRule()
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
@@ -29,7 +29,7 @@ def measured(rates, data: str = "hdf5", illegal: str = "") -> Measured:
     )
 
 
-def word(before, after, rule: Rule = DEFAULT) -> str:
+def word(before, after, rule: DecisionRule = DEFAULT) -> str:
     return judged([measured(before)], [measured(after)], rule)[0].word
 
 
@@ -37,11 +37,13 @@ def test_ten_percent_slower_is_slower_and_the_other_way_faster():
     slower = [0.9 * rate for rate in STEADY]
     assert word(STEADY, slower) == SLOWER
     assert word(slower, STEADY) == FASTER
-    assert judged([measured(STEADY)], [measured(slower)], Rule())[0].change == pytest.approx(-0.1)
+    assert judged([measured(STEADY)], [measured(slower)], DecisionRule())[
+        0
+    ].change == pytest.approx(-0.1)
 
 
 def test_a_file_beside_itself_is_within_the_noise():
-    verdict = judged([measured(STEADY)], [measured(STEADY)], Rule())[0]
+    verdict = judged([measured(STEADY)], [measured(STEADY)], DecisionRule())[0]
     assert (verdict.word, verdict.change) == (NOISE, 0.0)
     assert verdict.p == pytest.approx(1.0)
 
@@ -49,7 +51,7 @@ def test_a_file_beside_itself_is_within_the_noise():
 def test_a_sure_difference_below_the_threshold_does_not_matter():
     slower = [0.975 * rate for rate in STEADY]
     assert word(STEADY, slower) == NOISE
-    assert word(STEADY, slower, Rule(threshold=0.02)) == SLOWER
+    assert word(STEADY, slower, DecisionRule(threshold=0.02)) == SLOWER
 
 
 def test_a_large_difference_that_chance_may_make_is_noise():
@@ -58,7 +60,7 @@ def test_a_large_difference_that_chance_may_make_is_noise():
 
 def test_three_repeats_cannot_tell_at_one_percent():
     assert word(STEADY[:3], [50.0, 51.0, 52.0]) == UNDECIDED
-    assert word(STEADY[:3], [50.0, 51.0, 52.0], Rule(level=0.1)) == SLOWER
+    assert word(STEADY[:3], [50.0, 51.0, 52.0], DecisionRule(level=0.1)) == SLOWER
     assert word(STEADY[:3], STEADY[1:4]) == NOISE  # nothing to tell
     assert (repeats_needed(0.01), repeats_needed(0.1), repeats_needed(1.0)) == (5, 3, 1)
 
@@ -104,7 +106,7 @@ def test_cells_of_one_side_and_cells_that_do_not_run_are_told():
         measured([], "d", "why"),
         measured(STEADY, "e"),
     ]
-    verdicts = judged(before, after, Rule())
+    verdicts = judged(before, after, DecisionRule())
     words = {verdict.choice["data"]: verdict.word for verdict in verdicts}
     assert words == {"a": ONLY_BEFORE, "b": BROKEN, "c": MENDED, "d": NEITHER, "e": ONLY_AFTER}
     assert [verdict.choice["data"] for verdict in verdicts if verdict.regressed] == ["b"]
@@ -112,7 +114,8 @@ def test_cells_of_one_side_and_cells_that_do_not_run_are_told():
 
 def test_a_cell_that_now_fails_after_some_repeats_is_broken():
     assert (
-        judged([measured(STEADY)], [measured(STEADY[:2], illegal="why")], Rule())[0].word == BROKEN
+        judged([measured(STEADY)], [measured(STEADY[:2], illegal="why")], DecisionRule())[0].word
+        == BROKEN
     )
 
 
@@ -129,7 +132,7 @@ def bench(speeds=(), **changes) -> Bench:
 
 
 def test_the_same_machine_needs_no_note():
-    assert notes([bench(STEADY)], [bench(STEADY)], Rule()) == []
+    assert notes([bench(STEADY)], [bench(STEADY)], DecisionRule()) == []
 
 
 def test_another_machine_another_version_and_other_settings_are_said():
@@ -138,7 +141,7 @@ def test_another_machine_another_version_and_other_settings_are_said():
         versions={"torch": "2.14"},
         overrides=["workers.num=2"],
     )
-    assert notes([bench()], [other], Rule()) == [
+    assert notes([bench()], [other], DecisionRule()) == [
         "another machine: processor was x, is y",
         "another version: torch was 2.13, is 2.14",
         "measured differently: overrides was empty, is workers.num=2",
@@ -146,7 +149,7 @@ def test_another_machine_another_version_and_other_settings_are_said():
 
 
 def test_a_machine_that_was_itself_slower_is_said():
-    assert notes([bench(STEADY)], [bench([0.9 * speed for speed in STEADY])], Rule()) == [
+    assert notes([bench(STEADY)], [bench([0.9 * speed for speed in STEADY])], DecisionRule()) == [
         "the machine itself was 10.0% slower in the second, by the fixed computation beside every measurement"
     ]
-    assert notes([bench(STEADY)], [bench([0.98 * speed for speed in STEADY])], Rule()) == []
+    assert notes([bench(STEADY)], [bench([0.98 * speed for speed in STEADY])], DecisionRule()) == []

@@ -1,4 +1,4 @@
-from framework.commands.bench.compare_benches import Rule, judged
+from framework.commands.bench.compare_benches import DecisionRule, judged
 from framework.commands.bench.grid import BenchCell, BenchPlan
 from framework.commands.bench.lines import Measured
 from framework.commands.bench.print_bench import (
@@ -41,12 +41,12 @@ def test_each_measurement_is_one_line_without_a_terminal(capsys):
 def test_a_comparison_has_a_row_per_cell(capsys):
     before = [measured(CHOICES[0], *[100.0] * 6)]
     after = [measured(CHOICES[0], *[50.0] * 6), measured(CHOICES[1], 1.0)]
-    print_verdicts(judged(before, after, Rule()), "train")
+    print_verdicts(judged(before, after, DecisionRule()), "train")
     out = capsys.readouterr().out
     assert "-50.0%" in out
     assert all(choice["data"] in out for choice in CHOICES)
 
 
 def test_the_rule_names_its_threshold_and_its_level():
-    assert "5 %" in rule_in_words(Rule(0.05, 0.01))
-    assert "0.01" in rule_in_words(Rule(0.05, 0.01))
+    assert "5 %" in rule_in_words(DecisionRule(0.05, 0.01))
+    assert "0.01" in rule_in_words(DecisionRule(0.05, 0.01))

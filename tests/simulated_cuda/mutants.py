@@ -1,0 +1,188 @@
+"""Guards of the CUDA code, each taken away, and the work that must go wrong without it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+
+from framework.contracts import batch as batches
+from framework.data.dali import DALISource
+from framework.loader import queue
+from framework.loader.stream import StreamLoader
+from framework.train.cuda_graph import CudaRecorder, GraphedPasses
+from tests.simulated_cuda import works
+from tests.simulated_cuda.device import Device, Stream
+from tests.simulated_cuda.patch import simulated
+from tests.simulated_cuda.tensors import DeviceTensor
+
+
+class Mutant(NamedTuple):
+    """A guard that is taken away.
+
+    Attributes:
+        guard: Its name, for the table.
+        work: What needs it: a function of a store's path and the device.
+        broken: Takes it away inside its context.
+    """
+
+    guard: str
+    work: Callable[[str, Device], bool]
+    broken: Callable[[], AbstractContextManager[Any]]
+
+
+def failing(
+    work: Callable[[str, Device], bool],
+    path: str,
+    seeds: range,
+    broken: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Iterator[int]:
+    """Yield the seeds whose schedule makes the work go wrong."""
+    for seed in seeds:
+        with simulated(seed) as device, broken():
+            try:
+                is_right = work(path, device)
+            except Exception:  # noqa: BLE001  # a damaged batch may raise anything
+                is_right = False
+        if not is_right:
+            yield seed
+
+
+def _patched(where: Any, name: str, put: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(where, name, put)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+@contextmanager
+def _event_before_the_copy() -> Iterator[None]:
+    start = StreamLoader._start
+
+    def too_early(loader: StreamLoader, micro: Any) -> Any:
+        event = torch.cuda.Event()
+        event.record(loader.stream)
+        return start(loader, micro)._replace(done=event)
+
+    with mock.patch.object(StreamLoader, "_start", too_early):
+        yield
+
+
+def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
+    use = batches.use
+    return mock.patch.object(queue, "use", lambda device, pinned, _: use(device, pinned))
+
+
+def _aside(wait_before: bool, wait_after: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """Do warm-up steps aside with one of the two waits."""
+
+    def aside(recorder: CudaRecorder, work: Callable[[], Any]) -> Any:
+        current = torch.cuda.current_stream()
+        if wait_before:
+            recorder._stream.wait_stream(current)
+        with torch.cuda.stream(recorder._stream):
+            result = work()
+        if wait_after:
+            current.wait_stream(recorder._stream)
+        return result
+
+    return _patched(CudaRecorder, "aside", aside)
+
+
+@contextmanager
+def _outcome_not_cloned() -> Iterator[None]:
+    repeat = GraphedPasses._repeat
+
+    def again(passes: GraphedPasses, batch: Any) -> Any:
+        repeat(passes, batch)
+        return passes._outcome
+
+    with mock.patch.object(GraphedPasses, "_repeat", again):
+        yield
+
+
+def _loads(kind: str, stage: str = "none") -> Callable[[str, Device], bool]:
+    return lambda path, _: works.loads(path, kind, stage)
+
+
+def _loads_aside(kind: str, stage: str) -> Callable[[str, Device], bool]:
+    return lambda path, device: works.loads_on_a_side_stream(path, kind, stage, device)
+
+
+def _trains(path: str, _: Device) -> bool:
+    return works.trains(path, "stream")
+
+
+def _cloned_in_the_consumers_stream() -> AbstractContextManager[Any]:
+    """Clone DALI's outputs behind the steps that are queued, as before."""
+
+    def copies(_: DALISource, outputs: Any) -> list[torch.Tensor]:
+        return [torch.from_dlpack(output.as_tensor()).clone() for output in outputs]
+
+    return mock.patch.object(DALISource, "_copies", copies)
+
+
+@contextmanager
+def _dali_does_not_wait() -> Iterator[None]:
+    """Let DALI go on before the copies of its outputs are done."""
+    copies = DALISource._copies
+
+    def at_once(source: DALISource, outputs: Any) -> list[torch.Tensor]:
+        with mock.patch.object(Stream, "synchronize", _nothing):
+            tensors = copies(source, outputs)
+        torch.cuda.current_stream().wait_stream(source._stream)
+        return tensors
+
+    with mock.patch.object(DALISource, "_copies", at_once):
+        yield
+
+
+MUTANTS = [
+    Mutant(
+        "stream: the step waits for the copy's event",
+        _loads("stream"),
+        _patched(Stream, "wait_event", _nothing),
+    ),
+    Mutant(
+        "stream: copied tensors are recorded on the step's stream",
+        _loads("stream"),
+        _patched(DeviceTensor, "record_stream", _nothing),
+    ),
+    Mutant("stream: the event follows the copy", _loads("stream"), _event_before_the_copy),
+    Mutant(
+        "stream: the thread gathers in the step's stream (data.stage=device)",
+        _loads_aside("stream", "device"),
+        _thread_on_the_default_stream,
+    ),
+    Mutant(
+        "prefetch: the thread gathers in the step's stream (data.stage=device)",
+        _loads_aside("prefetch", "device"),
+        _thread_on_the_default_stream,
+    ),
+    Mutant("graph: a warm-up step waits for its batch", _trains, _aside(False, True)),
+    Mutant("graph: the next step waits for a warm-up step", _trains, _aside(True, False)),
+    Mutant("graph: outcomes are cloned", _trains, _outcome_not_cloned),
+    Mutant(
+        "graph: the batch is copied to where the graph reads it",
+        _trains,
+        _patched(torch, "_foreach_copy_", _nothing),
+    ),
+    Mutant(
+        "graph: the rates are set before the replay",
+        _trains,
+        _patched(works.train.__globals__["Update"], "set_rates", _nothing),
+    ),
+    Mutant(
+        "dali: outputs are copied in a stream of their own",
+        _loads("prefetch", "dali"),
+        _cloned_in_the_consumers_stream,
+    ),
+    Mutant("dali: it waits for the copies", _loads("prefetch", "dali"), _dali_does_not_wait),
+    Mutant(
+        "dali: the copies are recorded on the step's stream",
+        _loads("prefetch", "dali"),
+        _patched(DeviceTensor, "record_stream", _nothing),
+    ),
+]

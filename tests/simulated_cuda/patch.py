@@ -1,0 +1,103 @@
+"""Put the simulated device in the place of ``torch.cuda``."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from framework.contracts.batch import use
+from framework.loader import queue
+from tests.simulated_cuda.device import Device, Event, Graph, Stream
+from tests.simulated_cuda.host import AheadInTurns
+from tests.simulated_cuda.tensors import DeviceTensor, OnDevice
+
+# c10::DeviceType
+CUDA = 1
+META = 14
+
+
+@contextmanager
+def simulated(seed: int) -> Iterator[Device]:
+    """Run this host thread's CUDA code on a simulated device."""
+    device = Device(seed)
+    with ExitStack() as stack:
+        stack.enter_context(_device_guard())
+        for name, put in _replacements(device).items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, put))
+        stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
+        stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
+        stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
+        stack.enter_context(mock.patch.object(queue, "Ahead", AheadInTurns))
+        AheadInTurns.device = device
+        stack.callback(use, torch.device("cpu"), False)
+        stack.enter_context(OnDevice(device))
+        yield device
+
+
+@contextmanager
+def _device_guard() -> Iterator[None]:
+    """Let torch's C++ code accept tensors of CUDA, as it accepts those of ``meta``.
+
+    A build without CUDA has no device guard for it, and would refuse to index such a tensor.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    guards = (ctypes.c_void_p * (META + 1)).in_dll(library, name)
+    before = guards[CUDA]
+    guards[CUDA] = guards[META]
+    try:
+        yield
+    finally:
+        guards[CUDA] = before
+
+
+def _replacements(device: Device) -> dict[str, Any]:
+    @contextmanager
+    def capturing(graph: Graph, pool: Any = None, stream: Stream | None = None, **_: Any):
+        device.synchronize()
+        stream = stream or Stream(device)
+        with device.on(stream):
+            stream.capture = graph
+            try:
+                yield
+            finally:
+                stream.capture = None
+
+    return {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda _: None,
+        "Stream": lambda *_, **__: Stream(device),
+        "Event": lambda **_: Event(device),
+        "current_stream": lambda _=None: device.current,
+        "default_stream": lambda _=None: device.default,
+        "stream": device.on,
+        "set_stream": device.set_stream,
+        "synchronize": lambda _=None: device.synchronize(),
+        "CUDAGraph": lambda: Graph(device),
+        "graph": capturing,
+        "graph_pool_handle": lambda: (0, 0),
+        "is_current_stream_capturing": lambda: device.current.capture is not None,
+        "get_rng_state": lambda _=None: torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": lambda *_: None,
+    }
+
+
+def _pinning(device: Device) -> Any:
+    def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        assert not isinstance(tensor, DeviceTensor), "only host memory can be pinned"
+        if device.pinned.address_of(tensor) is not None:
+            return tensor
+        return device.pinned.empty(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+    return pin_memory
+
+
+def _is_pinned(device: Device) -> Any:
+    return lambda tensor, *_: device.pinned.address_of(tensor) is not None

@@ -1,0 +1,107 @@
+"""Training on the simulated device: a linear model, with gradients that are written by hand.
+
+torch's autograd needs a real device, so backward computes the gradient of the mean square error.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
+from framework.train.cuda_graph import CudaRecorder, GraphedPasses
+from framework.train.step import Passes
+
+NUM_PIXELS = 48
+
+
+class Linear(nn.Module):
+    """[B, 3, 4, 4] times a weight of 48 values."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(NUM_PIXELS, device=device), requires_grad=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return image.reshape(len(image), -1).div(1000) @ self.weight
+
+
+class Square:
+    """The mean square error, and what its gradient needs."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        self.image = batch["image"]
+        self.error = model(batch["image"]) - batch["label"]
+        loss = self.error.square().mean()
+        return Outcome(loss, {"error": self.error.sum()}, len(self.error))
+
+    def gradient(self) -> Tensor:
+        flat = self.image.reshape(len(self.image), -1).div(1000)
+        return flat.t() @ self.error.mul(2 / len(self.error))
+
+
+class Manual:
+    """A precision, and a parallel of one rank, whose backward pass is written by hand."""
+
+    def __init__(self, model: Linear, objective: Square) -> None:
+        self.model = model
+        self.objective = objective
+
+    def accumulate(self, model: nn.Module, last: bool) -> Any:
+        return nullcontext()
+
+    autocast = nullcontext
+
+    def backward(self, loss: Tensor) -> None:
+        self.model.weight.grad = self.objective.gradient()
+
+
+class Update:
+    """The part of a Stepper that a captured step uses."""
+
+    def __init__(self, model: Linear, device: torch.device) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9, fused=True)
+        self.device = device
+        self.num_steps = 0
+        self.updated = False
+
+    def share_rates(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"]).to(self.device)
+
+    def set_rates(self) -> None:
+        self.num_steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"].fill_(0.1 / self.num_steps)
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+
+def train(loader: Any, epochs: int, device: torch.device, graphed: bool) -> list[float]:
+    """Train on a loader's batches. Return the loss and the error of every step, and the weights."""
+    model = Linear(device)
+    objective = Square()
+    manual = Manual(model, objective)
+    update = Update(model, device)
+    passes = Passes(model, objective, manual, manual, lambda _: None)
+    if graphed:
+        passes = GraphedPasses(passes, update, CudaRecorder(device), update.set_rates, print)
+    else:
+        update.share_rates()
+    outcomes: list[Outcome] = []
+    for epoch in range(epochs):
+        for micro in loader.epoch(epoch):
+            batch = {name: micro.batch[name] for name in ("image", "label")}
+            outcomes.append(passes(batch, 1.0, True))
+            if not update.updated:
+                update.set_rates()
+                update.update()
+            update.updated = False
+            update.optimizer.zero_grad(set_to_none=True)
+            del batch, micro
+    numbers = [[outcome.loss.cpu(), outcome.sums["error"].cpu()] for outcome in outcomes]
+    return [*torch.tensor(numbers).flatten().tolist(), *model.weight.cpu().tolist()]
