@@ -55,7 +55,6 @@ class Scope(NamedTuple):
         module: The module.
         functions: The functions around the expression, the innermost first.
         caller: A call of the innermost function, which says what its parameters are.
-
     """
 
     module: ast.Module

@@ -15,7 +15,6 @@ class PacelineError(Exception):
         where: A key and its value, a file, or a record.
         what: What is wrong with it.
         fix: What the user can do.
-
     """
 
     letter: ClassVar[str] = "X"

@@ -100,7 +100,6 @@ class Share(NamedTuple):
             The average is over virtual ranks if there are any. 0 marks a filler, which must change
             nothing.
         last: Whether the optimizer steps after it.
-
     """
 
     indices: Tensor
@@ -129,7 +128,6 @@ class Order:
         last: An epoch's last batch, if records are too few for it, stays ``short``, is left out
             (``drop``), or is filled with the epoch's first records again (``wrap``).
         virtual_ranks: Cut a batch as for so many ranks. Each rank gets a run of these shares.
-
     """
 
     num_records: int

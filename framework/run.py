@@ -54,7 +54,6 @@ def run(
         allowed: Prefixes of the user's packages.
         stop: Asked after every step whether to stop.
         say: Prints a note or a warning.
-
     """
     torch.set_num_threads(threads_per_rank())
     start = time.perf_counter()

@@ -29,7 +29,6 @@ def blurred(
         val_every: A hash of the file's name chooses one of so many files for ``val``.
         size: Pixels of a side.
         sigma: Standard deviation of the Gaussian blur, in pixels.
-
     """
     is_val = zlib.crc32(os.fsencode(os.path.basename(path))) % val_every == 0
     if is_val != (split == "val"):

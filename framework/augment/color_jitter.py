@@ -33,7 +33,6 @@ class ColorJitter:
         brightness: x: factors from 1 - x, but not below 0, to 1 + x.
         contrast, saturation: Like ``brightness``.
         hue: x: from -x to x turns of the color circle, at most 0.5.
-
     """
 
     num_draws = 4

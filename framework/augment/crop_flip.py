@@ -32,7 +32,6 @@ class CropFlip:
         padding: Black pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
         mean, std: As in Normalize; None: pixels keep their dtype.
-
     """
 
     num_draws = 3

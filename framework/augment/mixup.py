@@ -43,7 +43,6 @@ class BlendedTarget:
         num_classes: How many classes there are; None for a target of floats.
         alpha: Each record draws its share from Beta(alpha, alpha).
         probability: Probability that a record is blended at all.
-
     """
 
     exact = True

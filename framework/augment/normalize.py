@@ -105,7 +105,6 @@ def crop_flip(
 
     Returns:
         The batch; None if the compiled function is missing or is not made for this input.
-
     """
     compiled = find("paceline_crop_flip")
     if compiled is None or image.device.type != "cpu" or image.dtype != torch.uint8:

@@ -31,7 +31,6 @@ class RandomErasing:
         ratio: Least and largest ratio of height to width.
         value: The paint, per channel or one for all, in the range of the pixels: 0 to 255 before
             Normalize, where 0 is black, and around 0 after it, where 0 is the mean.
-
     """
 
     num_draws = 5

@@ -20,7 +20,6 @@ class Grant(NamedTuple):
     Attributes:
         typed: Whether ``allow_targets`` was typed.
         exported: The value of the environment variable.
-
     """
 
     typed: bool

@@ -32,7 +32,6 @@ def composed(
 
     Raises:
         ConfigError: For a configuration that could not be trained.
-
     """
     with explained("train", overrides), hydra_session("train", config_dir):
         return checked(compose("train", list(overrides)), grant)

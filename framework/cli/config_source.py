@@ -54,7 +54,6 @@ def checked_places(places: list[str]) -> list[str]:
 
     Raises:
         ConfigError: C125 for a package that does not hold configurations.
-
     """
     checked: list[str] = []
     for place in places:
@@ -81,7 +80,6 @@ class CheckedFolder(ConfigSource):
 
         Raises:
             ConfigError: C114 or C115 for the file's text, C117 for a name outside the folder.
-
         """
         path = os.path.normpath(self._place(self._normalize_file_name(config_path)))
         if not path.startswith(os.path.join(os.path.normpath(self.path), "")):

@@ -53,7 +53,6 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
 
     Raises:
         ConfigError: For what Hydra cannot compose.
-
     """
     config_dir = option(arguments, "--config-dir", "-cd")
     if (code := _answered(command, arguments, config_dir)) is not None:
@@ -221,7 +220,6 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
     Raises:
         ConfigError: C103 names every key that must be given, C104 a reference that leads nowhere.
-
     """
     count_references_anew()
     try:

@@ -47,7 +47,6 @@ def hydra_session(
         command: The name of the job.
         config_dir: The user's folder of groups and recipes.
         config_path: The folder of the primary configurations.
-
     """
     _register()
     SearchFolders.config_dir = config_dir

@@ -23,7 +23,6 @@ class Origin(NamedTuple):
         place: The file or the typed word.
         value: The value there.
         dropped: Why it does not count; empty if it may count.
-
     """
 
     key: str

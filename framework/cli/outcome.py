@@ -53,7 +53,6 @@ class RunOutcome(NamedTuple):
         step: The last step that was taken.
         rank: The first rank that failed.
         checkpoint: The newest state, from which the run can continue.
-
     """
 
     code: int
@@ -96,7 +95,6 @@ def outcome_of(
             one.
         show_traceback: Print the traceback, too.
         packages: Prefixes of the user's module names, for installed code.
-
     """
     try:
         return action()

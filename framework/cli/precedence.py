@@ -31,7 +31,6 @@ class File(NamedTuple):
         path: The file.
         content: Its plain values.
         reasons: Dotted key -> why the file's value does not count.
-
     """
 
     path: str
@@ -177,7 +176,6 @@ def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
         path: The file.
         is_global: Whether its keys stand at the top of the configuration.
         config: Its content.
-
     """
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:

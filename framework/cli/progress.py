@@ -56,7 +56,6 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
 
     Raises:
         ConfigError: C101 for a value that a key cannot have, C102 for an unknown key.
-
     """
     check_known(options, tuple(RULES), "pack")
     check_values(options, RULES, "pack.")
@@ -77,7 +76,6 @@ def for_output(packing: Packing, target: str) -> Packing:
     Args:
         packing: What is packed.
         target: The writer's ``_target_``.
-
     """
     suffix = SUFFIXES.get(target)
     if suffix is None:

@@ -51,7 +51,6 @@ def claim(
 
     Raises:
         ConfigError: C121 if the directory is another run's.
-
     """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()

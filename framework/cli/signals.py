@@ -27,7 +27,6 @@ class StopSignals:
             step.
             Until then a rank may wait for a dead rank and has nothing to save, so it ends at once.
             After the block a rank ignores signals.
-
     """
 
     def __init__(self, of_rank: bool) -> None:

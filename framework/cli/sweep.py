@@ -24,7 +24,6 @@ def axes_of(words: Sequence[str]) -> tuple[Axes, list[str]]:
     Raises:
         ConfigError: C100 for what Hydra cannot read, C129 for a sweep that is too large, C186 for a
             sweep without a list of values, or over a key of Hydra's.
-
     """
     with explained("train", words), hydra_session("train") as hydra:
         parser = OverridesParser.create(hydra.config_loader)

@@ -43,7 +43,6 @@ def count_nodes(path: str, text: str) -> int:
 
     Raises:
         ConfigError: C114 for too many values or levels, C115 for what is not plain YAML.
-
     """
     counter = _Counter(path)
     try:

@@ -18,7 +18,6 @@ class CommandWords(NamedTuple):
         own: The texts of the command's keys.
         others: All other words, in order, without ``--config-dir``.
         config_dir: The folder that ``--config-dir`` names.
-
     """
 
     own: dict[str, str]
@@ -31,7 +30,6 @@ def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords
 
     Raises:
         ConfigError: C104 if ``--config-dir`` does not name a folder.
-
     """
     config_dir = option(list(arguments), *CONFIG_DIR)
     if config_dir is not None and not Path(config_dir).is_dir():

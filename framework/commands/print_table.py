@@ -24,7 +24,6 @@ def print_table(
         right: The next columns, which are aligned to the right.
         rows: The cells of each row. A short row has empty cells at its end.
         last: The last columns, which are aligned to the left.
-
     """
     table = Table(*map(escape, left), title=escape(title), title_justify="left")
     for name in right:

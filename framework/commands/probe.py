@@ -72,7 +72,6 @@ class Windows:
             batches that were prepared before, and these do not count.
         period: Steps of an epoch. A window that has seen half an epoch continues until it has seen
             whole epochs. In a short epoch, the first steps wait and the last only compute.
-
     """
 
     def __init__(
@@ -153,7 +152,6 @@ class Probe:
         allowed: The user's packages.
         num_windows: The number of windows of every measurement.
         grace_s: How much longer than planned a measurement of slow steps may take.
-
     """
 
     def __init__(
@@ -275,7 +273,6 @@ def visit(
         epoch: Where the order starts. Another epoch does not repeat the records just read.
         seconds: The time to measure.
         burn_in_s: The time before it that does not count.
-
     """
     windows: Windows | None = None
     with closing(Probe(config, allowed)) as probe:

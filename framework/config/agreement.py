@@ -33,7 +33,6 @@ def check_agreement(parallel: Parallel, facts: Facts) -> None:
 
     Raises:
         DistributedError: P105, on every rank, with the rank and the facts that differ.
-
     """
     if parallel.world_size == 1:
         return

@@ -67,7 +67,6 @@ class Assembly:
         train: Delivers the training batches.
         val: Delivers the validation batches, or None.
         from_data: What ``auto`` stands for, by dotted name.
-
     """
 
     config: Config
@@ -170,7 +169,6 @@ def assemble(
         allowed: Prefixes of the user's packages.
         say: Prints a note or a warning.
         profile: The folder for a trace of a few steps, or None for no trace.
-
     """
     keep_freed_memory()
     seed_generators(config["seed"])
@@ -252,7 +250,6 @@ def _sources(
     Returns:
         The configuration without ``auto``, what ``auto`` stands for by dotted name, the training
         source, and the validation source or None.
-
     """
     from_data: Config = {}
     if is_wanted(config["transform"]):  # the source that tells its values needs a transform itself

@@ -53,7 +53,6 @@ def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tup
     Raises:
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
             the data does not tell.
-
     """
     config = {**config, **{name: deepcopy(config[name]) for name in parts}}
     data = _Data(config, source)

@@ -33,7 +33,6 @@ def build(where: str, block: Config, allowed: Sequence[str], **runtime: Any) -> 
     Raises:
         ConfigError: C101, C105, C106, C113.
         UserCodeError: U100 for an exception in the user's own code.
-
     """
     for place, inner in targets(block, where):
         check_name(place, inner["_target_"], allowed)

@@ -45,7 +45,6 @@ def try_augment(config: Config, augment: Augment, sample: Batch, packages: Seque
     Raises:
         ConfigError: C118 if the augmentation does not fit the data.
         UserCodeError: U100 for an exception in the user's own code.
-
     """
     if augment.num_draws:
         batch = move(sample, torch.device("cpu"))
@@ -80,7 +79,6 @@ def check_fit(
     Raises:
         ConfigError: C118 if the model does not fit the data, C220 for an outcome of another form.
         UserCodeError: U100 for an exception in the user's own code.
-
     """
     model.eval()
     with fits("model", config, batch, packages):

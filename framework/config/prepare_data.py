@@ -41,7 +41,6 @@ def prepare(
     Raises:
         ConfigError: C153 for another key.
         DataError: D190 if validation has a class that training lacks.
-
     """
     data = config["data"]
     missing = {

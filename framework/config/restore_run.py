@@ -21,7 +21,6 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     Raises:
         CheckpointError: K103 if the state does not fit, K104 if an epoch under way was cut
             otherwise, K105 if the saved run learns something else.
-
     """
     resume = assembly.config["resume"]
     anew = "validation" in state and state["validation"] != assembly.validates

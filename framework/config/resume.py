@@ -31,7 +31,6 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         config: Plain values, resolved.
         batch_size: Records per optimizer step over all ranks.
         manifest: Describes the training data.
-
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
     return dict(_leaves({**chosen, "batch_size": batch_size, "data": _contents(manifest)}))
@@ -81,7 +80,6 @@ def validation_data(
         manifest: Describes the validation data.
         path: Where it lies. It counts only for data without a digest.
         limit: How many of its records are used.
-
     """
     if manifest is None:
         return None
@@ -149,7 +147,6 @@ def check_form(state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: A count is negative, or means do not fit each other.
         TypeError: A value has a type that no optimizer saves.
-
     """
     for name, count in state["progress"].items():
         if type(count) is not int or count < 0:

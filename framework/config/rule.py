@@ -33,7 +33,6 @@ class Rule(NamedTuple):
         choices: The only texts that are allowed, if any.
         means: What the values are, for messages; empty if the type says it.
         number: Of the ConfigError for every other value.
-
     """
 
     kind: Any

@@ -115,7 +115,6 @@ def check(config: dict[str, Any]) -> None:
         ConfigError: The error of the option's rule for a value that it cannot have, C101 for a
             missing key or part, C102 for a key nobody reads, C135, C139, C144 or C107 for values
             that exclude each other.
-
     """
     _check_numbers(config)
     check_values(config, RULES)

@@ -45,7 +45,6 @@ def training_parts(
 
     Raises:
         ConfigError: C118 if the model or the augmentation does not fit the data.
-
     """
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
@@ -106,9 +105,8 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
     try:
         check_fit(model, objective, batch, config, assembly.allowed)
     except ConfigError as error:
-        why = last_line(error.__cause__ or error)
-        better = wrong_channels(config, assembly.train_source, why)
-        raise better or error from error.__cause__
+        why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
+        raise why or error from error.__cause__
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)

@@ -68,7 +68,6 @@ class Transform(Protocol):
 
         Returns:
             int64 [B, 5]: top, left, height, width and flip (bit 0: mirrored, bit 1: upside down).
-
         """
         ...
 

@@ -24,7 +24,6 @@ class Field:
         kind: What the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels``
             (a label map: one class number per pixel, never blended; uint8 with one channel) or
             ``raw`` (anything else). Derived from the other attributes if it is empty.
-
     """
 
     dtype: str

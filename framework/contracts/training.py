@@ -112,6 +112,5 @@ class Checkpoints(Protocol):
             weights: A plain ``state_dict``, published as the last weights; None keeps the old ones.
             best: Whether to publish ``weights`` as the best, too.
             final: Whether this is the last save of the run, which must succeed (ResourceError).
-
         """
         ...

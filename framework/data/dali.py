@@ -54,9 +54,8 @@ class DALISource:
         self._reader = BatchReader(self.store, context)
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None
-        self._stream: torch.cuda.Stream | None = None
-        if context.device.type == "cuda":
-            self._stream = torch.cuda.Stream(context.device)
+        is_gpu = context.device.type == "cuda"
+        self._stream = torch.cuda.Stream(context.device) if is_gpu else None
 
     @property
     def manifest(self) -> Manifest:

@@ -96,8 +96,7 @@ class TarInput(RowInput):
     def sources(self) -> dict[str, tuple[str, ...]]:
         """The suffixes that the member of each field may have.
 
-        Raises:
-            ConfigError: C162 if members would be ignored silently.
+        ConfigError C162 if members would be ignored silently.
         """
         if self.fields is not None:
             return {field: (suffix,) for field, suffix in self.fields.items()}

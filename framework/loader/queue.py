@@ -47,7 +47,6 @@ def copied(
         context: The device, the augmentation and the clock.
         epoch: The epoch, for the augmentation.
         pinned: Whether to page-lock them first.
-
     """
     pace = Pace(context.device)
     for micro in batches:

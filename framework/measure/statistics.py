@@ -44,7 +44,6 @@ class Claim(NamedTuple):
         highest: The number of the choice with the highest median.
         proved: Whether this choice may be called the fastest.
         words: The test and its result.
-
     """
 
     highest: int
@@ -58,7 +57,6 @@ def claim(samples: Sequence[Sequence[float]], level: float = LEVEL) -> Claim:
     Args:
         samples: For each of at least two choices, its rate in each process.
         level: How often chance alone may pass the test against any one of the others.
-
     """
     highest = max(range(len(samples)), key=lambda number: median(samples[number]))
     others = [sample for number, sample in enumerate(samples) if number != highest]

@@ -46,7 +46,6 @@ class Usage:
             peak_device_bytes: The most that tensors ever held on the device.
             gpu_busy_share: NVML's share of the time in which the GPU ran any kernel, 0 to 1.
                 It does not say how much of the GPU. Needs the package nvidia-ml-py.
-
         """
         now = time.perf_counter()
         cpu_s = time.process_time()

@@ -27,7 +27,6 @@ class DistributedParallel(UnshardedState, RankGroup):
             the search for unused ones.
         compress: ``bf16`` exchanges gradients as bfloat16: half the bytes, but rounded.
         timeout_s, sync_batch_norm, device: As in RankGroup.
-
     """
 
     def __init__(

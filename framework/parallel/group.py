@@ -1,7 +1,7 @@
 """Ranks that exchange sums, lists and flags over a process group: gloo on CPU, nccl on GPU.
 
-Values of the host go over gloo on GPU machines too. Over nccl, each exchange of flags would wait for
-all the steps that the device has queued.
+Values of the host go over gloo on GPU machines too. Over nccl, each exchange of flags would wait
+for all the steps that the device has queued.
 """
 
 import os
@@ -41,7 +41,6 @@ class RankGroup:
     Raises:
         ConfigError: C109: no launcher has started ranks. C145: the host has too few GPUs.
         DistributedError: P101: the ranks cannot meet.
-
     """
 
     graph_refusal = "a step of several replicas is not captured"

@@ -27,7 +27,6 @@ class MeasuredSink:
     Attributes:
         stages_s: Thread-seconds of the whole run, by stage.
         depth: The most batches that the loader's queue holds.
-
     """
 
     def __init__(

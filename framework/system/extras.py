@@ -36,7 +36,6 @@ def make_step(
         where: The step's place in the configuration.
         keys: The keys that a step may have.
         inner: Further arguments of the class.
-
     """
     if unknown := sorted(step.keys() - set(keys)):
         fix = f"a step has {', '.join(keys)}"

@@ -40,7 +40,6 @@ def locked(
         shared: Whether others that also share the lock may hold it at the same time.
         patience_s: How long to wait before ``busy`` is called.
         needed: Whether a file system without locks is an error. If not, nothing is held there.
-
     """
     kind = fcntl.LOCK_EX
     if shared:

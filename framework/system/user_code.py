@@ -41,7 +41,6 @@ def user_error(
         about: What the code was working on, such as the name of a record.
         fix: What the user can do.
         kind: The class of the result.
-
     """
     # torch's OutOfMemoryError is slow to import
     lacks_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -156,10 +156,9 @@ def _dump(value: Any, file: IO[bytes]) -> _Counting:
 
 
 def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
-    """Return ``value`` with copies of its tensors on the CPU, so that any machine can read it.
+    """Return ``value`` with its tensors on the CPU, so that any machine can read it.
 
-    ``copies`` are those made so far: tensors that share their memory, such as tied weights, stay
-    one.
+    ``copies`` are those made so far: tied weights stay one tensor.
     """
     if isinstance(value, Tensor) and value.device.type != "cpu":
         key = (value.data_ptr(), value.shape, value.stride(), value.dtype)

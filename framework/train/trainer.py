@@ -244,9 +244,7 @@ class Trainer:
         if not all_finite(self.stepper.model, self.stepper.infinite):
             raise self._gone_wrong("the weights are no longer numbers")
         state = self.state_dict()
-        kept = None
-        if weights:
-            kept = parts.parallel.gather_state(self.stepper.weights())
+        kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         if parts.parallel.rank == 0:
             for sink in self._sinks:
                 sink.flush()

@@ -38,7 +38,6 @@ class Albumentations(AfterGeometry):
         masks: Fields that are label maps, besides those the data declares. They are moved like the
             images, but never blended or colored.
         evaluation: Whether it runs outside training too, where it changes every record alike.
-
     """
 
     def __init__(

@@ -87,7 +87,6 @@ class FunctionTransform(AfterGeometry):
             same fields with other pixels or sizes.
         geometry: A Transform that runs first.
         evaluation: Whether it runs outside training too, with the same generator for each record.
-
     """
 
     def __init__(

@@ -26,7 +26,6 @@ class RandomResizedCrop:
         ratio: Least and largest ratio of width to height.
         flip, flip_vertical: As in FlipTransform.
         antialias: As in ``contracts.data.Transform``.
-
     """
 
     num_draws = 6

@@ -266,7 +266,6 @@ def _compare(options: BenchOptions, rest: list[str]) -> int:
 
 def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
     """Return the two names or patterns of ``compare=[A,B]``, ``compare=A,B`` or ``compare=A B``."""
-    fix = "give compare=[A.jsonl,B.jsonl]"
     try:
         override = OverridesParser.create().parse_override(f"compare={text}")
         value = override.value()
@@ -281,7 +280,9 @@ def two_sides(text: str, rest: Sequence[str]) -> tuple[str, str]:
     names += rest
     if len(names) != 2:
         what = f"needs two names and has {len(names)}"
-        raise ConfigError(187, f"compare = {' '.join(names)}", what, fix)
+        raise ConfigError(
+            187, f"compare = {' '.join(names)}", what, "give compare=[A.jsonl,B.jsonl]"
+        )
     return names[0], names[1]
 
 

@@ -57,9 +57,8 @@ def _of_many(runs: Sequence[RecordedRun], names: Sequence[str]) -> Iterator[Card
         yield Card(title, names[fast], beside + words)
     waits = [run.wait_share for run in runs if run.wait_share is not None and run.what == "train"]
     if waits:
-        spread = f"{share(min(waits))} to {share(max(waits))}"
-        middle = share(median(waits))
-        yield Card("Waiting for data", middle, f"of a step in the median run; {spread}")
+        text = f"of a step in the median run; {share(min(waits))} to {share(max(waits))}"
+        yield Card("Waiting for data", share(median(waits)), text)
     yield from _learned(runs, names)
 
 
@@ -78,9 +77,7 @@ def _claim(runs: Sequence[RecordedRun], numbers: Sequence[int]) -> tuple[str, Se
     # The samples are processes: every round of a bench, or each run.
     rates = {n: list(runs[n].rounds.values()) or [runs[n].records_per_s or 0.0] for n in numbers}
     verdict = claim([[rate for n in each for rate in rates[n]] for each in members])
-    title = "Highest rate"
-    if verdict.proved:
-        title = "Fastest"
+    title = "Fastest" if verdict.proved else "Highest rate"
     return title, members[verdict.highest], f" ({verdict.words})"
 
 

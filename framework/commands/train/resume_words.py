@@ -26,7 +26,6 @@ def resumed(arguments: list[str]) -> list[str]:
         CheckpointError: K101 if the directory holds no run.
         ConfigError: C125 for a run.json that says more than a run's own words, C127 for
             ``resume=auto`` without a directory.
-
     """
     resume = option(arguments, "resume") or option(arguments, "resume.run")
     if resume is None or resume in ("null", ""):

@@ -58,7 +58,6 @@ class RankedJob(NamedTuple):
         config: Plain values, resolved.
         run_dir: The directory of the run.
         allowed: Prefixes of the user's packages.
-
     """
 
     config: Config
@@ -83,7 +82,6 @@ def run_here(job: RankedJob, meeting: Meeting | None = None, in_sweep: bool = Fa
         meeting: How to meet the other hosts of the run, or None.
         in_sweep: Whether the run is one of many in this process. DALI never frees its memory pools
             (NVIDIA/DALI#3480), so such a job with DALI gets a process of its own.
-
     """
     # a signal ends the command at once here: there is nothing to save yet
     pack_missing(job.config, job.allowed)

@@ -48,7 +48,6 @@ class TypedTrain(NamedTuple):
         grant: The packages whose classes may be called.
         config_dir: The folder of ``--config-dir``, absolute.
         run_dirs: The directories of the jobs that have begun.
-
     """
 
     grant: Grant

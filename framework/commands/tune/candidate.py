@@ -113,9 +113,7 @@ def candidates(
     for name, block in loaders.items():
         if name == "stream" and not facts.cuda and default.loader != "stream":
             continue
-        depth = block.get("depth", 0)
-        if name == default.loader:
-            depth = default.depth
+        depth = default.depth if name == default.loader else block.get("depth", 0)
         for num in worker_counts(facts):
             kinds = facts.kinds if num else ("thread",)
             others |= {Candidate(num, kind, name, depth) for kind in kinds}

@@ -47,7 +47,6 @@ def launch(
 
     Raises:
         DistributedError: P102: a rank failed once too often. P101: other hosts do not come.
-
     """
     # These modules are slow to import.
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
