@@ -21,6 +21,7 @@ Finish = Callable[[Batch, Tensor], Batch]  # (batch, the epoch's key) -> the bat
 EXACT = {  # the first also keeps products apart from sums
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
+    "emulate_divison_rounding": True,  # the same in torch 2.10, spelled as it is there
 }
 
 

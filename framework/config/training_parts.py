@@ -51,18 +51,19 @@ def training_parts(
     model = _model(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
     _warm_up(assembly, model, objective, precision)
+    optimizer = _optimizer(assembly, model)
     average = checkpoints = recorder = None
     if config["ema_decay"] is not None:
         average = Average(parallel.unwrap(model), config["ema_decay"])
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
-    if assembly.captures:
+    if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     return Parts(
         plan=_plan(config),
         model=model,
         objective=objective,
-        optimizer=_optimizer(assembly, model),
+        optimizer=optimizer,
         schedule=build("schedule", _schedule(assembly), assembly.allowed),
         train=assembly.train,
         val=assembly.val,
@@ -165,9 +166,13 @@ def _plan(config: Config) -> TrainPlan:
 
 def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
     block = without_scaling(assembly.config["optim"])
+    parameters = list(model.parameters())
     if assembly.captures:
-        block = fused(block)
-    parameters = model.parameters()
+        if all(parameter.is_floating_point() for parameter in parameters):
+            block = fused(block)
+        else:
+            what = "no fused optimizer takes complex parameters"
+            assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=parameters)
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor

@@ -124,7 +124,11 @@ class GraphedPasses:
             return self.passes(batch, weight, last)
         if self._warm_ups:
             self._warm_ups -= 1
-            return self.recorder.aside(lambda: self.passes(batch, weight, last))
+            outcome = self.recorder.aside(lambda: self.passes(batch, weight, last))
+            if self._has_sparse_gradients():
+                self._give_up("no fused optimizer takes sparse gradients")
+                self.stepper.unshare_rates()
+            return outcome
         if self._replay is None and not self._capture():
             return self.passes(batch, weight, last)
         return self._repeat(batch)
@@ -145,6 +149,11 @@ class GraphedPasses:
             self._inputs = {name: torch.empty_like(tensor) for name, tensor in batch.items()}
             self._warm_ups = WARM_UPS
         return self._replay is None
+
+    def _has_sparse_gradients(self) -> bool:
+        groups = self.stepper.optimizer.param_groups
+        gradients = (parameter.grad for group in groups for parameter in group["params"])
+        return any(gradient is not None and gradient.is_sparse for gradient in gradients)
 
     def _capture(self) -> bool:
         try:

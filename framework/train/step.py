@@ -77,6 +77,14 @@ class Stepper:
         # not
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
+    def unshare_rates(self) -> None:
+        """Undo ``share_rates``, for parameters that no fused optimizer takes."""
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self._factor
+            group["fused"] = False
+            if "capturable" in group:
+                group["capturable"] = False
+
     def averaged(self) -> AbstractContextManager[None]:
         """Give the model, inside the context, the weights that are evaluated and kept."""
         if self.average is None:

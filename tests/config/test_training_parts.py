@@ -1,12 +1,13 @@
 """What trains: built from a configuration, and tried before the first step."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from framework.config.assemble import assemble
+from framework.config.assemble import Assembly, assemble
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
 from tests.commands.tune.test_candidate import config_of
@@ -41,3 +42,21 @@ def test_without_a_run_directory_nothing_is_saved():
 def test_a_model_that_does_not_fit_is_refused_before_it_is_wrapped():
     with assembled("model.in_channels=2") as assembly, pytest.raises(ConfigError, match="C1"):
         training_parts(assembly)
+
+
+class ComplexModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+
+def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
+    monkeypatch.setattr(Assembly, "captures", True)
+    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: ComplexModel())
+    notes = []
+    with assembled("optim=adam") as assembly:
+        parts = training_parts(replace(assembly, say=notes.append))
+    assert not parts.optimizer.defaults["fused"]
+    assert parts.recorder is None
+    what = "no fused optimizer takes complex parameters"
+    assert notes == [f"note: cuda_graph=true: {what}; steps run kernel by kernel"]

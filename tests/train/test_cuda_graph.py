@@ -141,6 +141,44 @@ def test_a_step_that_cannot_be_captured_is_run_as_it_is_and_said_once():
     ]
 
 
+class Rows(nn.Module):
+    """A model whose gradient is sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(3, 4, sparse=True)
+
+    def forward(self, x):
+        return x @ self.rows(torch.arange(3)).t()
+
+
+def test_sparse_gradients_are_stepped_kernel_by_kernel_with_a_note():
+    said = []
+
+    def losses(recorder):
+        torch.manual_seed(0)
+        model, seen = Rows(), Seen()
+        fused = recorder is not None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=fused)
+        trainer = make_trainer(
+            make_data(18, torch.float32),
+            4,
+            epochs=2,
+            report_every=1,
+            model=model,
+            optimizer=optimizer,
+            sinks=[seen],
+            recorder=recorder,
+            say=said.append,
+        )
+        trainer.fit()
+        return seen.losses
+
+    assert losses(Again()) == losses(None)
+    [note] = said
+    assert "no fused optimizer takes sparse gradients" in note
+
+
 def test_an_epoch_that_begins_with_a_short_batch_is_captured_later():
     recorder = Again()
     trained(
