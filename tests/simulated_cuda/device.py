@@ -48,7 +48,8 @@ class Stream:
         self.wait_event(event)
 
     def synchronize(self) -> None:
-        assert self.capture is None, "a stream that captures cannot be waited for"
+        if self.capture is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
         self.device.num_synchronized += 1
         self.device.until(lambda: not self.queue)
 
@@ -255,6 +256,7 @@ class Device:
         self.default = Stream(self)
         self.time_s = 0.0
         self.num_synchronized = 0
+        self.num_pools = 0  # of graphs whose capture failed
         self.allocator = DeviceAllocator(self)
         self.pinned = PinnedAllocator(self)
         self._current = threading.local()

@@ -28,6 +28,11 @@ def simulated(seed: int) -> Iterator[Device]:
         stack.enter_context(_device_guard())
         for name, put in _replacements(device).items():
             stack.enter_context(mock.patch.object(torch.cuda, name, put))
+        for name, put in {
+            "endAllocateToPool": mock.Mock(),
+            "releasePool": _release(device),
+        }.items():
+            stack.enter_context(mock.patch.object(torch._C, f"_cuda_{name}", put, create=True))
         stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", _pinning(device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_pinned", _is_pinned(device)))
         stack.enter_context(mock.patch.object(torch, "from_dlpack", lambda tensor: tensor))
@@ -64,6 +69,9 @@ def _replacements(device: Device) -> dict[str, Any]:
             stream.capture = graph
             try:
                 yield
+            except RuntimeError:
+                device.num_pools += 1
+                raise
             finally:
                 stream.capture = None
 
@@ -87,6 +95,13 @@ def _replacements(device: Device) -> dict[str, Any]:
         "get_rng_state": lambda _=None: torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": lambda *_: None,
     }
+
+
+def _release(device: Device) -> Any:
+    def release_pool(*_: Any) -> None:
+        device.num_pools -= 1
+
+    return release_pool
 
 
 def _pinning(device: Device) -> Any:

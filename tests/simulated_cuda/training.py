@@ -3,6 +3,7 @@
 torch's autograd needs a real device, so backward computes the gradient of the mean square error.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -81,15 +82,22 @@ class Update:
         self.optimizer.step()
 
 
-def train(loader: Any, epochs: int, device: torch.device, graphed: bool) -> list[float]:
+def train(
+    loader: Any,
+    epochs: int,
+    device: torch.device,
+    graphed: bool,
+    objective: Square | None = None,
+    say: Callable[[str], None] = print,
+) -> list[float]:
     """Train on a loader's batches. Return the loss and the error of every step, and the weights."""
     model = Linear(device)
-    objective = Square()
+    objective = objective or Square()
     manual = Manual(model, objective)
     update = Update(model, device)
     passes = Passes(model, objective, manual, manual, lambda _: None)
     if graphed:
-        passes = GraphedPasses(passes, update, CudaRecorder(device), update.set_rates, print)
+        passes = GraphedPasses(passes, update, CudaRecorder(device), update.set_rates, say)
     else:
         update.share_rates()
     outcomes: list[Outcome] = []
