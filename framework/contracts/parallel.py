@@ -80,6 +80,10 @@ class Parallel(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Wait, on the host, until every rank has called this."""
+        ...
+
     def close(self) -> None: ...
 
 

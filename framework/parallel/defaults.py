@@ -48,5 +48,8 @@ class SingleProcess(UnshardedState):
     def agree(self, *flags: bool) -> list[bool]:
         return list(flags)
 
+    def wait(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -151,6 +151,9 @@ class RankGroup:
         self._flags = []
         return [count > 0 for count in counts]
 
+    def wait(self) -> None:
+        self.total(torch.zeros(1, dtype=torch.float64))
+
     def close(self) -> None:
         """Leave the group, but keep the object alive.
 

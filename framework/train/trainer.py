@@ -250,6 +250,8 @@ class Trainer:
                 sink.flush()
             ends = self.stopped or self.progress.step == self._last_step
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+        # the other ranks wait for the disk here: NCCL would end them in the middle of a step
+        parts.parallel.wait()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs. All ranks call this together."""

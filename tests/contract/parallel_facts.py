@@ -2,6 +2,8 @@
 rank's own process.
 """
 
+import time
+
 import torch
 from torch import nn
 
@@ -70,5 +72,15 @@ def numbers(parallel):
             item.tolist()
             for item in parallel.gather(torch.full((parallel.rank + 1,), float(parallel.rank)))
         ],
+        "waited": waited(parallel),
         "agreed": [parallel.agree(last and step >= 3, False) for step in range(40)],
     }
+
+
+def waited(parallel):
+    """When this rank came to a wait, and when it passed; rank 0 comes late."""
+    if parallel.rank == 0:
+        time.sleep(0.2)
+    arrived_s = time.monotonic()
+    parallel.wait()
+    return arrived_s, time.monotonic()

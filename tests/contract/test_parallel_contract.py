@@ -69,6 +69,12 @@ def test_totals_are_host_float64(ranks):
     assert [result["total_kind"] for result in ranks] == [["torch.float64", "cpu"]] * len(ranks)
 
 
+def test_no_rank_passes_a_wait_before_the_last_one_is_there(ranks):
+    arrived = [result["waited"][0] for result in ranks]
+    passed = [result["waited"][1] for result in ranks]
+    assert min(passed) >= max(arrived)
+
+
 def test_all_ranks_agree_at_the_same_call_once_any_said_true(ranks):
     assert all(result["agreed"] == ranks[0]["agreed"] for result in ranks)
     assert [True, False] in ranks[0]["agreed"]
