@@ -125,7 +125,9 @@ class GraphedPasses:
             return self.passes(batch, weight, last)
         if self._warm_ups:
             self._warm_ups -= 1
-            outcome = self.recorder.aside(lambda: self.passes(batch, weight, last))
+            # the clock's stream waits for the work; a mark inside it would be in another stream
+            outcome = self.recorder.aside(lambda: self._unmarked(batch, weight, last))
+            self.passes.mark("forward")
             if self._has_sparse_gradients():
                 self._give_up("no fused optimizer takes sparse gradients")
                 self.stepper.unshare_rates()

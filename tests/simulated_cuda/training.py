@@ -89,13 +89,14 @@ def train(
     graphed: bool,
     objective: Square | None = None,
     say: Callable[[str], None] = print,
+    mark: Callable[[str], None] = lambda _: None,
 ) -> list[float]:
     """Train on a loader's batches. Return the loss and the error of every step, and the weights."""
     model = Linear(device)
     objective = objective or Square()
     manual = Manual(model, objective)
     update = Update(model, device)
-    passes = Passes(model, objective, manual, manual, lambda _: None)
+    passes = Passes(model, objective, manual, manual, mark)
     if graphed:
         passes = GraphedPasses(passes, update, CudaRecorder(device), update.set_rates, say)
     else:
@@ -110,6 +111,7 @@ def train(
                 update.update()
             update.updated = False
             update.optimizer.zero_grad(set_to_none=True)
+            mark("report")
             del batch, micro
     numbers = [[outcome.loss.cpu(), outcome.sums["error"].cpu()] for outcome in outcomes]
     return [*torch.tensor(numbers).flatten().tolist(), *model.weight.cpu().tolist()]
