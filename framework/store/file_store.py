@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,13 @@ class MappedFile(Protocol):
 MappedT = TypeVar("MappedT", bound=MappedFile)
 
 
+class ProcessMaps(NamedTuple, Generic[MappedT]):
+    """The maps of one process, which a forked child must not use."""
+
+    process: int
+    maps: MappedT
+
+
 class FileStore(ABC, Generic[MappedT]):
     """A RecordStore over one file. Each process maps the file at its first read."""
 
@@ -37,7 +44,7 @@ class FileStore(ABC, Generic[MappedT]):
         self.path = path
         self._manifest: Manifest | None = None
         self._identity: Identity | None = None
-        self._mapped: tuple[int, MappedT] | None = None  # the process, and its maps
+        self._mapped: ProcessMaps[MappedT] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
@@ -73,12 +80,12 @@ class FileStore(ABC, Generic[MappedT]):
         """Return the maps of this process. They are complete before other threads see them."""
         mapped = self._mapped
         # After a fork, the maps that are here belong to the parent.
-        if mapped is not None and mapped[0] == os.getpid():
-            return mapped[1]
+        if mapped is not None and mapped.process == os.getpid():
+            return mapped.maps
         identity = identify(self.path, self._identity)
         maps = self._map()
         self._identity = identify(self.path, identity)  # again: mapping opens the file anew
-        self._mapped = os.getpid(), maps
+        self._mapped = ProcessMaps(os.getpid(), maps)
         return maps
 
     @abstractmethod

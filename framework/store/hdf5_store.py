@@ -1,6 +1,8 @@
 """HDF5 stores: raw fields are read through a memory map, and image bytes through offsets.
 
-Raw fields are contiguous by default, because one random read of a chunked dataset decodes a chunk.
+Raw fields are contiguous by default. In a chunked dataset, even the read of a single record decodes
+a whole chunk.
+
 The file holds:
 
 - ``records``: a dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
@@ -34,27 +36,31 @@ from framework.store.gather import row_gather
 from framework.store.identity import check_exists
 from framework.store.manifest import from_json
 
-ALIGNMENT = 4096  # bytes; the map can view any aligned dataset as int64
-MOST_SHRUNK = 1100  # deflate shrinks at most 1032 times; a larger claim is false and costs memory
-MOST_BESIDE = 60_000  # bytes of a manifest that fits into an object header of 64 KiB
-FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32, lzf: built in; others load a plugin
+# HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
+ALIGNMENT = 4096
+# Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
+MAX_COMPRESSION_RATIO = 1100
+# A manifest of fewer bytes fits into an object header, which holds 64 KiB.
+MAX_HEADER_MANIFEST_BYTES = 60_000
+BUILT_IN_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf; others are plugins
 # What h5py raises for a damaged file.
-LIBRARY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)
+H5PY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)
 
-while h5py.h5pl.size():  # no file may name a plugin that HDF5 loads
+# HDF5 runs code from these folders if a file names a plugin as its filter. Remove all of them.
+while h5py.h5pl.size():
     h5py.h5pl.remove(0)
 
 
 @final
-class HDF5Store(FileStore["_Maps"]):
+class HDF5Store(FileStore["_OpenStore"]):
     """A RecordStore over one HDF5 file."""
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        maps = self._open()
+        opened = self._open()
         records: Records = {}
-        for name, gather in maps.gathers.items():
-            if name in views and name in maps.arrays:
-                records[name] = [maps.arrays[name][index] for index in indices.tolist()]
+        for name, gather in opened.gathers.items():
+            if name in views and name in opened.arrays:
+                records[name] = [opened.arrays[name][index] for index in indices.tolist()]
             else:
                 records[name] = gather(indices)
         return records
@@ -63,7 +69,9 @@ class HDF5Store(FileStore["_Maps"]):
     def chunk_records(self) -> int | None:
         """Records per chunk of the first chunked field, or None."""
         gathers = self._open().gathers.values()
-        return next((gather.rows for gather in gathers if isinstance(gather, _ChunkGather)), None)
+        return next(
+            (gather.chunk_records for gather in gathers if isinstance(gather, _ChunkGather)), None
+        )
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
@@ -72,16 +80,19 @@ class HDF5Store(FileStore["_Maps"]):
     def close(self) -> None:
         mapped = self._mapped
         super().close()
-        if mapped is not None and mapped[0] == os.getpid() and mapped[1].file is not None:
-            mapped[1].file.close()
+        if mapped is None or mapped.process != os.getpid() or mapped.maps.file is None:
+            return
+        mapped.maps.file.close()
 
-    def _map(self) -> "_Maps":
+    def _map(self) -> "_OpenStore":
         with ExitStack() as stack:
             file = stack.enter_context(_open_file(self.path))
-            maps = _Maps(self.path, file, from_json(self.path, _manifest_text(self.path, file)))
-            if maps.file is not None:
-                stack.pop_all()  # keep the file open
-        return maps
+            manifest = from_json(self.path, _manifest_text(self.path, file))
+            opened = _OpenStore(self.path, file, manifest)
+            if opened.file is not None:
+                # Chunked fields are read through the open file. Maps need no open file.
+                stack.pop_all()
+        return opened
 
 
 @final
@@ -89,9 +100,12 @@ class HDF5Writer(FileWriter):
     """A RecordWriter. Raw fields are written in place; image bytes wait in temporary files.
 
     Args:
-        chunk_records: records per chunk of a raw field; None: contiguous, the fastest to read.
-        compression: of chunks: gzip, lzf or None. Chunks suit data that is read in order.
-        others: those of ``FileWriter``.
+        path: The file to write.
+        chunk_records: Records per chunk of each raw field. None stores raw fields contiguously,
+            which is the fastest to read. Chunks suit data that is read in order.
+        compression: How chunks are compressed: gzip, lzf or None.
+        fields: The fields of the records.
+        num_records: The exact number of records that follow.
     """
 
     def __init__(
@@ -105,7 +119,7 @@ class HDF5Writer(FileWriter):
     ) -> None:
         _check_layout(chunk_records, compression)
         super().__init__(path, fields, num_records)
-        self._target = _Target(self._temporary)
+        self._target = _ErrorHidingFile(self._temporary)
         self._file = h5py.File(
             self._target, "w", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT
         )
@@ -119,6 +133,7 @@ class HDF5Writer(FileWriter):
             chunks = None
             if chunk_records is not None:
                 rows = min(chunk_records, max(1, num_records))
+                # HDF5 refuses a chunk of length 0, even for a field of that length.
                 chunks = (rows, *(size or 1 for size in field.shape))
             shape = (num_records, *field.shape)
             self._raw[name] = group.create_dataset(
@@ -126,7 +141,7 @@ class HDF5Writer(FileWriter):
             )
 
     def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
-        start = len(self._crcs)
+        start = len(self._crcs)  # the records before, since each has one checksum
         for name, values in records.items():
             if name in self._raw:
                 self._raw[name][start : start + len(keys)] = values
@@ -139,16 +154,16 @@ class HDF5Writer(FileWriter):
         for name, spool in self._spools.items():
             spool.copy_into(self._file.create_group(name))
         self._file.create_dataset("crc32", data=np.array(self._crcs, np.uint32))
-        # A short text lies in the header, with its length. HDF5 would trust the damaged length of a
-        # text that lies elsewhere, and take up to 4 GiB.
-        is_short = len(manifest) < MOST_BESIDE
+        # A short text is stored in the object header, with a fixed length. HDF5 does not check the
+        # length of a text outside of the header: a damaged one makes it allocate up to 4 GiB.
+        is_short = len(manifest) < MAX_HEADER_MANIFEST_BYTES
         self._file.attrs["manifest"] = np.bytes_(manifest.encode()) if is_short else manifest
         self._file.close()
         self._target.check()
         self._target.close()
 
     def _drop(self) -> None:
-        self._target.drop = True
+        self._target.ignores_writes = True
         self._file.close()
         self._target.close()
         for spool in self._spools.values():
@@ -176,9 +191,9 @@ class HDF5Rows:
         with _open_file(self.path) as file:
             try:
                 return np.asarray(_own_dataset(file, self.name)[rows])
-            except LIBRARY_ERRORS as error:
+            except H5PY_ERRORS as error:
                 what = f"dataset {self.name!r} cannot be read ({words_of(error, 200)})"
-                raise DataError(102, self.path, what, "get the file again") from error
+                raise DataError(102, self.path, what, "download or copy the file again") from error
 
 
 def foreign_datasets(path: str) -> dict[str, HDF5Rows]:
@@ -190,9 +205,9 @@ def foreign_datasets(path: str) -> dict[str, HDF5Rows]:
     with _open_file(path) as file:
         try:
             return _datasets(path, file)
-        except LIBRARY_ERRORS as error:
+        except H5PY_ERRORS as error:
             what = f"damaged ({words_of(error, 200)})"
-            raise DataError(102, path, what, "get the file again") from error
+            raise DataError(102, path, what, "download or copy the file again") from error
 
 
 def _open_file(path: str) -> h5py.File:
@@ -202,16 +217,17 @@ def _open_file(path: str) -> h5py.File:
         return h5py.File(path, "r", locking=False)
     except PermissionError as error:
         what = "cannot be read: Permission denied"
-        raise DataError(101, path, what, "look at its permissions") from error
+        raise DataError(101, path, what, "give read permission") from error
     except OSError as error:
         what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
-        fix = "pack it again, or choose data= by its format"
+        fix = "pack it again; if it has another format, choose the data= of that format"
         raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
 
 
 def _manifest_text(path: str, file: h5py.File) -> str:
     try:
         if "manifest" in file.attrs:
+            # h5py allocates what the file declares, so compare that with the file first.
             size = file.attrs.get_id("manifest").get_storage_size()
             if size > os.path.getsize(path):
                 raise ValueError(f"a manifest of {size} bytes")
@@ -219,16 +235,21 @@ def _manifest_text(path: str, file: h5py.File) -> str:
             if isinstance(text, bytes):
                 text = text.decode()
             return str(text)
-    except LIBRARY_ERRORS as error:
+    except H5PY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", _advice(path, file))
+    raise DataError(
+        103, path, "is an HDF5 file, but not a Paceline store", _packing_advice(path, file)
+    )
 
 
-def _advice(path: str, file: h5py.File) -> str:
-    """Suggest the command that packs another program's file: most datasets of equal length."""
+def _packing_advice(path: str, file: h5py.File) -> str:
+    """Suggest a command that packs a file of another program.
+
+    The records of the suggestion have the length that most datasets share.
+    """
     try:
         datasets = {name: rows for name, rows in _datasets(path, file).items() if is_quotable(name)}
-    except LIBRARY_ERRORS:
+    except H5PY_ERRORS:
         return OTHER_WAY
     lengths = Counter(len(rows) for rows in datasets.values())
     if not lengths:
@@ -243,14 +264,17 @@ def _advice(path: str, file: h5py.File) -> str:
 
 def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
     datasets: dict[str, HDF5Rows] = {}
-    most_bytes = MOST_SHRUNK * os.path.getsize(path)
+    most_bytes = MAX_COMPRESSION_RATIO * os.path.getsize(path)
 
     def visit(name: str, node: Any) -> None:
         if not isinstance(node, h5py.Dataset) or not node.shape or not node.size:
             return
-        if node.dtype.kind in "biufc" and node.nbytes <= most_bytes:
+        is_numeric = (
+            node.dtype.kind in "biufc"
+        )  # bool, signed and unsigned integers, floats, complex
+        if is_numeric and node.nbytes <= most_bytes:
             # A dataset that is stored elsewhere or needs a plugin is left out.
-            with suppress(*LIBRARY_ERRORS):
+            with suppress(*H5PY_ERRORS):
                 _own_dataset(file, name)
                 datasets[name] = HDF5Rows(path, name, node.shape, node.dtype)
 
@@ -259,31 +283,37 @@ def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
 
 
 @final
-class _Maps:
-    """An open file with a gather per field: a function from indices to values.
+class _OpenStore:
+    """The mapped parts of a store's file.
 
-    Raises DataError D105 if the file does not agree with its manifest.
+    Each field has a gather: a function from indices to the values of these records. The file stays
+    open only if a field is chunked.
+
+    Raises:
+        DataError: D105 if the file does not match its manifest.
     """
 
     def __init__(self, path: str, file: h5py.File, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.file: h5py.File | None = None  # open if a field is read through the library
+        self.file: h5py.File | None = None  # open if a field is chunked, since h5py reads that one
         self.gathers: dict[str, Any] = {}
         self.arrays: dict[str, np.ndarray] = {}  # contiguous raw fields
         num_records = manifest.num_records
-        name = "crc32"
+        part = "crc32"
         try:
-            self.crcs = torch.from_numpy(_map(path, file, "crc32").numpy().astype(np.int64))
+            self.crcs = torch.from_numpy(_memory_map(path, file, "crc32").numpy().astype(np.int64))
             if self.crcs.shape != (num_records,):
-                raise ValueError(f"{len(self.crcs)} checksums")
+                raise ValueError(f"{len(self.crcs)} checksums for {num_records} records")
+            part = "keys"
             self.keys: Any = lambda indices: [b""] * len(indices)
             if "keys" in file:
                 self.keys = _SliceGather(path, file, "keys", num_records)
             for name, field in manifest.fields.items():
+                part = f"records/{name}"
                 self.gathers[name] = self._gather(file, name, field, num_records)
-        except LIBRARY_ERRORS as error:
-            what = f"field {name!r} is not as the manifest says ({words_of(error, 200)})"
+        except H5PY_ERRORS as error:
+            what = f"{part} does not match the manifest ({words_of(error, 200)})"
             raise DataError(105, path, what, "pack it again") from error
 
     def _gather(self, file: h5py.File, name: str, field: Field, num_records: int) -> Any:
@@ -291,12 +321,12 @@ class _Maps:
             return _SliceGather(self.path, file, f"records/{name}", num_records)
         dataset = _own_dataset(file, f"records/{name}")
         if dataset.shape != (num_records, *field.shape) or dataset.dtype != np.dtype(field.dtype):
-            raise ValueError(f"shape {dataset.shape} of {dataset.dtype}")
+            raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
         if dataset.chunks is None:
-            rows = _map(self.path, file, f"records/{name}")
+            rows = _memory_map(self.path, file, f"records/{name}")
             self.arrays[name] = rows.numpy()
             return row_gather(rows)
-        if dataset.nbytes > MOST_SHRUNK * os.path.getsize(self.path):
+        if dataset.nbytes > MAX_COMPRESSION_RATIO * os.path.getsize(self.path):
             raise ValueError(f"declares {dataset.nbytes} bytes, more than the file can hold")
         self.file = file
         return _ChunkGather(self.path, dataset)
@@ -307,65 +337,70 @@ class _SliceGather:
     """Views of byte strings that lie one after another in a mapped group."""
 
     def __init__(self, path: str, file: h5py.File, group: str, num_records: int) -> None:
-        offsets = _map(path, file, f"{group}/offsets").numpy()
+        offsets = _memory_map(path, file, f"{group}/offsets").numpy()
         if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
-            raise ValueError(f"offsets of {offsets.dtype}, shape {offsets.shape}")
-        data = _map(path, file, f"{group}/data").numpy()
+            raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
+        data = _memory_map(path, file, f"{group}/data").numpy()
         if data.dtype != np.uint8 or data.ndim != 1:
-            raise ValueError(f"bytes of {data.dtype}, shape {data.shape}")
+            raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
         if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
             raise ValueError("offsets out of bounds")
         self.data = memoryview(data)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.offsets = offsets
 
     def __call__(self, indices: Tensor) -> list[memoryview]:
-        first = self.offsets[indices.numpy()].tolist()
-        past = self.offsets[indices.numpy() + 1].tolist()
-        return [self.data[start:stop] for start, stop in zip(first, past, strict=True)]
+        starts = self.offsets[indices.numpy()].tolist()
+        stops = self.offsets[indices.numpy() + 1].tolist()
+        return [self.data[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
 
 @final
 class _ChunkGather:
-    """Reads rows of a chunked dataset through the library, and decodes each needed chunk once."""
+    """Reads records of a chunked dataset through h5py. Each needed chunk is decoded once a call."""
 
     def __init__(self, path: str, dataset: Any) -> None:
         self.path = path
         self.dataset = dataset
-        self.rows = dataset.chunks[0]
+        self.chunk_records = dataset.chunks[0]
 
     def __call__(self, indices: Tensor) -> Tensor:
         wanted = indices.numpy()
         result = np.empty((len(wanted), *self.dataset.shape[1:]), self.dataset.dtype)
-        chunks = wanted // self.rows
+        chunks = wanted // self.chunk_records
         for chunk in np.unique(chunks):
-            start = int(chunk) * self.rows
+            start = int(chunk) * self.chunk_records
             places = np.flatnonzero(chunks == chunk)
             try:
-                rows = self.dataset[start : start + self.rows]
-            except LIBRARY_ERRORS as error:
-                where = f"{self.path}: records {start}.."
+                rows = self.dataset[start : start + self.chunk_records]
+            except H5PY_ERRORS as error:
+                stop = min(start + self.chunk_records, len(self.dataset))
+                where = f"{self.path}: records {start} to {stop - 1}"
                 what = f"a chunk cannot be read ({words_of(error, 200)})"
                 raise DataError(102, where, what, "pack it again") from error
             result[places] = rows[wanted[places] - start]
         return torch.from_numpy(result)
 
 
-def _map(path: str, file: h5py.File, name: str) -> Tensor:
+def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
     """Return a contiguous dataset as a tensor over a private memory map of the file."""
     dataset = _own_dataset(file, name)
     if dataset.size == 0:
         return torch.from_numpy(np.empty(dataset.shape, dataset.dtype))
     offset = dataset.id.get_offset()
     if dataset.chunks is not None or offset is None:
-        raise ValueError("not stored in one piece in this file")
+        raise ValueError(f"{name} is not one contiguous block of this file")
     if offset + dataset.nbytes > os.path.getsize(path):
-        raise ValueError("reaches beyond the end of the file")
-    # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
+        raise ValueError(f"{name} reaches beyond the end of the file")
+    # Mode "c" is copy-on-write: torch gets the writable array that it wants, but a write changes a
+    # copy in memory, never the file. Pages that are only read are shared by all processes.
     return torch.from_numpy(np.memmap(path, dataset.dtype, "c", offset, dataset.shape))
 
 
 def _own_dataset(file: h5py.File, path: str) -> Any:
-    """Return a dataset that lies in this file alone, so that no file makes us read another one."""
+    """Return a dataset that is stored entirely in this file.
+
+    A hostile file could otherwise make us read other files through links or external storage.
+    """
     node: Any = file
     for part in path.split("/"):
         is_group = isinstance(node, h5py.Group)
@@ -375,7 +410,7 @@ def _own_dataset(file: h5py.File, path: str) -> Any:
     if not isinstance(node, h5py.Dataset) or node.external or node.is_virtual:
         raise ValueError(f"{path!r} is stored outside this file")
     filters = node.id.get_create_plist()
-    if any(filters.get_filter(n)[0] not in FILTERS for n in range(filters.get_nfilters())):
+    if any(filters.get_filter(n)[0] not in BUILT_IN_FILTERS for n in range(filters.get_nfilters())):
         raise ValueError(f"{path!r} needs a filter plugin")
     return node
 
@@ -387,20 +422,21 @@ def _check_layout(chunk_records: int | None, compression: str | None) -> None:
     too_few = chunk_records is not None and chunk_records < 1
     if too_few or compression not in (None, "gzip", "lzf"):
         where = f"chunk_records = {chunk_records}, compression = {compression}"
-        fix = "give chunk_records of at least 1; compression gzip, lzf or null"
-        raise ConfigError(170, where, "not a layout", fix)
+        what = "chunk_records must be at least 1, and compression gzip, lzf or null"
+        raise ConfigError(170, where, what, "correct or remove them")
 
 
 @final
-class _Target(io.FileIO):
-    """A file that hides write errors from HDF5, which crashes on them or reports another error.
+class _ErrorHidingFile(io.FileIO):
+    """A file that hides write errors from HDF5, which may crash or report a different error.
 
-    After an error, or once ``drop`` is set, writes are ignored. ``check`` raises the error.
+    After an error, and once ``ignores_writes`` is set, nothing is written any more. ``check``
+    raises the hidden error.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "x+b")
-        self.drop = False
+        self.ignores_writes = False
         self._failed: OSError | None = None
 
     def check(self) -> None:
@@ -408,28 +444,30 @@ class _Target(io.FileIO):
             raise self._failed
 
     def write(self, data: Any) -> int:
+        """Write all of ``data``, or hide the error. Return its size in either case."""
         left = memoryview(data).cast("B")
         total = len(left)
         try:
-            while left and not self.drop:
+            while left and not self.ignores_writes:
                 left = left[super().write(left) :]
         except OSError as error:
             self._failed = error
-            self.drop = True
+            self.ignores_writes = True
         return total
 
     def truncate(self, size: int | None = None) -> int:
-        if self.drop:
+        if self.ignores_writes:
             return 0
         return super().truncate(size)
 
 
 @final
 class _Spool:
-    """Byte strings of unknown total size, kept in an unnamed file until HDF5 copies them."""
+    """Byte strings that wait in a temporary file, since a dataset needs their total size first."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # a crash leaves nothing behind
+        # The file has no name, so that a crash leaves nothing behind.
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._sizes: list[int] = []
 
     def write(self, values: list[bytes]) -> None:
@@ -437,6 +475,7 @@ class _Spool:
         self._sizes.extend(map(len, values))
 
     def copy_into(self, group: Any, block_bytes: int = 16 << 20) -> None:
+        """Write the byte strings to ``group`` as ``data`` and ``offsets``, and remove the file."""
         offsets = np.cumsum([0, *self._sizes], dtype=np.int64)
         data = group.create_dataset("data", (offsets[-1],), "uint8")
         group.create_dataset("offsets", data=offsets)

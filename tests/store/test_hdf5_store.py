@@ -93,7 +93,7 @@ def test_a_newer_schema_is_named():
 def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
     path = write_store("x.h5", make_records(3))
     _edit(path, change)
-    with pytest.raises(DataError, match=r"D105.*x\.h5.*not as the manifest says"):
+    with pytest.raises(DataError, match=r"D105.*x\.h5.*does not match the manifest"):
         HDF5Store(path).read(torch.tensor([0]))
 
 
@@ -102,7 +102,16 @@ def test_what_is_mapped_may_not_be_chunked(name):
     path = write_store("x.h5", make_records(8))
     values = h5py.File(path)[name][:]
     _edit(path, lambda file: file.pop(name) and file.create_dataset(name, data=values, chunks=(2,)))
-    with pytest.raises(DataError, match=r"D105.*x\.h5.*not stored in one piece"):
+    with pytest.raises(DataError, match=r"D105.*x\.h5.*not one contiguous block"):
+        HDF5Store(path).read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("part", ["crc32", "keys/data", "keys/offsets", "records/label"])
+def test_the_error_names_the_missing_part(part):
+    path = write_store("x.h5", make_records(3))
+    _edit(path, lambda file: file.pop(part))
+    name = part.removesuffix("/data").removesuffix("/offsets")
+    with pytest.raises(DataError, match=rf"D105.*x\.h5: {name} does not match.*'{part}' is not in"):
         HDF5Store(path).read(torch.tensor([0]))
 
 
