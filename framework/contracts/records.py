@@ -195,6 +195,22 @@ class RecordInput(Protocol):
 
 
 @runtime_checkable
+class ItemsOfFiles(Protocol):
+    """An input that knows which files an item is read from."""
+
+    def item_files(self, index: int) -> Sequence[str]:
+        """Return the paths of all files that decide an item's records, whole or in part."""
+        ...
+
+
+def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
+    """Return the files that an item is read from, and () if the input does not know them."""
+    if isinstance(source, ItemsOfFiles):
+        return source.item_files(index)
+    return ()
+
+
+@runtime_checkable
 class Notable(Protocol):
     """A part that may have notes for the user, printed once: a store, a source or an input."""
 

@@ -51,6 +51,9 @@ class ArraysInput(ColumnInput):
             raise DataError(112, self.path, what, "correct input.fields")
         return {field: arrays[name] for field, name in self.fields.items()}
 
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.path,)
+
     def _all_arrays(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz, .npy or HDF5 file")

@@ -85,3 +85,6 @@ class FolderInput(RowInput):
 
     def name(self, index: int) -> str:
         return os.path.join(self.path, self.items.names[index])
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.name(index),)

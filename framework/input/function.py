@@ -97,6 +97,10 @@ class FunctionInput:
     def name(self, index: int) -> str:
         return str(self.keyed_items[index][1])
 
+    def item_files(self, index: int) -> Sequence[str]:
+        item = self.keyed_items[index][1]
+        return (item,) if isinstance(item, str) else ()
+
 
 def _value(value: Any) -> Any:
     """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays."""

@@ -8,6 +8,7 @@ import gzip
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -59,3 +60,6 @@ class IdxInput(ColumnInput):
             what = f"images of shape {images.shape}, labels {labels.shape}"
             raise DataError(113, self.path, what, "give images first, then labels")
         return {"image": images[:, None], "label": labels.astype(np.int64)}
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.path, self.labels)

@@ -188,6 +188,9 @@ class ListInput(RowInput):
     def name(self, index: int) -> str:
         return f"{self._line(self.items.rows[index])} ({self.key(index)})"
 
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.path, *self._paths(index).values())
+
 
 def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
     """Return the column of each field. ConfigError C162 unless it is ``kind[:column]``."""

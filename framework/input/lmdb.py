@@ -150,3 +150,6 @@ class LMDBInput(RowInput):
 
     def name(self, index: int) -> str:
         return f"{self.path}: {self.key(index)}"
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.file.path,)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, final
@@ -106,6 +106,9 @@ class PairsInput(RowInput):
     def name(self, index: int) -> str:
         """Return all files of the pair, since any of them may be bad."""
         return " + ".join(self._paths(index).values())
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return tuple(self._paths(index).values())
 
     def _paths(self, index: int) -> dict[str, str]:
         name = self.items.names[index]

@@ -183,6 +183,9 @@ class TarInput(RowInput):
     def name(self, index: int) -> str:
         return str(self.listed.items[index])
 
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self.listed.items[index].shard,)
+
 
 def _is_text(suffix: str) -> bool:
     return suffix.rpartition(".")[2] in TEXTS

@@ -162,6 +162,9 @@ class TFRecordInput(RowInput):
         file, number = self._place(index)
         return f"{file}: record {number}"
 
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self._place(index)[0],)
+
 
 def _frames(path: str, number: int, crc32c: Callable[[bytes], int]) -> list[Frame]:
     """Return the Examples of a file. Lengths are compared with their checksums and its size."""

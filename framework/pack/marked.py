@@ -18,6 +18,7 @@ from framework.contracts.records import (
     Manifest,
     RecordInput,
     Records,
+    item_files_of,
     notes_of,
 )
 from framework.errors import ConfigError, DataError
@@ -232,6 +233,9 @@ class MarkedInput:
 
     def name(self, index: int) -> str:
         return self.source.name(index)
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return item_files_of(self.source, index)
 
 
 def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> MarkedInput:

@@ -1,7 +1,8 @@
 """Jobs: fixed ranges of items, each of which becomes one file of records.
 
-The input alone decides how many items a job has. Workers, memory and time never do, so that any
-number of processes or machines make the same files.
+An item is what an input reads at once, such as an image file. It becomes zero or more records.
+The input and the preparation alone decide how many items a job has. Workers, memory and time never
+do, so that any number of processes or machines make the same files.
 """
 
 import hashlib
@@ -15,7 +16,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest, RecordInput, Records, RecordWriter
+from framework.contracts.records import (
+    Chunk,
+    Field,
+    Manifest,
+    RecordInput,
+    Records,
+    RecordWriter,
+    item_files_of,
+)
 from framework.errors import DataError, ResourceError
 from framework.order import spread
 from framework.pack.engine.journal import BadItem, JobResult, Journal
@@ -23,22 +32,42 @@ from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs
 from framework.system.durable import FULL, uninterrupted
 
-# A job of 64 MiB of records takes some seconds and fits into memory. Jobs cost some milliseconds of
-# fsync, which 1 MiB hides. 16 jobs give a few workers about the same to do.
-JOB_BYTES = 64 << 20
-JOB_ITEMS = 4096
+# A job of 64 MiB of records takes some seconds and fits into memory.
+MAX_JOB_BYTES = 64 << 20
+MAX_JOB_ITEMS = 4096
+# Each job costs some milliseconds of fsync. Writing 1 MiB takes longer, so that the cost is small.
 MIN_JOB_BYTES = 1 << 20
-MIN_JOBS = 16
-STEP_BYTES = 4 << 20  # read, prepared and written at once
-STEP_ITEMS = 1024
-HELD_BYTES = 2 * JOB_BYTES  # records of a job that are held; larger jobs read their items twice
-NUM_SAMPLES = 8
+# An input that is large enough gives at least about this many jobs, so that workers share evenly.
+TARGET_JOBS = 16
+# A block is a run of items of one job that are read, prepared and written at once.
+BLOCK_BYTES = 4 << 20
+BLOCK_ITEMS = 1024
+# A job with at most so many bytes of records keeps them in memory until they are written. The items
+# of a larger job are read twice: to count the records, and to write them.
+HELD_BYTES = 2 * MAX_JOB_BYTES
+NUM_SIZE_SAMPLES = 8  # items that are read to estimate the size of all
 
-Stamp = tuple[str, int, int]  # an item's name; of a file also its bytes and its last change
+
+class FileStamp(NamedTuple):
+    """The state of a file; size and time are 0 if it cannot be found."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+class ItemStamp(NamedTuple):
+    """The name of an item, and the states of the files that it is read from."""
+
+    name: str
+    files: tuple[FileStamp, ...]
 
 
 class Prepare(Protocol):
-    """A change of records on their way, such as ``framework.pack.images.Preparation``."""
+    """A change of records between reading and writing.
+
+    An example is ``framework.pack.images.Preparation``.
+    """
 
     @property
     def options(self) -> Mapping[str, Any]: ...
@@ -49,7 +78,10 @@ class Prepare(Protocol):
 
 
 class MakeWriter(Protocol):
-    """A writer's class, or a stand-in for it. Picklable if processes are not forked."""
+    """A writer's class, or a function with the same arguments.
+
+    It must be picklable unless processes are forked.
+    """
 
     def __call__(
         self, path: str, *, fields: Mapping[str, Field], num_records: int
@@ -58,21 +90,25 @@ class MakeWriter(Protocol):
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The cut of the items into jobs. ``step`` items are read at once.
+    """How items are divided into jobs.
 
-    ``item_bytes`` estimates the bytes of an item's records, from a sample.
+    Attributes:
+        num_items: Items of the input.
+        items_per_job: Items of every job but the last, which may have fewer.
+        items_per_block: Items that are read at once.
+        item_bytes: An estimate, from a sample, of the bytes of an item's records.
     """
 
     num_items: int
     items_per_job: int
-    step: int
+    items_per_block: int
     item_bytes: float
 
     @property
     def num_jobs(self) -> int:
         return -(-self.num_items // self.items_per_job)
 
-    def span(self, number: int) -> tuple[int, int]:
+    def item_range(self, number: int) -> tuple[int, int]:
         """Return the first item of job ``number``, and the item after its last."""
         start = number * self.items_per_job
         return start, min(start + self.items_per_job, self.num_items)
@@ -80,7 +116,17 @@ class PackPlan:
 
 @dataclass(frozen=True)
 class PackWork:
-    """Everything that a process needs to do a job. ``manifest``: of the prepared records."""
+    """Everything that a process needs to do a job.
+
+    Attributes:
+        source: Gives the items.
+        prepare: Changes their records; None: they are written as they were read.
+        manifest: Describes the prepared records.
+        make_writer: Opens a job's file.
+        journal: Notes the jobs that are done.
+        plan: Divides the items into jobs.
+        skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+    """
 
     source: RecordInput
     prepare: Prepare | None
@@ -88,7 +134,7 @@ class PackWork:
     make_writer: MakeWriter
     journal: Journal
     plan: PackPlan
-    skip: bool
+    skip_bad: bool
 
 
 class Job(NamedTuple):
@@ -99,7 +145,13 @@ class Job(NamedTuple):
 
 
 class Increment(NamedTuple):
-    """Progress since the last report; negative if work was lost. ``num_bytes``: of records."""
+    """Progress since the last report. Numbers are negative if work must be done again.
+
+    Attributes:
+        items: Items that were read and prepared.
+        records: Records that they gave.
+        num_bytes: Bytes of these records.
+    """
 
     items: int
     records: int = 0
@@ -108,7 +160,7 @@ class Increment(NamedTuple):
     def plus(self, other: "Increment") -> "Increment":
         return Increment(*map(sum, zip(self, other, strict=True)))
 
-    def undone(self) -> "Increment":
+    def negated(self) -> "Increment":
         return Increment(-self.items, -self.records, -self.num_bytes)
 
 
@@ -116,24 +168,28 @@ ReportIncrement = Callable[[Increment], None]
 
 
 class DiskFull(ResourceError):
-    """R101 for missing space."""
+    """R101 because the disk is full."""
 
 
 def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
-    """Plan the jobs from a few evenly spread items. Bad items are left to their jobs."""
+    """Plan the jobs from the size of a few evenly spread items.
+
+    A bad item is left out of the sample. Its job reports it.
+    """
     num_items = source.manifest.num_records
     sizes: list[int] = []
-    for item in spread(num_items, min(NUM_SAMPLES, num_items)).tolist():
+    for item in spread(num_items, min(NUM_SIZE_SAMPLES, num_items)).tolist():
         with suppress(DataError):
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
-    size = max(1.0, sum(sizes) / max(1, len(sizes)))
-    most = max(1, min(JOB_ITEMS, int(JOB_BYTES / size)))
-    per_job = min(most, max(int(MIN_JOB_BYTES / size), -(-num_items // MIN_JOBS), 1))
-    return PackPlan(num_items, per_job, max(1, min(STEP_ITEMS, int(STEP_BYTES / size))), size)
+    item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
+    per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
+    per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
+    per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
+    return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes)
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
-    """Return the records of items ``start``..``stop`` as they are stored."""
+    """Read items ``start`` to ``stop``, and return their records after the preparation."""
     chunk = source.read(start, stop)
     if prepare is None or not chunk.keys:
         return chunk
@@ -149,14 +205,14 @@ def chunk_bytes(chunk: Chunk) -> int:
 def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
     """Read, prepare and publish a job's records, then note the job as done.
 
-    Items are usually files, which may change meanwhile. A job whose items change is read again,
-    once. Items that change again are bad.
+    If the files of an item change while its job is done, the job is done once more. Items that
+    change during that attempt are bad.
 
     Raises:
-        DataError: For a bad item, unless bad items are left out.
+        DataError: For a bad item, unless bad items are left out. D153 for one that changes.
     """
-    start, stop = work.plan.span(job.number)
-    before: list[Stamp] = []
+    start, stop = work.plan.item_range(job.number)
+    before: list[ItemStamp] = []
     changed: list[int] = []
     for _ in range(2):
         before = stamps(work.source, start, stop)
@@ -166,31 +222,37 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
         if not changed:
             work.journal.note(result)
             return result
+        # The items are read again, so what was reported so far does not count.
         report(Increment(start - stop, -result.num_records, -result.num_bytes))
     bad: list[BadItem] = []
     for item in changed:
         name = work.source.name(item)
-        error = DataError(153, name, "changes while it is packed", "wait until it is whole")
+        fix = "wait until the file is complete, then pack again"
+        error = DataError(153, name, "changes while it is packed", fix)
         bad.append(_bad_item(work, item, error))
     result = _write(work, Job(job.number, (*job.excluded, *bad)), before, report)
     work.journal.note(result)
     return result
 
 
-def stamps(source: RecordInput, start: int, stop: int) -> list[Stamp]:
-    """Return a stamp per item, which changes if the item is a file that changes."""
-    return [_stamp(source.name(item)) for item in range(start, stop)]
+def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
+    """Return a stamp per item, which changes if a file changes that the item is read from."""
+    return [
+        ItemStamp(source.name(item), tuple(map(_file_stamp, item_files_of(source, item))))
+        for item in range(start, stop)
+    ]
 
 
-def _stamp(name: str) -> Stamp:
+def _file_stamp(path: str) -> FileStamp:
     try:
-        status = os.stat(name)
-    except (OSError, ValueError):
-        return name, 0, 0
-    return name, status.st_size, status.st_mtime_ns
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a zero byte in the path
+        return FileStamp(path, 0, 0)
+    return FileStamp(path, status.st_size, status.st_mtime_ns)
 
 
-def stamp_of(items: list[Stamp]) -> str:
+def hash_of(items: Sequence[ItemStamp]) -> str:
+    """Return the stamps of a job's items as one SHA-256, in hexadecimal."""
     return hashlib.sha256(repr(items).encode()).hexdigest()
 
 
@@ -199,8 +261,8 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement) -> JobResult:
-    """Write a job's file. Records that do not fit into memory are read a second time."""
+def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement) -> JobResult:
+    """Write a job's file. A job of more than ``HELD_BYTES`` reads all of its items twice."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
     total = Increment(0)
@@ -214,26 +276,37 @@ def _write(work: PackWork, job: Job, items: list[Stamp], report: ReportIncrement
         report(done)
     num_records = total.records
     path = work.journal.file(job.number)
-    if path.is_dir():  # an old store on its way out: a kill came while the new one took its place
+    if path.is_dir():
+        # To replace an older store, it changes places with this file. A kill then leaves it here.
         shutil.rmtree(path)
     counts = np.zeros(len(work.manifest.classes), np.int64)
     crcs: list[int] = []
     size, sha256 = 0, ""
     if num_records:
+        # A second read finds the same bad items, which ``bad`` has already.
         chunks = held or (chunk for _, chunk in _read(work, job, []))
         manifest = replace(work.manifest, num_records=num_records)
-        is_alone = work.plan.num_jobs == 1  # then its file may become the store
-        counts = write_file(work.make_writer, path, manifest, _noted(work, chunks, crcs), is_alone)
+        # The file of an only job may become the store, which has statistics.
+        is_only_job = work.plan.num_jobs == 1
+        noted = _note_crcs(work, chunks, crcs)
+        counts = write_file(work.make_writer, path, manifest, noted, is_only_job)
         size, sha256 = path.stat().st_size, file_sha256(path)
-    words = "".join(f"{crc:08x}" for crc in crcs)
-    stamp = stamp_of(items)
+    hex_crcs = "".join(f"{crc:08x}" for crc in crcs)
     return JobResult(
-        job.number, num_records, total.num_bytes, size, sha256, stamp, counts.tolist(), words, bad
+        job.number,
+        num_records,
+        total.num_bytes,
+        size,
+        sha256,
+        hash_of(items),
+        counts.tolist(),
+        hex_crcs,
+        bad,
     )
 
 
-def _noted(work: PackWork, chunks: Iterable[Chunk], crcs: list[int]) -> Iterator[Chunk]:
-    """Yield the chunks after adding the checksums of their records to ``crcs``."""
+def _note_crcs(work: PackWork, chunks: Iterable[Chunk], crcs: list[int]) -> Iterator[Chunk]:
+    """Yield the chunks that hold records, and append the records' checksums to ``crcs``."""
     for chunk in chunks:
         if chunk.keys:
             crcs += content_crcs(chunk.records, work.manifest.fields)
@@ -245,13 +318,14 @@ def write_file(
     path: Path,
     manifest: Manifest,
     chunks: Iterable[Chunk],
-    is_measured: bool,
+    with_statistics: bool,
 ) -> np.ndarray:
     """Write one file of records, and return the number of records of each class.
 
-    ``is_measured`` says whether the file gets the statistics of its channels.
+    A signal waits until the writer returns, since its library may be left broken by an exception.
+    ``with_statistics`` says whether the manifest gets the mean and deviation of each channel.
     """
-    sampler = StatisticsSampler(manifest.fields if is_measured else {}, manifest.num_records)
+    sampler = StatisticsSampler(manifest.fields if with_statistics else {}, manifest.num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
     writer: RecordWriter | None = None
     try:
@@ -274,14 +348,16 @@ def write_file(
 
 
 def disk_error(error: Exception, path: str) -> Exception:
-    """Return a writer's error as one line.
+    """Return the error to raise for a writer's error.
 
-    Missing space is DiskFull, other answers of the disk are R101, and other errors stay.
+    A full disk gives DiskFull, and any other error of the operating system R101. Errors that the
+    operating system did not cause are returned unchanged.
     """
+    if isinstance(error, ResourceError):
+        number, *_ = error.args
+        if isinstance(error, DiskFull) or number != 101:
+            return error
     cause = error if isinstance(error, OSError) else error.__cause__
-    is_other = isinstance(error, ResourceError) and error.args[0] != 101
-    if isinstance(error, DiskFull) or is_other:
-        return error
     if not isinstance(cause, OSError) or cause.errno is None:
         return error
     what = f"cannot write: {os.strerror(cause.errno)}"
@@ -291,32 +367,33 @@ def disk_error(error: Exception, path: str) -> Exception:
 
 
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
-    """Return the records of each class. DataError D152 for a label that is not a class."""
+    """Count the records of each class. DataError D152 for a label that is not a class."""
     if not num_classes:
         return np.zeros(0, np.int64)
     labels = np.asarray(chunk.records["label"]).astype(np.int64)
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
-        what = f"label {labels[first]}, there are {num_classes} classes"
+        what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
         raise DataError(152, chunk.keys[first], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 
 def _read(work: PackWork, job: Job, bad: list[BadItem]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the number of items of each step, and their records. Add bad items to ``bad``."""
-    first, last = work.plan.span(job.number)
+    """Yield the number of items of each block, and their records. Add bad items to ``bad``."""
+    first, last = work.plan.item_range(job.number)
     excluded = {item.item: item for item in job.excluded}
-    for start in range(first, last, work.plan.step):
-        stop = min(start + work.plan.step, last)
-        yield stop - start, _read_step(work, start, stop, excluded, bad)
+    for start in range(first, last, work.plan.items_per_block):
+        stop = min(start + work.plan.items_per_block, last)
+        yield stop - start, _read_block(work, start, stop, excluded, bad)
 
 
-def _read_step(
+def _read_block(
     work: PackWork, start: int, stop: int, excluded: Mapping[int, BadItem], bad: list[BadItem]
 ) -> Chunk:
+    """Return the records of a block. If that fails, read item by item to find the bad ones."""
     if not any(start <= item < stop for item in excluded):
-        with suppress(DataError):  # read item by item to find the bad ones
+        with suppress(DataError):
             return _checked(work, start, stop)
     chunks: list[Chunk] = []
     for item in range(start, stop):
@@ -326,7 +403,7 @@ def _read_step(
         with suppress(DataError):
             chunks.append(_checked(work, item, item + 1))
             continue
-        try:  # a second chance: its file may have been half written
+        try:  # once more: the file may have been incomplete a moment ago
             chunks.append(_checked(work, item, item + 1))
         except DataError as error:
             bad.append(_bad_item(work, item, error))
@@ -334,15 +411,15 @@ def _read_step(
 
 
 def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
-    """Return an item for the list of bad items, or raise ``error`` if none may be left out."""
-    if not work.skip:
+    """Return the entry for an item that is left out. Raise ``error`` if bad items are not."""
+    if not work.skip_bad:
         raise error
     reason = " ".join(str(error.args[2]).split())
     return BadItem(item, work.source.name(item), f"{error.letter}{error.args[0]}", reason)
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
-    """Return prepared records after comparing them with the manifest. DataError D151."""
+    """Return prepared records. DataError D151 if an array is not as the manifest says."""
     chunk = prepared(work.source, work.prepare, start, stop)
     for name, field in work.manifest.fields.items():
         if not chunk.keys or field.encoding != "raw":
@@ -351,14 +428,14 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
         given = f"{array.dtype} {array.shape[1:]}"
         wanted = f"{np.dtype(field.dtype)} {tuple(field.shape)}"
         if given != wanted:
-            what = f"{name} is {given}, the first record's {wanted}"
+            what = f"{name} is {given}, but the first record has {wanted}"
             fix = "give records of one shape; pack.size=[height,width] scales images to one"
             raise DataError(151, chunk.keys[0], what, fix)
     return chunk
 
 
 def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
-    """Return the records of all chunks as one."""
+    """Join the records of all chunks. Without chunks, arrays have 0 records."""
     records: Records = {}
     for name, field in fields.items():
         parts = [chunk.records[name] for chunk in chunks]
@@ -370,8 +447,11 @@ def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
 
 
 def probe(work: PackWork, start: int, stop: int, report: Callable[[int], None]) -> None:
-    """Read and prepare items one by one, and report each first, to find the one that kills."""
+    """Read and prepare items one by one, to find one that kills the process.
+
+    Each item is reported before it is read, so that the last report names the one that kills.
+    """
     for item in range(start, stop):
         report(item)
-        with suppress(DataError):  # bad, but not deadly
+        with suppress(DataError):  # The item is bad, but the process lives.
             prepared(work.source, work.prepare, item, item + 1)

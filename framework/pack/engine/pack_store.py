@@ -114,7 +114,7 @@ class _Run:
             packing.make_part or packing.make_writer,
             self.journal,
             self.plan,
-            skip=packing.on_error == "skip",
+            skip_bad=packing.on_error == "skip",
         )
         self.resumed = 0
         self.now = PackProgress("packing", 0, self.plan.num_items, 0, 0, 0)
@@ -179,13 +179,13 @@ class _Run:
         Bad items do not matter if they may be left out.
         """
         result = self.journal.done(number)
-        if result is None or (result.bad and not self.work.skip):
+        if result is None or (result.bad and not self.work.skip_bad):
             return None
-        stamp = jobs.stamp_of(jobs.stamps(self.work.source, *self.plan.span(number)))
+        stamp = jobs.hash_of(jobs.stamps(self.work.source, *self.plan.item_range(number)))
         return result if result.stamp == stamp else None
 
     def _num_items(self, numbers: Sequence[int]) -> int:
-        spans = [self.plan.span(number) for number in numbers]
+        spans = [self.plan.item_range(number) for number in numbers]
         return sum(stop - start for start, stop in spans)
 
     def _resume(self, share: range, finished: Sequence[JobResult]) -> None:
@@ -272,6 +272,7 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
     """Return what decides the bytes of every job, besides the items, as JSON gives it back."""
     facts = {
         "paceline": __version__,
+        "format": 2,  # of the plan and of the stamps
         "fields": {name: asdict(field) for name, field in manifest.fields.items()},
         "classes": list(manifest.classes),
         "source": manifest.source,

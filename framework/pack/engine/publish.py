@@ -55,7 +55,7 @@ def join(
     if target.is_dir():
         shutil.rmtree(target)
     chunks = (chunk for job in results for chunk in _read_back(job, journal, report))
-    write_file(make_writer, target, manifest, chunks, is_measured=True)
+    write_file(make_writer, target, manifest, chunks, with_statistics=True)
 
 
 def _read_back(job: JobResult, journal: Journal, report: ReportIncrement) -> Iterator[Chunk]:

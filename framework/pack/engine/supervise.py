@@ -114,11 +114,11 @@ class JobSupervisor:
         self._on_progress(message)
 
     def _lost(self, job: Job, code: int) -> None:
-        self._on_progress(self._under_way.pop(job.number, Increment(0)).undone())
+        self._on_progress(self._under_way.pop(job.number, Increment(0)).negated())
         if self._deaths[job.number] == RETRIES and job.number not in self._deadly:
             self._deaths[job.number] += 1
             self._deadly[job.number] = []
-            self._probe(_Probe(job.number, *self._work.plan.span(job.number)))
+            self._probe(_Probe(job.number, *self._work.plan.item_range(job.number)))
         else:
             self._retry(job, job.number, code)
 
@@ -140,7 +140,7 @@ class JobSupervisor:
         item = self._last[task.number]
         name = self._work.source.name(item)
         what = f"the process that reads it is killed ({_cause(code)})"
-        if not self._work.skip:
+        if not self._work.skip_bad:
             fix = "correct or remove it, or leave it out with pack.on_error=skip"
             raise DataError(154, name, what, fix)
         self._deadly[task.number].append(BadItem(item, name, "D154", what))

@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Chunk, Field, Manifest
 from framework.errors import DataError, ResourceError
+from framework.input.folder import FolderInput
+from framework.input.function import FunctionInput
+from framework.input.list import ListInput
+from framework.input.pairs import PairsInput
 from framework.pack.engine import jobs
 from framework.pack.engine.jobs import (
     DiskFull,
@@ -23,7 +27,9 @@ from framework.pack.engine.jobs import (
     stamps,
 )
 from framework.pack.engine.journal import Journal
+from framework.pack.marked import MarkedInput
 from framework.store.hdf5_store import HDF5Writer
+from tests.contract.cases import jpeg
 from tests.input.inputs import Input
 
 
@@ -40,7 +46,7 @@ def done(work, number=0):
 @given(st.integers(1, 10_000), st.integers(1, 500))
 def test_jobs_hold_every_item_once(num_items, per_job):
     plan = PackPlan(num_items, per_job, 10, 100.0)
-    spans = [plan.span(number) for number in range(plan.num_jobs)]
+    spans = [plan.item_range(number) for number in range(plan.num_jobs)]
     assert spans[0][0] == 0
     assert spans[-1][1] == num_items
     assert all(first[1] == second[0] for first, second in pairwise(spans))
@@ -84,6 +90,9 @@ class Growing(Input):
         for number in range(10):
             Path(f"{number}.bin").write_text("x")
 
+    def item_files(self, index):
+        return (f"{index}.bin",)
+
     def name(self, index):
         return f"{index}.bin"
 
@@ -123,7 +132,7 @@ def test_a_record_of_another_shape_is_named():
 
 def test_labels_must_be_numbers_of_classes():
     chunk = Chunk({"label": np.array([0, 1, 7])}, ["a", "b", "c"])
-    with pytest.raises(DataError, match=r"D152.*c: label 7, there are 3"):
+    with pytest.raises(DataError, match=r"D152.*c: has label 7, but .* from 0 to 2"):
         class_counts(chunk, 3)
     assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
 
@@ -150,4 +159,60 @@ def test_what_a_disk_says_is_told_apart():
 
 
 def test_names_that_are_no_files_have_no_stamp():
-    assert stamps(Input(2), 0, 2) == [("item 0", 0, 0), ("item 1", 0, 0)]
+    assert stamps(Input(2), 0, 2) == [("item 0", ()), ("item 1", ())]
+
+
+def make_list():
+    Path("list.csv").write_text("image,label\na/0.jpg,x\na/1.jpg,y\n")
+    return ListInput("list.csv", True, None, None, False, None, None)
+
+
+def make_pairs():
+    return PairsInput({"blurry": "a", "sharp": "b"}, "fail")
+
+
+FILE_INPUTS = [
+    (make_list, "a/1.jpg", [1]),
+    (make_list, "list.csv", [0, 1]),
+    (make_pairs, "a/1.jpg", [1]),
+    (make_pairs, "b/1.jpg", [1]),
+    (lambda: FolderInput(".", None, None), "a/1.jpg", [1]),
+    (lambda: FunctionInput("f", lambda path: {"x": 0}, "a", None, None), "a/1.jpg", [1]),
+    (lambda: MarkedInput(make_pairs(), None, None), "b/1.jpg", [1]),
+]
+
+
+def write_images():
+    for path in ("a/0.jpg", "a/1.jpg", "b/0.jpg", "b/1.jpg"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(jpeg(0))
+
+
+@pytest.mark.parametrize(("make", "path", "items"), FILE_INPUTS)
+def test_a_change_of_a_file_changes_the_stamps_of_its_items(make, path, items):
+    write_images()
+    source = make()
+    before = stamps(source, 0, 2)
+    assert stamps(source, 0, 2) == before
+    with open(path, "a") as file:
+        file.write("more")
+    after = stamps(source, 0, 2)
+    assert [item for item in range(2) if after[item] != before[item]] == items
+
+
+@pytest.mark.parametrize(("make", "path"), [(make_list, "a/1.jpg"), (make_pairs, "b/1.jpg")])
+def test_an_item_that_changes_while_it_is_packed_is_noticed(make, path):
+    write_images()
+    source = make()
+    work = make_work(source)
+    real = source.read
+
+    def growing(start, stop):
+        if start <= 1 < stop:
+            with open(path, "a") as file:
+                file.write("more")
+        return real(start, stop)
+
+    source.read = growing
+    with pytest.raises(DataError, match=r"D153.*1\.jpg.*changes while it is packed"):
+        done(work)
