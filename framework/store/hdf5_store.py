@@ -269,9 +269,8 @@ def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
     def visit(name: str, node: Any) -> None:
         if not isinstance(node, h5py.Dataset) or not node.shape or not node.size:
             return
-        is_numeric = (
-            node.dtype.kind in "biufc"
-        )  # bool, signed and unsigned integers, floats, complex
+        # Bool, signed and unsigned integers, floats, complex numbers.
+        is_numeric = node.dtype.kind in "biufc"
         if is_numeric and node.nbytes <= most_bytes:
             # A dataset that is stored elsewhere or needs a plugin is left out.
             with suppress(*H5PY_ERRORS):

@@ -35,7 +35,7 @@ from framework.system.durable import FULL, uninterrupted
 # A job of 64 MiB of records takes some seconds and fits into memory.
 MAX_JOB_BYTES = 64 << 20
 MAX_JOB_ITEMS = 4096
-# Each job costs some milliseconds of fsync. Writing 1 MiB takes longer, so that the cost is small.
+# Each job costs some milliseconds of fsync. That is little compared with packing 1 MiB.
 MIN_JOB_BYTES = 1 << 20
 # An input that is large enough gives at least about this many jobs, so that workers share evenly.
 TARGET_JOBS = 16
@@ -277,7 +277,8 @@ def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncre
     num_records = total.records
     path = work.journal.file(job.number)
     if path.is_dir():
-        # To replace an older store, it changes places with this file. A kill then leaves it here.
+        # A finished file and the older store that it replaces change places. A kill right after
+        # that leaves the older store here.
         shutil.rmtree(path)
     counts = np.zeros(len(work.manifest.classes), np.int64)
     crcs: list[int] = []

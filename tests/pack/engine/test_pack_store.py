@@ -170,8 +170,8 @@ def test_another_command_starts_over():
 
 def test_an_item_that_has_changed_since_is_read_again():
     class Files(Input):
-        def name(self, index):
-            return f"files/{index % 7}"
+        def item_files(self, index):
+            return [f"files/{index % 7}"]
 
     Path("files").mkdir()
     for number in range(7):
