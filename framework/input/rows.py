@@ -169,7 +169,8 @@ def first_fields(
                 break
     if errors:
         raise errors[0]
-    raise DataError(110, name(0), "no item gives a record", "look at what is packed")
+    fix = "check the items, and the records that the function returns for them"
+    raise DataError(110, name(0), "no item gives a record", fix)
 
 
 def chunk_of(
@@ -189,7 +190,7 @@ def chunk_of(
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):
-            _check(value, field, f"{name(number)}: {field_name}")
+            _check_value(value, field, f"{name(number)}: {field_name}")
         records[field_name] = values
         if field.encoding != "image":
             empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
@@ -197,7 +198,7 @@ def chunk_of(
     return Chunk(records, keys)
 
 
-def _check(value: Any, field: Field, where: str) -> None:
+def _check_value(value: Any, field: Field, where: str) -> None:
     if field.encoding == "image":
         wanted = "an image file's bytes"
         fits = isinstance(value, bytes)
