@@ -22,7 +22,7 @@ from PIL import Image
 
 from framework.main import run
 from framework.order import spread
-from framework.pack.engine.jobs import NUM_SAMPLES
+from framework.pack.engine.jobs import NUM_SIZE_SAMPLES
 from framework.store.open_store import open_store
 from tests.conftest import children_of_this_process
 from tests.faults.forked import (
@@ -338,7 +338,7 @@ def test_p15_a_name_in_an_error_cannot_command_the_terminal():
 
 def misjudged(count=100):
     """A folder of which the sample says that it is small."""
-    small = set(spread(count, NUM_SAMPLES).tolist())
+    small = set(spread(count, NUM_SIZE_SAMPLES).tolist())
     for number in range(count):
         put(f"images/a/{number:03d}.png", png(number, 2 if number in small else 100))
     return "input.path=images"
