@@ -131,7 +131,7 @@ class Order:
         seed: The seed of the permutations.
         shuffle: Whether each epoch has its own random order.
         accumulate: Forward passes per optimizer step.
-        rank: This process's number.
+        rank: The rank of this process.
         world_size: The number of ranks.
         limit: The number of evenly spaced records to use, or None for all.
         block: Records per block of ``block_permutation``, or None to shuffle single records.
@@ -163,7 +163,7 @@ class Order:
         return min(self.limit, self.num_records)
 
     @property
-    def num_taken(self) -> int:
+    def num_in_batches(self) -> int:
         """The number of records in all batches of an epoch, repeated ones included."""
         return self.num_used if self.last == "short" else self.num_steps * self.batch_size
 
@@ -181,7 +181,7 @@ class Order:
         How ranks and passes cut a batch is not included.
         """
         identity = {
-            "records": self.num_taken,
+            "records": self.num_in_batches,
             "batch_size": self.batch_size,
             "seed": self.seed,
             "shuffle": int(self.shuffle),
@@ -204,8 +204,8 @@ class Order:
         order = self.used()
         if self.shuffle:
             order = order[self._permutation(epoch)]
-        if self.num_taken != self.num_used:
-            order = order[torch.arange(self.num_taken) % self.num_used]
+        if self.num_in_batches != self.num_used:
+            order = order[torch.arange(self.num_in_batches) % self.num_used]
         for batch in order[start * self.batch_size :].split(self.batch_size):
             if self.virtual_ranks is not None:
                 yield from self._virtual_shares(batch, self.virtual_ranks)
@@ -233,7 +233,7 @@ class Order:
             yield Share(mine if len(mine) else _filler(part, self.rank), weight, last)
 
     def _virtual_shares(self, batch: Tensor, count: int) -> Iterator[Share]:
-        """Cut a batch into ``count`` shares, and yield the consecutive ones that are this rank's."""
+        """Cut a batch into ``count`` shares, and yield this rank's, which are consecutive."""
         first = self.rank * count // self.world_size
         stop = (self.rank + 1) * count // self.world_size
         for number in range(first, stop):
@@ -246,14 +246,14 @@ class Order:
 def _filler(batch: Tensor, number: int) -> Tensor:
     """Return one record for a share that would be empty. Its gradients have the weight 0.
 
-    The statistics of batch norm include the record. ``number``, the rank's, spreads the choice, so
-    that these statistics prefer no record.
+    The statistics of batch norm include the record. Ranks pass different numbers and so get
+    different records, because the statistics should not prefer one.
     """
     return batch[number % len(batch)].reshape(1)
 
 
 def _key(*numbers: int) -> int:
-    """Combine integers into one key. Plain integers are 60 times faster here than ``_mix``."""
+    """Combine integers into one key. This is 60 times as fast as ``_mix`` with small tensors."""
     key = 0
     for number in numbers:
         x = (key ^ (number & _WORD)) + _GOLDEN & _WORD

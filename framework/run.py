@@ -100,7 +100,7 @@ def _fit(
         reported = [measured] if assembly.leads else []
         try:
             trainer.fit(reported)
-            # The process that should have validated a finished run on new data was killed.
+            # A kill has interrupted the validation of a finished run on new data.
             if start_step >= trainer.total_steps and not trainer.val_means:
                 trainer.validate(reported)
         except Exception as error:
@@ -256,7 +256,7 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     """Add the data's manifests to ``run.json``.
 
     If the run is resumed, its facts replace the old ones. The old summary and exit code are
-    removed. With them, a resumed run that is killed would look finished.
+    removed. Otherwise, a resumed run would look finished after a kill.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])

@@ -140,7 +140,7 @@ class Workers:
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
     def _by_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
-        # torch's processes serve one iterator at a time.
+        # The processes of a DataLoader serve one iterator at a time.
         if self._busy.acquire(blocking=False):
             try:
                 yield from self._by_own_processes(requests)
@@ -181,7 +181,7 @@ class Workers:
 
     def _make_loader(self) -> DataLoader[Timed]:
         return DataLoader(
-            _Reads(self.read),
+            _ReaderDataset(self.read),
             batch_size=None,
             sampler=self._requests,
             num_workers=self.num,
@@ -257,7 +257,7 @@ def _without_core_warning() -> Generator[None]:
 
 @final
 class _Pool:
-    """Daemon threads that run calls from a queue. A thread that hangs lets the program end."""
+    """Threads that run calls from a queue. The program can end even if one of them hangs."""
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
@@ -340,18 +340,17 @@ class Failure(NamedTuple):
 
 
 class _Requests:
-    """A sampler that yields the requests of the current ``map``, for a loader that stays."""
+    """A sampler that yields the requests of the current ``map``, while the loader stays."""
 
     now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
         for request in self.now:
-            yield request._replace(
-                indices=request.indices.numpy()
-            )  # sending a tensor would start a thread
+            # A tensor would start a thread when it is sent to a process.
+            yield request._replace(indices=request.indices.numpy())
 
 
-class _Reads(Dataset[Any]):
+class _ReaderDataset(Dataset[Any]):
     """The reader in the form of a torch Dataset, which runs in a worker process."""
 
     def __init__(self, read: BatchReader) -> None:
@@ -367,7 +366,7 @@ class _Reads(Dataset[Any]):
             return _failure(error, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
             where = f"records {request.indices[:4].tolist()}..."
-            fix = "set workers.num=0 to raise it in the calling thread"
+            fix = "set workers.num=0 to see the error in the calling thread"
             named = user_error(error, about=where, fix=fix)
             return _failure(named or DataError(108, where, plain(error), fix), error)
 

@@ -15,7 +15,7 @@ from framework.contracts.span import IDLE, Span, merged
 STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""  # the name of a mark whose time does not count
 MOST_MARKS = 4096  # marks that are kept before they are counted: some 600 steps
-MOST_EVENTS = 512  # events that are pending before those that have happened are read
+MOST_EVENTS = 512  # marks that may wait before those whose events have happened are counted
 
 
 @final

@@ -76,7 +76,7 @@ class JobSupervisor:
         self._work, self._on_progress = work, on_progress
         do = partial(do_task, work, make_writer)
         self._pool = ProcessPool(do, num_workers, self._on_message, start_method)
-        self._deaths = Counter[int | None]()  # of processes, by job; None: the joining
+        self._deaths = Counter[int | None]()  # killed processes of each job; None: of the joining
         self._deadly: dict[int, list[BadItem]] = {}  # items that kill, of each job that was probed
         self._unfinished: dict[int, Increment] = {}  # reported progress of each unfinished job
         self._last: dict[int, int] = {}  # the latest item of each probe, by job

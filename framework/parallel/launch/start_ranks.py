@@ -25,7 +25,7 @@ from framework.system.stopping import (
 )
 
 SAVE_S = 600  # the most time that stopped ranks get to end their step and save
-LOOK_S = 0.1  # between two looks at the ranks and the launcher
+LOOK_S = 0.1  # the time between two checks of the ranks and the launcher
 JOIN_S = 600  # the most time that hosts wait for a host that was lost
 
 
