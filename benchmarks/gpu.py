@@ -444,7 +444,7 @@ class Timed:
 
     def loaders(self) -> dict[str, Callable[[], Any]]:
         context = LoaderContext(
-            self.source, self.bench.device, self.augment, make_clock(self.bench.device, on=False)
+            self.source, self.bench.device, self.augment, make_clock(self.bench.device, how=False)
         )
         ours: dict[str, Callable[[], Any]] = {
             "plain": lambda: PlainLoader(pin_memory=True, context=context),

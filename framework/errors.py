@@ -1,19 +1,27 @@
-"""Errors that a user can fix, in one line: ``where = value: what is wrong; what to do``.
+"""Errors that a user can fix, each as one line.
 
-The letter names the kind of error, which decides the exit code. A number never changes.
-``docs/errors.md`` lists all errors.
+The line reads ``error[D101]: where = value: what is wrong; what to do``. The letter names the kind
+of error, which decides the exit code. A number never changes.
+``docs/errors.md`` lists all errors and exit codes.
 """
 
 from typing import ClassVar
+
+# Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
+EXIT_SKIPPED = 8  # packed, but pack.on_error=skip left out bad items
+EXIT_PREEMPTED = 75  # SIGTERM or SIGUSR1 after saving the state: start again with resume=
+EXIT_INTERRUPTED = 130  # SIGINT
+EXIT_PIPE = 141  # the reader of the output has gone, as in ``| head``
+EXIT_TERMINATED = 143  # SIGTERM or SIGUSR1 with nothing to save, or a second one of them
 
 
 class PacelineError(Exception):
     """The base of all errors that a user can fix. ``str(error)`` is the line.
 
     Args:
-        number: Number of the error within its kind.
-        where: A key and its value, a file, or a record.
-        what: What is wrong with it.
+        number: The number of the error within its kind.
+        where: What the error is about: a key and its value, a file, or a record.
+        what: What is wrong there.
         fix: What the user can do.
     """
 
@@ -24,19 +32,19 @@ class PacelineError(Exception):
         super().__init__(number, where, what, fix)  # all four, so that the error can be pickled
 
     @property
-    def reason(self) -> str:
-        """The line with the whitespace of its parts."""
+    def raw_message(self) -> str:
+        """The message with the line breaks and control characters of its parts."""
         number, where, what, fix = self.args
         return f"error[{self.letter}{number}]: {where}: {what}; {fix}"
 
     def __str__(self) -> str:
-        return printable(" ".join(self.reason.split()))
+        return printable(" ".join(self.raw_message.split()))
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with every character escaped that a terminal would obey or could not show.
+    """Escape all characters that a terminal would obey or could not show.
 
-    Names of files may contain anything.
+    Names of files come from elsewhere and may contain commands for the terminal.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -56,28 +64,31 @@ class DataError(PacelineError):
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint is missing, damaged, or belongs to another run. Exit code 4."""
+    """A checkpoint is missing, is damaged, or does not fit this run. Exit code 4."""
 
     letter = "K"
     exit_code = 4
 
 
 class ResourceError(PacelineError):
-    """Disk, memory, permission or an optional package is missing. Exit code 5."""
+    """Something outside Paceline is missing or busy. Exit code 5.
+
+    Disk space, memory, a permission, a package, a worker or a lock, for example.
+    """
 
     letter = "R"
     exit_code = 5
 
 
 class NumericError(PacelineError):
-    """The loss is NaN or infinite. Exit code 6."""
+    """The loss, a weight, or the gradients of too many steps are not finite. Exit code 6."""
 
     letter = "N"
     exit_code = 6
 
 
 class DistributedError(PacelineError):
-    """A rank was lost, or the ranks could not meet. Exit code 7."""
+    """A rank was lost, the ranks cannot meet, or they do not do the same thing. Exit code 7."""
 
     letter = "P"
     exit_code = 7
@@ -91,7 +102,11 @@ class UserCodeError(PacelineError):
 
 
 class UserRecordError(UserCodeError, DataError):
-    """The user's own code raised an exception for one record, which packing may skip."""
+    """The user's own code raised an exception for one record.
+
+    ``UserCodeError`` decides the letter and the exit code. It is a ``DataError`` too, so that
+    ``pack.on_error=skip`` can leave out the record.
+    """
 
 
 def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[PacelineError]]:
@@ -105,16 +120,9 @@ def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[Pac
 def words_of(error: BaseException, most: int = 300) -> str:
     """Return the message of an exception on one line of at most ``most`` characters.
 
-    If its ``__str__`` fails, return "no words".
+    If the exception cannot be turned into text, return "no words".
     """
     try:
         return " ".join(str(error).split())[:most]
     except Exception:  # noqa: BLE001  # a user's exception may do anything
         return "no words"
-
-
-EXIT_SKIPPED = 8  # packed, but pack.on_error=skip left out bad items
-EXIT_PREEMPTED = 75  # SIGTERM after saving the state: start again with resume=
-EXIT_INTERRUPTED = 130  # SIGINT
-EXIT_PIPE = 141  # nobody reads the output any more
-EXIT_TERMINATED = 143  # SIGTERM with nothing to save

@@ -26,8 +26,8 @@ def test_an_error_is_one_line_that_names_place_fault_and_remedy():
     )
 
 
-def test_the_reason_keeps_the_lines_as_they_were():
-    assert DataError(102, "a", "one\n  two", "c").reason == "error[D102]: a: one\n  two; c"
+def test_the_raw_message_keeps_the_lines_as_they_were():
+    assert DataError(102, "a", "one\n  two", "c").raw_message == "error[D102]: a: one\n  two; c"
 
 
 @pytest.mark.parametrize("kind", KINDS)

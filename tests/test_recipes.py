@@ -153,6 +153,7 @@ def test_the_sweep_recipe_is_the_grid_of_54():
         assert line in text
 
 
+@pytest.mark.slow
 def test_the_sweep_recipe_sweeps():
     done = paceline(
         "train",

@@ -27,7 +27,7 @@ from framework.errors import (
     words_of,
 )
 from framework.system.durable import write_json
-from framework.system.stopping import Stop, reason, undone
+from framework.system.stopping import Stop, message_if_stopped, undone
 from framework.system.user_code import user_error
 
 ALL = 1 << 20  # characters
@@ -159,7 +159,7 @@ def told_if_stopped(run_dir: Path) -> Generator[None]:
         outcome = RunOutcome(*stop, checkpoint=path and str(path.relative_to(run_dir)))
         write_json(run_dir / "exit.json", outcome._asdict())
 
-    with reason(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
+    with message_if_stopped(lambda by: f"stopped at once{by}; {_stands(newest())}"), undone(write):
         yield
 
 

@@ -51,8 +51,12 @@ class Rule(NamedTuple):
     @property
     def words(self) -> str:
         """What a value must be, such as ``a whole number from 0 to 9, or null``."""
-        words = [self.means or KINDS[kind] for kind in self.kinds if kind is not NoneType]
-        if self.choices:
+        words = (
+            [self.means]
+            if self.means
+            else [KINDS[kind] for kind in self.kinds if kind is not NoneType]
+        )
+        if self.choices and not self.means:
             words = list(self.choices)
         text = _listed(words) + self._limits()
         if NoneType in self.kinds:

@@ -47,7 +47,7 @@ RULES: dict[str, Rule] = {
     "channels_last": Rule(bool),
     "compile": Rule(bool),
     "cuda_graph": Rule(bool),
-    "clock": Rule(bool),
+    "clock": Rule(bool | str, choices=("full",), means="true, false or full"),
     "device": Rule(str),
     "search_metric": Rule(str),
     "on_nan": Rule(str, choices=("stop", "skip"), number=178),

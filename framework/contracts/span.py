@@ -7,7 +7,7 @@ steps takes kilobytes.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, log
 
 import numpy as np
@@ -46,6 +46,10 @@ class Span:
             counts = _added(counts, buckets(recent))
             recent = ()
         return Span(self.total_s + other.total_s, self.num_steps + other.num_steps, recent, counts)
+
+    def scaled(self, ratio: int) -> "Span":
+        """Return the span that stands for ``ratio`` times as many steps of the same kind."""
+        return replace(self, total_s=self.total_s * ratio, num_steps=self.num_steps * ratio)
 
     @property
     def mean_s(self) -> float:

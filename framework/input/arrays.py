@@ -16,7 +16,7 @@ import numpy as np
 from framework.data.classes import listed
 from framework.errors import DataError
 from framework.input.array_values import array_of_npy, not_arrays, read_npy_header
-from framework.input.rows import ColumnInput, field_texts
+from framework.input.rows import ColumnInput, text_by_field
 from framework.store.hdf5_store import foreign_datasets
 from framework.store.open_store import SIGNATURE
 
@@ -40,7 +40,7 @@ class ArraysInput(ColumnInput):
         self.path, self.classes = path, classes
         self.fields = fields
         if fields is not None:
-            self.fields = field_texts("fields", fields, "{image: x, label: y}")
+            self.fields = text_by_field("fields", fields, "{image: x, label: y}")
 
     def load(self) -> dict[str, Any]:
         arrays = self._all_arrays()

@@ -70,7 +70,7 @@ class FolderInput(RowInput):
         numbers, known = number_classes([label for label, _ in pairs], classes, self.path)
         return _Labeled([name for _, name in pairs], np.array(numbers, np.int64), known)
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         names, _, classes = self.items
         note = self.walked.left_out
         if loose := len(self.walked.names) - len(names):

@@ -17,7 +17,7 @@ from framework.errors import ConfigError, DataError
 from framework.input.array_values import value_of
 from framework.input.file_items import read_file
 from framework.input.label import class_in, class_pattern, label_column, numbered_classes
-from framework.input.rows import Row, RowInput, field_texts
+from framework.input.rows import Row, RowInput, text_by_field
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "int", "float")
@@ -131,7 +131,7 @@ class ListInput(RowInput):
         names = [class_in(cell, self.pattern, line) for cell, line in pairs]
         return label_column(names, self.classes, self.path, lines.__getitem__)
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         count = len(self.items.rows)
         for index in range(count):
             self._paths(index)  # checks the paths of all rows
@@ -191,7 +191,7 @@ class ListInput(RowInput):
 
 def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dict[str, Column]:
     """Return the column of each field. ConfigError C162 unless it is ``kind[:column]``."""
-    words = field_texts("columns", columns, "{image: path, label: class}")
+    words = text_by_field("columns", columns, "{image: path, label: class}")
     parsed: dict[str, Column] = {}
     for number, (field, word) in enumerate(words.items(), first):
         where = f"input.columns.{field} = {word}"

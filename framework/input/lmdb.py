@@ -11,7 +11,7 @@ from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
 from framework.input.array_values import array_of_npy
 from framework.input.label import label_column
-from framework.input.rows import Row, RowInput, field_texts
+from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.foreign import (
     LABEL,
     NPY,
@@ -48,7 +48,7 @@ class LMDBInput(RowInput):
     ) -> None:
         self.path, self.count, self.classes = path, count, classes
         example = '{image: "image-%09d", label: "label-%09d"}'
-        self.patterns = field_texts("fields", fields, example)
+        self.patterns = text_by_field("fields", fields, example)
         for pattern in self.patterns.values():
             if key_expression(pattern).groups != 1:
                 what = f"{pattern!r} must have one %d, %09d or %s"
@@ -122,7 +122,7 @@ class LMDBInput(RowInput):
                 return None  # fractions
         return label_column(texts, self.classes, self.path, self.name)
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         _, classes = self.labels or ([], [])
         return Manifest(len(self.items.keys), {}, classes, source=f"lmdb {self.path}")
 

@@ -11,7 +11,7 @@ from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.array_values import value_of
 from framework.input.file_items import read_file
-from framework.input.rows import Row, RowInput, field_texts
+from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.folder_store import SUFFIXES
 from framework.store.walk_tree import Walked, walk
 
@@ -44,7 +44,7 @@ class PairsInput(RowInput):
     follow_links: str | None = None
 
     def __post_init__(self) -> None:
-        self.fields = field_texts("fields", self.fields, "{blurry: DIR, sharp: DIR}")
+        self.fields = text_by_field("fields", self.fields, "{blurry: DIR, sharp: DIR}")
         if self.unmatched not in ("fail", "skip"):
             where = f"input.unmatched = {self.unmatched}"
             raise ConfigError(162, where, "must be fail or skip", "choose fail or skip")
@@ -88,7 +88,7 @@ class PairsInput(RowInput):
             lines.append("...")
         return "; ".join(lines)
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         names, num_unmatched = self.items
         note = "".join(tree.walked.left_out for tree in self.trees.values())
         if num_unmatched:

@@ -1,7 +1,8 @@
-"""What importers share: items that become rows, and rows that become the records of a store.
+"""What inputs share: they turn items into rows, and rows into the records of a store.
 
-A new importer is a subclass of ``RowInput``, which lists its items and reads one of them, or of
-``ColumnInput``, which gives an array for each field.
+An item is what an input lists: a file or a line, for example. A row is one record before it is
+stored. A new input is a subclass of ``RowInput``, which lists its items and reads one of them, or
+of ``ColumnInput``, which gives an array for each field.
 """
 
 from abc import ABC, abstractmethod
@@ -18,32 +19,38 @@ from framework.image.decode import BadImage, num_channels
 from framework.input.array_values import DTYPES, native
 from framework.input.label import numbered_classes
 
-Row = dict[str, Any]  # one record: a field is ``bytes`` (an image file) or a NumPy array
-TRIES = 100  # bad items before the error of the first one is raised
+# One record before it is stored. A field is ``bytes`` (an image file) or a NumPy array.
+Row = dict[str, Any]
+MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first error.
 
 
 class RowInput(ABC):
-    """A RecordInput whose items are one row each. The first readable row decides the fields."""
+    """A RecordInput that makes one row from each item.
+
+    The first readable row decides the fields.
+    """
 
     @abstractmethod
-    def outline(self) -> Manifest:
-        """Return the manifest without fields."""
+    def manifest_without_fields(self) -> Manifest:
+        """Return the number of records, the classes and the source."""
 
     @abstractmethod
-    def row(self, index: int) -> Row: ...
+    def row(self, index: int) -> Row:
+        """Read an item."""
 
     @abstractmethod
-    def key(self, index: int) -> str: ...
+    def key(self, index: int) -> str:
+        """Return the key that the store keeps for the record of an item."""
 
     @abstractmethod
-    def name(self, index: int) -> str: ...
+    def name(self, index: int) -> str:
+        """Return what an error calls an item, for example its path."""
 
     @cached_property
     def manifest(self) -> Manifest:
-        outline = self.outline()
-        count = outline.num_records
-        fields = first_fields(count, lambda index: [self.row(index)], self.name)
-        return replace(outline, fields=fields)
+        manifest = self.manifest_without_fields()
+        fields = first_fields(manifest.num_records, lambda index: [self.row(index)], self.name)
+        return replace(manifest, fields=fields)
 
     def read(self, start: int, stop: int) -> Chunk:
         rows = [self.row(index) for index in range(start, stop)]
@@ -52,9 +59,10 @@ class RowInput(ABC):
 
 
 class ColumnInput(ABC):
-    """A RecordInput of arrays, whose first dimension is the records. Keys are their numbers.
+    """A RecordInput of one array per field. The first dimension of each array counts the records.
 
-    An integer array ``label`` numbers the classes.
+    The key of a record is its number. A one-dimensional integer array ``label`` without negative
+    values contains class numbers.
     """
 
     path: str
@@ -63,7 +71,7 @@ class ColumnInput(ABC):
 
     @abstractmethod
     def load(self) -> dict[str, Any]:
-        """Return objects with shape and dtype that give their rows, by field."""
+        """Return an array, or an object that can be sliced like one, for each field."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process reads the files itself.
@@ -102,13 +110,18 @@ class ColumnInput(ABC):
 def check_same_length(path: str, lengths: dict[str, int]) -> int:
     """Return the length of all arrays. DataError D111 if lengths differ or are 0."""
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        fix = "give arrays of one length, at least 1, or choose some with input.fields"
-        raise DataError(111, path, f"its arrays have {lengths} records", fix)
+        now = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
+        what = f"must have the same number of records in each array, at least 1 (now {now})"
+        raise DataError(111, path, what, "correct the arrays, or choose some with input.fields")
     return next(iter(lengths.values()))
 
 
-def field_texts(option: str, given: Any, example: str) -> dict[str, str]:
-    """Return an option of the input that maps fields to texts. ConfigError C162 if it does not."""
+def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
+    """Check and return an option of the input that maps fields to texts.
+
+    Raises:
+        ConfigError: C162 if it does not.
+    """
     if not isinstance(given, Mapping) or not given:
         where = f"input.{option} = {given}"
         raise ConfigError(162, where, "must map fields to texts", f"give input.{option}={example}")
@@ -119,7 +132,7 @@ def field_of(value: Any, where: str) -> Field:
     """Return the field of a value.
 
     Raises:
-        DataError: D106 for bytes that are not an image, D167 for a value that no store holds.
+        DataError: D106 for bytes that are not an image, D167 for a type that a store cannot hold.
     """
     if isinstance(value, bytes):
         try:
@@ -130,7 +143,7 @@ def field_of(value: Any, where: str) -> Field:
     kind = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
     if not isinstance(value, np.ndarray) or kind not in DTYPES:
         fix = "give arrays of plain numbers, or an image file's bytes"
-        raise DataError(167, where, f"is {kind}", fix)
+        raise DataError(167, where, f"has the type {kind}, which a store cannot hold", fix)
     return Field(kind, value.shape)
 
 
@@ -140,41 +153,44 @@ def first_fields(
     """Return the fields of the first record of the first readable item.
 
     Raises:
-        DataError: That of the first bad item, if no item is readable.
+        DataError: The error of the first bad item, if no item gives a record or ``MAX_BAD_ITEMS``
+            are bad before one does. D110 if no item gives a record and none is bad.
     """
     errors: list[DataError] = []
     for index in range(num_items):
         try:
-            for row in rows(index)[:1]:
+            row = next(iter(rows(index)), None)
+            if row is not None:
                 where = name(index)
                 return {field: field_of(value, f"{where}: {field}") for field, value in row.items()}
         except DataError as error:
             errors.append(error)
-            if len(errors) == TRIES:
+            if len(errors) == MAX_BAD_ITEMS:
                 break
     if errors:
         raise errors[0]
-    raise DataError(110, name(0), "no item gives a record", "look at what is packed")
+    fix = "check the items, and the records that the function returns for them"
+    raise DataError(110, name(0), "no item gives a record", fix)
 
 
 def chunk_of(
     rows: Sequence[Row], keys: list[str], fields: Mapping[str, Field], name: Callable[[int], str]
 ) -> Chunk:
-    """Return rows as a chunk. ``name(i)`` is the name of row ``i`` in an error.
+    """Return rows as a chunk. An error calls row ``i`` ``name(i)``.
 
     Raises:
-        DataError: D167 for a row that does not have the ``fields``.
+        DataError: D167 for a row with other fields, or with a value of another shape or dtype.
     """
     for number, row in enumerate(rows):
         if row.keys() != fields.keys():
             own, first = ", ".join(sorted(row)), ", ".join(sorted(fields))
-            what = f"has the fields {own}, the first record {first}"
+            what = f"has the fields {own}, but the first record has {first}"
             raise DataError(167, name(number), what, "give every record the same fields")
     records: Records = {}
     for field_name, field in fields.items():
         values = [row[field_name] for row in rows]
         for number, value in enumerate(values):
-            _check(value, field, f"{name(number)}: {field_name}")
+            _check_value(value, field, f"{name(number)}: {field_name}")
         records[field_name] = values
         if field.encoding != "image":
             empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
@@ -182,14 +198,18 @@ def chunk_of(
     return Chunk(records, keys)
 
 
-def _check(value: Any, field: Field, where: str) -> None:
-    is_image = field.encoding == "image"
-    if is_image and isinstance(value, bytes):
+def _check_value(value: Any, field: Field, where: str) -> None:
+    if field.encoding == "image":
+        wanted = "an image file's bytes"
+        fits = isinstance(value, bytes)
+    else:
+        shape = tuple(field.shape)
+        wanted = f"{field.dtype} {shape}"
+        fits = isinstance(value, np.ndarray) and value.dtype == field.dtype and value.shape == shape
+    if fits:
         return
     given = type(value).__name__
     if isinstance(value, np.ndarray):
         given = f"{value.dtype} {value.shape}"
-    wanted = "an image file's bytes" if is_image else f"{field.dtype} {tuple(field.shape)}"
-    if given != wanted:
-        what = f"is {given}, the first record's is {wanted}"
-        raise DataError(167, where, what, "give every record the same shape and type")
+    what = f"is {given}, but the first record has {wanted}"
+    raise DataError(167, where, what, "give every record the same shape and type")

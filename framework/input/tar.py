@@ -24,7 +24,7 @@ from framework.input.label import (
     number_classes,
     numbered_classes,
 )
-from framework.input.rows import Row, RowInput, field_texts
+from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import number_of
 
@@ -136,7 +136,7 @@ class TarInput(RowInput):
             raise DataError(162, str(item), "its label is empty", "correct or remove it")
         return text
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         items, left_out = self.listed
         note = ""
         if left_out:
@@ -190,7 +190,7 @@ def _is_text(suffix: str) -> bool:
 
 def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """Return the suffix of each field, without a dot, in lower case. ConfigError C162."""
-    given = field_texts("fields", fields, "{image: jpg, label: cls}")
+    given = text_by_field("fields", fields, "{image: jpg, label: cls}")
     suffixes = {field: suffix.lower().lstrip(".") for field, suffix in given.items()}
     for field, suffix in suffixes.items():
         if suffix.rpartition(".")[2] not in (*IMAGES, *TEXTS, "npy"):

@@ -17,7 +17,7 @@ from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
 from framework.input.file_items import named_files, read_part
 from framework.input.label import check_classes
-from framework.input.rows import Row, RowInput, field_texts
+from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.identity import unreadable
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
@@ -79,7 +79,7 @@ class TFRecordInput(RowInput):
 
     def __post_init__(self) -> None:
         example = "{image: image/encoded, label: image/class/label}"
-        self.features = field_texts("features", self.features, example)
+        self.features = text_by_field("features", self.features, example)
         self.classes = check_classes((), self.classes, self.path)
 
     @cached_property
@@ -100,7 +100,7 @@ class TFRecordInput(RowInput):
         """The number of each file's first record."""
         return np.searchsorted(self.frames[:, 0], np.arange(len(self.files)))
 
-    def outline(self) -> Manifest:
+    def manifest_without_fields(self) -> Manifest:
         count = len(self.frames)
         return Manifest(count, {}, self.classes or [], source=f"tfrecord {self.path}")
 

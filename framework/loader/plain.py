@@ -1,4 +1,7 @@
-"""Take a host batch, copy it, step. The step waits for what the source's workers do not hide."""
+"""A loader that reads, copies and yields batches in the thread of the step.
+
+The step waits for work that the source's workers have not done ahead.
+"""
 
 from contextlib import closing
 from typing import final
@@ -10,7 +13,10 @@ from framework.loader.queue import copied
 
 @final
 class PlainLoader:
-    """A loader without threads. With ``pin_memory``, CUDA copies from page-locked memory."""
+    """A loader without a thread of its own.
+
+    With ``pin_memory``, CUDA copies from page-locked memory.
+    """
 
     def __init__(self, pin_memory: bool, *, context: LoaderContext) -> None:
         self.context = context
@@ -24,7 +30,8 @@ class PlainLoader:
             yield from copied(batches, self.context, epoch, self.pin)
 
     def stats(self) -> LoaderStats:
-        return LoaderStats(self.context.source.stages(), None, 0)
+        # There is no queue.
+        return LoaderStats(stages_s=self.context.source.stages(), ready=None, depth=0)
 
     def close(self) -> None:
         self.context.source.close()

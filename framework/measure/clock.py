@@ -16,6 +16,7 @@ STEP_ENDS = "report"  # the name of a step's last mark
 SKIPPED = ""  # the name of a mark whose time does not count
 MOST_MARKS = 4096  # marks that are kept before they are counted: some 600 steps
 MOST_EVENTS = 512  # marks that may wait before those whose events have happened are counted
+SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
 
 
 @final
@@ -111,47 +112,90 @@ class _Mark(NamedTuple):
     name: str
     host_s: float
     event: torch.cuda.Event
+    num_steps: int  # that the step stands for, at its end
 
 
 @final
 class CudaClock:
     """A clock of device time, from CUDA events in the stream of the step.
 
-    Events are read some steps later, once they have happened. So the newest steps may be reported
-    one call later. ``wait`` is host time, during which the device may still work. ``idle`` is
-    device time: it begins when the device has no more work, and ends when the host has the next
-    batch. All spans except ``wait`` add up to the time of the device.
+    Events are recorded in the stream that was current when the step began. ``wait`` is the host's
+    time, during which the device may still work. ``idle`` is the device's, from its last work to
+    the moment the host had the next batch. All names but ``wait`` add up to the device's time, so
+    nothing is counted twice. The newest steps may be reported one lap later.
+
+    Args:
+        device: The GPU.
+        every: One step in so many is measured, and one after each lap. Its device times stand for
+            the steps before it. Those at the end of a lap count as the newest one measured. The
+            host's ``wait`` is measured in every step.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, every: int = 1) -> None:
         self._device = device
+        self._every = every
         self._stream = torch.cuda.current_stream(device)
         self._free: list[torch.cuda.Event] = []  # events to use again
         self._marks: deque[_Mark] = deque()  # marks whose events were not read yet, oldest first
         self._steps = _Steps()
-        self._last: _Mark | None = None  # the newest mark whose event was read
+        self._last: _Mark | None = None  # the newest that was read
+        self._left = 0  # steps until one is measured; 0 in a step that is
+        self._host_s = 0.0  # of the newest mark in a step that is not
+        self._waits = _Steps()  # of steps that are not
+        self._num_steps = 1  # that the next measured step stands for
+        self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
+        self._newest: dict[str, Span] = {}  # of the newest step that was measured
         self.skip()
 
     def mark(self, name: str) -> None:
+        if self._left:
+            self._mark_on_host(name)
+            return
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
-        self._marks.append(_Mark(name, perf_counter(), event))
+        self._marks.append(_Mark(name, perf_counter(), event, self._num_steps))
         if name == STEP_ENDS:
+            self._num_steps = 1
+            self._left = self._every - 1
+            self._host_s = self._marks[-1].host_s
             self._stream = torch.cuda.current_stream(self._device)
             if len(self._marks) > MOST_EVENTS:
                 self._count_marks()
                 self._steps.fold()
 
     def skip(self) -> None:
+        if self._left:
+            self._host_s = perf_counter()
+            return
         self._stream = torch.cuda.current_stream(self._device)
         self.mark(SKIPPED)
 
     def spans(self) -> dict[str, Span]:
         self._count_marks()
-        return self._steps.take()
+        self._left = min(self._left, 1)
+        if self._every == 1:
+            return self._steps.take()
+        if self._newest and self._num_steps > 1:
+            self._add(self._newest, self._num_steps - 1)
+            self._num_steps = 1
+        spans = merged(self._spans, self._waits.take())
+        self._spans = {}
+        return spans
 
     def lap(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans().items()}
+
+    def _mark_on_host(self, name: str) -> None:
+        now = perf_counter()
+        if name == "wait":
+            self._waits.add("wait", now - self._host_s)
+        self._host_s = now
+        if name == STEP_ENDS:
+            self._waits.end()
+            self._num_steps += 1
+            self._left -= 1
+            if not self._left:
+                self.skip()  # the beginning of a step that is measured
 
     def _count_marks(self) -> None:
         """Count the marks whose events have happened, and make their events free again."""
@@ -173,6 +217,16 @@ class CudaClock:
         self._steps.add(IDLE if mark.name == "wait" else mark.name, device_s)
         if mark.name == STEP_ENDS:
             self._steps.end()
+            if self._every > 1:
+                self._newest = self._steps.take()
+                wait = self._newest.pop("wait", Span())
+                self._spans = merged(self._spans, {"wait": wait})
+                self._add(self._newest, mark.num_steps)
+
+    def _add(self, step: dict[str, Span], count: int) -> None:
+        """Add the spans of one step ``count`` times."""
+        times = {name: span.scaled(count) for name, span in step.items()}
+        self._spans = merged(self._spans, times)
 
 
 @final
@@ -192,8 +246,15 @@ class NoClock:
         return {}
 
 
-def make_clock(device: torch.device, on: bool = True) -> HostClock | CudaClock | NoClock:
-    """Return the clock for ``device``, or if ``on`` is False, one that measures nothing."""
-    if not on:
+def make_clock(device: torch.device, how: bool | str = True) -> HostClock | CudaClock | NoClock:
+    """Return the clock for a device.
+
+    Args:
+        device: The device whose time is measured.
+        how: True; ``full`` to measure every step on a GPU too; False for a clock that is off.
+    """
+    if not how:
         return NoClock()
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+    if device.type != "cuda":
+        return HostClock()
+    return CudaClock(device, every=1 if how == "full" else SAMPLED_EVERY)

@@ -9,21 +9,24 @@ from torch import Tensor
 from framework.precision.clip import clip, gradients
 from framework.train.nonfinite import are_finite
 
-_NOTHING = nullcontext()
-
 
 @final
 class FP32:
-    """float32; with ``tf32``, CUDA rounds the inputs of products to 10 bits of mantissa."""
+    """Computation in float32.
+
+    With ``tf32``, CUDA rounds the inputs of matrix products and convolutions to 10 mantissa bits.
+    The constructor sets torch's global flags.
+    """
 
     def __init__(self, tf32: bool, *, device: torch.device) -> None:
-        # the switch that old and new code may both read
+        # After ``torch.backends.cuda.matmul.fp32_precision = "tf32"``, reading the older flag
+        # ``allow_tf32`` raises an error. After this call, both flags can be read.
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        # torch's own default is True, whatever the products use
+        # cuDNN convolutions have a flag of their own, which is True by default.
         torch.backends.cudnn.allow_tf32 = tf32
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return _NOTHING
+        return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()

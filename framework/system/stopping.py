@@ -142,10 +142,12 @@ def _listed(items: list[Any], item: object) -> Generator[None]:
         items.remove(item)
 
 
-def reason(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
-    """Print ``words`` if a signal ends the process inside the block.
+def message_if_stopped(words: str | Callable[[str], str]) -> AbstractContextManager[None]:
+    """Print a message if a signal ends the process inside the block.
 
-    ``{by}`` in them, or the argument of a function that makes them, names the signal.
+    Args:
+        words: The message, in which ``{by}`` becomes text such as " by SIGTERM". Or a function that
+            returns the message for this text.
     """
     if isinstance(words, str):
         words = partial(words.replace, "{by}")

@@ -1,4 +1,4 @@
-"""One pass over a split, without learning."""
+"""Evaluate a model: one pass over the validation data that does not change the weights."""
 
 import torch
 from torch import nn
@@ -19,19 +19,20 @@ def evaluate(
     clock: Clock,
     parallel: Parallel,
 ) -> tuple[dict[str, float], float]:
-    """Return loss and metrics per record, and the number of records, over all ranks.
+    """Return the mean loss and metrics over the records of all ranks, and the number of records.
 
-    ``model`` stays in evaluation mode. The random generators are restored afterwards, so that
-    learning does not depend on how often a run validates.
+    The model is left in evaluation mode; the caller switches it back. The random generators are
+    restored afterwards, so that learning does not depend on how often a run validates.
     """
     model.eval()
     tally = Tally()
-    clock.skip()
+    clock.skip()  # The time since the last validation does not count.
     with kept_generators(parallel.device):
         for batch, weight, _ in loader.epoch(0):
             with precision.autocast():
                 outcome = objective(model, batch)
             clock.mark("forward")
-            tally.add(outcome, weight > 0, 0, None)
+            # A weight of 0 marks a filler: its records do not count.
+            tally.add(outcome, counts=weight > 0, step=0, index=None)
             clock.mark("report")
     return tally.means(parallel.total)

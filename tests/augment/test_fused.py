@@ -89,6 +89,7 @@ def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(
     assert metrics.generated_kernel_count <= len(sizes) * most  # an epoch is not compiled for
 
 
+@pytest.mark.slow
 def test_the_compiled_one_is_used_after_a_first_batch():
     calls = []
 

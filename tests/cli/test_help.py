@@ -62,5 +62,13 @@ def test_a_choice_of_the_users_is_shown_with_nothing_a_terminal_obeys(tmp_path):
     )
 
 
+def test_the_keys_of_a_long_file_are_all_shown(tmp_path):
+    Path("model").mkdir()
+    keys = [f"key_{number}: {number}" for number in range(1000)]
+    Path("model/mine.yaml").write_text("\n".join(["# mine", *keys]))
+    text = chosen("train", "model=mine", config_dir=tmp_path)
+    assert text.splitlines()[-1] == "    key_999: 999"
+
+
 def test_keys_that_are_no_choices_add_nothing():
     assert chosen("train", "epochs=3", "model.width=2", "debug=null") == ""

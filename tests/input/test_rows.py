@@ -3,7 +3,7 @@ import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.input.rows import chunk_of, field_of, field_texts, first_fields
+from framework.input.rows import chunk_of, field_of, first_fields, text_by_field
 from tests.contract.cases import jpeg
 
 FIELDS = {"image": Field("uint8", (3, None, None), "image"), "x": Field("int64", (2,))}
@@ -13,11 +13,11 @@ ROW = {"image": jpeg(0), "x": np.array([1, 2])}
 @pytest.mark.parametrize("given", [None, {}, [], ["image"], "image", 3])
 def test_an_option_that_maps_no_field_is_refused(given):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields = .*give input\.fields=\{x: y\}"):
-        field_texts("fields", given, "{x: y}")
+        text_by_field("fields", given, "{x: y}")
 
 
 def test_an_option_that_maps_fields_gives_texts():
-    assert field_texts("fields", {"image": 7}, "{x: y}") == {"image": "7"}
+    assert text_by_field("fields", {"image": 7}, "{x: y}") == {"image": "7"}
 
 
 def test_a_field_is_what_the_first_value_is():

@@ -285,7 +285,7 @@ def test_what_is_skipped_is_nobodys_on_the_device_either(time):
 @cuda
 @pytest.mark.gpu
 def test_on_cuda_marks_and_laps_never_synchronize_and_hand_in_device_time():
-    clock = make_clock(torch.device("cuda"))
+    clock = make_clock(torch.device("cuda"), "full")
     assert isinstance(clock, CudaClock)
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -306,7 +306,7 @@ def test_on_cuda_marks_and_laps_never_synchronize_and_hand_in_device_time():
 @cuda
 @pytest.mark.gpu
 def test_on_cuda_idle_is_what_the_host_costs_and_waiting_beside_work_costs_nothing():
-    clock = make_clock(torch.device("cuda"))
+    clock = make_clock(torch.device("cuda"), "full")
     for cycles in (
         1_000,
         200_000_000,
@@ -335,7 +335,7 @@ def test_the_clock_fits_the_device():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_clock_that_is_off_knows_nothing(device):
-    clock = make_clock(torch.device(device), on=False)
+    clock = make_clock(torch.device(device), how=False)
     assert isinstance(clock, NoClock)
     for name in ("wait", "forward", "report"):
         clock.mark(name)

@@ -133,7 +133,7 @@ def long_path(tmp_path_factory):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
 def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage):
-    for seed in range(4):
+    for seed in (1, 2):  # without a limit, the host runs far ahead in these
         few, more = blocks_of(long_path, kind, stage, seed)
         assert few < 80
         assert more < 40
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage)
 @pytest.mark.parametrize("kind", ["prefetch", "stream"])
 def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
     monkeypatch.setattr(Pace, "end_step", lambda *_: None)
-    assert max(sum(blocks_of(long_path, kind, "none", seed)) for seed in (1, 2)) > 400
+    assert sum(blocks_of(long_path, kind, "none", 1)) > 400
 
 
 def test_with_a_stream_for_each_epoch_memory_grows(path, monkeypatch):

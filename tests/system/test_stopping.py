@@ -108,7 +108,7 @@ def test_what_is_half_done_is_undone_the_newest_first_and_what_is_done_is_kept()
     done = run("""
         from framework.system.durable import publish, write_text
         from framework.system.lock import locked
-        from framework.system.stopping import reason, undone
+        from framework.system.stopping import message_if_stopped, undone
         from pathlib import Path
         write_text(Path("kept.txt"), "all of it")
         with undone(lambda _: os.rmdir("folder")), undone(lambda stop: os.unlink("folder/file")):
@@ -116,7 +116,7 @@ def test_what_is_half_done_is_undone_the_newest_first_and_what_is_done_is_kept()
             Path("folder/file").touch()
             with locked(Path("x.lock"), lambda _: None), publish(Path("x.txt")) as temporary:
                 temporary.touch()
-                with reason("stopped{by}: half of it"):
+                with message_if_stopped("stopped{by}: half of it"):
                     strike()
     """)
     assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM: half of it\n")

@@ -18,6 +18,7 @@ from framework.cli.allowed import Grant, granted
 from framework.cli.compose_config import composed
 from framework.cli.hydra_session import stamp
 from framework.cli.sweep import Axes, axes_of
+from framework.commands.bench import compare_benches as compare
 from framework.commands.bench.grid import BenchCell, BenchPlan, combinations, measurements
 from framework.commands.bench.lines import SCHEMA, Bench, collected, read
 from framework.commands.bench.print_bench import (
@@ -31,6 +32,7 @@ from framework.commands.own_keys import CONFIG_DIR, CommandWords, read_keys, spl
 from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError, PacelineError, ResourceError
+from framework.measure.statistics import repeats_needed
 from framework.system.stopping import printed, undone
 
 HELP = """usage: paceline bench [key=value] [group=choice,choice,...] ...
@@ -60,7 +62,7 @@ a pattern, ['base-*.jsonl','new-*.jsonl'], whose files count as one. If other pr
 machine, measure both sides in turn: A B A B.
 
   threshold=0.03     medians that differ by a smaller share do not differ
-  level=0.01         how often chance alone may pass the test (exact two-sided Mann-Whitney U over
+  level=0.01         how often chance alone may pass the test (two-sided Mann-Whitney U over
                      repeats; 0.01 needs 5 repeats each)
 
 Exit code 1: something is slower, or runs no more."""
@@ -234,9 +236,6 @@ def _exit_code(bench: Bench) -> int:
 
 def _compare(options: BenchOptions, rest: list[str]) -> int:
     """Print the verdicts. Return 1 if something is slower or runs no more."""
-    from framework.commands.bench import compare_benches as compare  # noqa: PLC0415  # loads scipy
-    from framework.measure.statistics import repeats_needed  # noqa: PLC0415
-
     rule = compare.DecisionRule(options.threshold, options.level)
     before, after = (_side(pattern) for pattern in two_sides(options.compare or "", rest))
     whats = {bench.header["what"] for bench in (*before, *after)}

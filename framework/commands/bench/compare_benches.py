@@ -4,9 +4,9 @@ The samples are processes, that is, the repeats of a cell. Windows of one proces
 layout, its thread placement and the minute it ran in, so eight of them are not eight samples.
 Two cells differ if both of these hold:
 
-- The exact two-sided Mann-Whitney U test over their repeats is below ``level`` (1 %). It assumes no
-  distribution: times have long tails, and two humps if a core changes its frequency. It needs five
-  repeats on each side to reach 1 %.
+- p of the two-sided Mann-Whitney U test over their repeats is at most ``level`` (1 %). The test
+  assumes no distribution: times have long tails, and two humps if a core changes its frequency. It
+  needs five repeats on each side to reach 1 %.
 - Their medians differ by more than ``threshold`` (3 %): a certain difference may not matter.
 
 No test over two files can tell whether the code or the machine has changed. Every measurement

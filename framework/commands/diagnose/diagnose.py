@@ -2,7 +2,9 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from framework.config.rule import Rule
 from framework.config.targets import did_you_mean
 from framework.errors import ConfigError
 from framework.system.durable import write_json
-from framework.system.stopping import reason, scratch_folder
+from framework.system.stopping import message_if_stopped, undone
 
 RULES = {
     "apply": Rule(bool, number=191),
@@ -26,12 +28,14 @@ RULES = {
 USAGE = """usage: paceline diagnose [the same overrides as 'paceline train'] [key=value] ...
 
 Measures every part of a run alone and together, and says what limits it and what to do about it.
-This takes under a minute and trains nothing.
+Missing stores are packed first, as 'paceline train' would do. Training steps are run to measure
+them; the weights are thrown away.
 
 keys
-  apply: false   # true: also compare the best advice with the present settings, packing if needed
+  apply: false   # true: also measure the best advice against the present settings;
+                 # this packs a store if the advice needs one
   seconds: 30    # time for measuring; slow steps take longer
-  output: null   # a file that gets all facts and verdicts, as JSON
+  output: null   # JSON file for all facts and verdicts
 
 'paceline train --help' lists the groups, their choices and the other keys."""
 
@@ -51,24 +55,40 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     asked = parse(arguments)
-    with scratch_folder("paceline-diagnose-") as folder:  # for a traceback
-        outcome = outcome_of(
-            partial(_diagnose, asked, arguments),
-            Path(folder),
-            show_traceback="debug=trace" in arguments,
-        )
+    log_folder = Path(tempfile.mkdtemp(prefix="paceline-diagnose-"))
+    try:
+        with undone(lambda _: _remove_if_empty(log_folder)):
+            outcome = outcome_of(
+                partial(_diagnose, asked, arguments),
+                log_folder,
+                show_traceback="debug=trace" in arguments,
+            )
+    finally:
+        _remove_if_empty(log_folder)
     return told_code(outcome)
 
 
+def _remove_if_empty(log_folder: Path) -> None:
+    """Remove the folder, unless an error has left a traceback in it for the user."""
+    with suppress(OSError):
+        log_folder.rmdir()
+
+
 def parse(arguments: Sequence[str]) -> Asked:
-    """Take the command line apart. A wrong word is ConfigError C104, C191 or C192."""
+    """Separate our keys from the overrides of ``train``.
+
+    Raises:
+        ConfigError: C104 for a wrong ``--config-dir``, C191 for a wrong value, C192 for a word that
+            is neither a key nor an override.
+    """
     own, words, config_dir = split_words(arguments, RULES)
     for word in words:
         if word in ("-m", "--multirun"):
             what = "diagnose takes one configuration"
             raise ConfigError(192, word, what, "diagnose one combination at a time")
         if word.startswith("-") or ("=" not in word and not word.startswith("~")):
-            what = f"neither an override of train nor a key{did_you_mean(word, tuple(RULES))}"
+            hint = did_you_mean(word, tuple(RULES))
+            what = f"is neither an override of 'paceline train' nor a key of diagnose{hint}"
             raise ConfigError(192, word, what, "see 'paceline diagnose --help'")
     return Asked(words, config_dir, **read_keys(own, RULES))
 
@@ -79,10 +99,10 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
 
     grant = granted(arguments)
     config, allowed = composed(asked.words, grant, asked.config_dir)
-    _check_one_replica(config)
+    _check_one_process(config)
     if asked.output is not None and not Path(asked.output).absolute().parent.is_dir():
-        fix = "give the path of a file to write"
-        raise ConfigError(191, f"output = {asked.output}", "no such folder", fix)
+        fix = "make the folder, or choose another path"
+        raise ConfigError(191, f"output = {asked.output}", "its folder does not exist", fix)
 
     import torch  # noqa: PLC0415
 
@@ -95,15 +115,16 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
     def compose(changes: Sequence[str]) -> Setting:
         return Setting(*composed(changed(asked.words, changes), grant, asked.config_dir))
 
-    with reason("stopped{by}: the diagnosis is not complete"):
-        torch.set_num_threads(threads_per_rank())  # as a run does
+    with message_if_stopped("stopped{by}: the diagnosis is not complete"):
+        # A training run sets the same number. With another, the rates would not be those of a run.
+        torch.set_num_threads(threads_per_rank())
         pack_missing(config, allowed)
-        diagnosis = diagnose(compose, asked.seconds, say)
-        say("")
+        diagnosis = diagnose(compose, asked.seconds, show_progress)
+        clear_progress()
         print_diagnosis.show(diagnosis, partial(changed, asked.words), asked.config_dir)
         if asked.apply:
-            diagnosis = apply(diagnosis, compose, asked.seconds, say)
-            say("")
+            diagnosis = apply(diagnosis, compose, asked.seconds, show_progress)
+            clear_progress()
             print_diagnosis.show_applied(diagnosis.applied)
         if asked.output is not None:
             write_json(Path(asked.output), print_diagnosis.as_json(diagnosis, asked.words))
@@ -111,19 +132,27 @@ def _diagnose(asked: Asked, arguments: list[str]) -> RunOutcome:
         return RunOutcome(0, "diagnosed")
 
 
-def _check_one_replica(config: dict[str, Any]) -> None:
-    """Check that this process is the only rank."""
+def _check_one_process(config: dict[str, Any]) -> None:
+    """Check that the configured run uses one process, and that this is the only one.
+
+    Raises:
+        ConfigError: C190 if there are several.
+    """
     parallel = config["parallel"]
     if "num_processes" not in parallel and "RANK" not in os.environ:
         return
-    num_ranks = parallel.get("virtual_ranks", parallel.get("num_processes", 1))
-    share = config["batch_size"] // max(1, num_ranks)
-    fix = f"diagnose one rank's share: parallel=none batch_size={share}"
-    raise ConfigError(190, "parallel", "diagnose measures one replica in this process", fix)
+    num_processes = parallel.get("num_processes", 1) * parallel.get("num_nodes", 1)
+    if "num_processes" in parallel and "WORLD_SIZE" in os.environ:  # started by torchrun or srun
+        num_processes = int(os.environ["WORLD_SIZE"])
+    share = config["batch_size"] // parallel.get("virtual_ranks", num_processes)
+    fix = (
+        f"run one rank's share, without torchrun or srun: parallel=none batch_size={max(1, share)}"
+    )
+    raise ConfigError(190, "parallel", "diagnose measures one process", fix)
 
 
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
-    """Replace the word of each changed key, and all words of a group whose choice is changed."""
+    """Return ``words`` plus ``changes``, without overridden words and keys of replaced groups."""
     keys = [change.split("=")[0].lstrip("+") for change in changes]
     groups = tuple(f"{key}." for key in keys if (CONF / key).is_dir())
     kept: list[str] = []
@@ -134,8 +163,12 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
     return [*with_recipe_said(kept, changes), *changes]
 
 
-def say(text: str) -> None:
-    """Show what is being done, on a terminal only, in place of the previous text."""
+def show_progress(text: str) -> None:
+    """Show what is being done on a terminal, in place of the previous text."""
     if sys.stderr.isatty():
-        line = f"{text} ...\r" if text else ""
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text} ...\r", end="", file=sys.stderr, flush=True)
+
+
+def clear_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -65,7 +65,7 @@ class Setting(NamedTuple):
 
     def probe(self, num_windows: int = NUM_WINDOWS) -> Probe:
         """Return a new probe whose measurements also end if a step takes seconds."""
-        return Probe({**self.config, "clock": True}, self.allowed, num_windows, GRACE_S)
+        return Probe({**self.config, "clock": "full"}, self.allowed, num_windows, GRACE_S)
 
 
 def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:

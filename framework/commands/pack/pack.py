@@ -14,7 +14,7 @@ from framework.cli.paths import SUFFIXES
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError
-from framework.system.stopping import reason
+from framework.system.stopping import message_if_stopped
 
 if TYPE_CHECKING:  # these load torch
     from framework.contracts.records import RecordInput
@@ -40,7 +40,7 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
     check_targets(config, allowed)
     check_values(config, RULES)
     check_known(config, KEYS)
-    with reason("stopped{by}: finished jobs are kept; the same command continues"):
+    with message_if_stopped("stopped{by}: finished jobs are kept; the same command continues"):
         path = _output_path(config["output"])
         # This loads torch, which a wrong key should not have to wait for.
         from framework.config.prepare_data import input_of, writer_of  # noqa: PLC0415

@@ -14,7 +14,7 @@ from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, PacelineError, printable, words_of
 from framework.system.extras import needed
-from framework.system.stopping import reason
+from framework.system.stopping import message_if_stopped
 
 RULES = {
     "dirs": Rule(list[str], means="a list of paths"),
@@ -55,7 +55,7 @@ def _report(cfg: DictConfig, run_dir: Path) -> RunOutcome:
         place = first.with_suffix(".html")
     else:
         place = first / "report.html"
-    with reason("stopped{by}: the report is not complete"):
+    with message_if_stopped("stopped{by}: the report is not complete"):
         write(dirs, place, str(config["relative"]), config["png"])
     return RunOutcome(0, "written")
 

@@ -16,7 +16,7 @@ from framework.commands.tune.memory_guard import TrialProcess, smallest_fails
 from framework.commands.tune.print_search import print_busy
 from framework.measure.host import machine, num_cores
 from framework.system.durable import write_json
-from framework.system.stopping import printed, reason, undone
+from framework.system.stopping import message_if_stopped, printed, undone
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest
@@ -40,7 +40,7 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
             return print_curve(search.curve, request.words, config, process.cuda)
 
         words = "stopped{by}: the results so far are above; nothing was written"
-        with undone(printed(print_known)), reason(words):
+        with undone(printed(print_known)), message_if_stopped(words):
             for trial in search.run():
                 print_trial(trial)
                 if not search.curve.fitting:

@@ -24,7 +24,7 @@ from framework.errors import ConfigError
 from framework.measure.host import cores_per_rank, machine, threads_per_rank
 from framework.system.durable import write_json
 from framework.system.extras import needed
-from framework.system.stopping import printed, reason, undone
+from framework.system.stopping import message_if_stopped, printed, undone
 
 if TYPE_CHECKING:
     from framework.commands.tune.tune import TuneRequest
@@ -78,7 +78,7 @@ def tune_reading(
     # A loader of the user goes by its target.
     loader = next((name for name in loaders if loaders[name]["_target_"] == target), target)
     printer = SearchPrinter(Search(config, allowed, loaders, loader), refused)
-    with undone(printed(printer.stopped)), reason("stopped{by}: nothing was written"):
+    with undone(printed(printer.stopped)), message_if_stopped("stopped{by}: nothing was written"):
         printer.begin(request.budget)
         final = printer.climb(request.budget)
     _keep(request, config, path, printer, final)

@@ -9,7 +9,7 @@ from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, DataError, printable
-from framework.system.stopping import reason
+from framework.system.stopping import message_if_stopped
 
 RULES = {"stores": Rule(list[str], means="a list of paths"), "workers": Rule(int | None, 0)}
 
@@ -30,7 +30,7 @@ def _verify(cfg: DictConfig) -> RunOutcome:
     if not stores:
         fix = "give 'paceline verify STORE [STORE ...]'"
         raise ConfigError(101, f"stores = {stores}", "names nothing", fix)
-    with reason("stopped{by}: not all was verified"):
+    with message_if_stopped("stopped{by}: not all was verified"):
         return _verify_all(stores, config["workers"])
 
 

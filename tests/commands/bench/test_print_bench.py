@@ -25,6 +25,7 @@ def test_rates_are_relative_to_the_first_that_runs(capsys):
     print_bench(cells, "train")
     out = capsys.readouterr().out
     assert "2.00x" in out
+    assert "does not run" in out
     assert "25%" in out
     assert out.splitlines()[-1] == "data=none: error[C104]: no such choice"
 
@@ -34,7 +35,7 @@ def test_each_measurement_is_one_line_without_a_terminal(capsys):
         progress.add({"cell": CHOICES[0], "records_per_s": 1234.0})
         progress.add({"cell": CHOICES[1], "illegal": "why"})
     first, *lines = capsys.readouterr().err.splitlines()
-    assert first.startswith("2 combinations, 2 x")
+    assert first.startswith("2 combinations, 2 repeats each: about ")
     assert lines == ["1/4  data=hdf5  1,234 records/s", "3/4  data=lmdb  why"]
 
 

@@ -1,11 +1,12 @@
 """``paceline diagnose`` as its users meet it."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from framework.commands.diagnose.diagnose import changed, parse
+from framework.commands.diagnose.diagnose import changed, main, parse
 from framework.errors import ConfigError
 from tests.cli.command import is_one_error_line, paceline
 
@@ -49,6 +50,33 @@ def test_what_cannot_be_is_one_line(words, number):
     done = paceline("diagnose", *words)
     assert is_one_error_line(done, number), done.err
     assert done.code == (3 if number.startswith("D") else 2)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("odd"), ConfigError(101, "here", "is wrong", "mend")]
+)
+def test_the_traceback_of_an_unexpected_error_is_kept(error, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("framework.commands.diagnose.diagnose._diagnose", fail)
+    assert main([]) != 0
+    line = capsys.readouterr().err.strip()
+    if isinstance(error, ConfigError):
+        assert list(tmp_path.glob("paceline-*")) == []
+    else:
+        log = Path(line.partition("the traceback is in ")[2])
+        assert "RuntimeError: odd" in log.read_text()
+
+
+def test_under_torchrun_the_advice_is_to_start_one_process(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert main(["parallel=ddp", "batch_size=32"]) == 2
+    line = capsys.readouterr().err
+    assert "C190" in line
+    assert "without torchrun or srun: parallel=none batch_size=8" in line
 
 
 def test_help_names_our_own_keys():

@@ -77,6 +77,7 @@ def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation
     assert "One thread" in limit_of(slow, None)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_measures_judges_and_tries(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(400))
     words = [*SMALL, f"data.train={path}", "workers.kind=process", "workers.num=6", "loader=plain"]

@@ -183,6 +183,7 @@ def test_a_recipe_that_would_be_another_run_is_not_kept():
     assert not list(Path().rglob("*.yaml"))
 
 
+@pytest.mark.slow
 def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
     done = paceline("tune", "epochs=1", "budget=5", "name=here", "output=result.json", "device=cpu")
     assert done.code == 0, done.err
@@ -199,6 +200,7 @@ def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
     assert is_one_error_line(again, "C197")
 
 
+@pytest.mark.slow
 def test_batch_sizes_are_tried_in_memory_that_is_limited():
     few = ["data.source.num_records=60000", "memory=300M"]
     done = paceline("tune", *TINY, *few, "what=batch_size", "budget=5", "output=curve.json")
