@@ -1,7 +1,7 @@
-"""Which record comes when: pure functions of (seed, epoch, record), the same everywhere.
+"""The order of records and their random numbers: pure functions of (seed, epoch, record).
 
-The generator is ours and counter based: splitmix64's finalizer over a counter. So nothing depends
-on a library's random stream, nothing must be saved to resume, and a jump reaches any step.
+The generator is splitmix64's finalizer over a counter, so every machine and library version gives
+the same numbers. A resumed run can compute any step directly and needs no saved generator.
 Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
@@ -15,8 +15,11 @@ from torch import Tensor
 from framework.system.native import find
 
 
-def _signed(constant: int) -> int:
-    return constant - (1 << 64) if constant >= 1 << 63 else constant
+def _signed(word: int) -> int:
+    """Return the int64 number with the same 64 bits as ``word``, which is unsigned."""
+    if word >= 1 << 63:
+        return word - (1 << 64)
+    return word
 
 
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
@@ -24,14 +27,17 @@ _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
 
-# streams of numbers: augments and transforms of a record must not draw the same ones
-ON_DEVICE = 1
-ON_HOST = 4
+# Streams of random numbers: each use draws from its own, so that no two uses are correlated.
+_ORDER = 0  # of the records of an epoch
+ON_DEVICE = 1  # augments
+_OTHER_GENERATORS = 2  # ``record_seeds``
+_IN_WINDOW = 3  # the second shuffle of ``block_permutation``
+ON_HOST = 4  # transforms
 
 
 def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
-    """Return the order of an epoch: int64 [num_records], each record once, by its random key."""
-    key = _key(seed, epoch, 0)
+    """Return every record once, in random order: int64 [num_records]."""
+    key = _key(seed, epoch, _ORDER)
     compiled = find("paceline_permutation")
     order = torch.empty(num_records, dtype=torch.int64)
     if compiled is not None and compiled(num_records, key, order.data_ptr()) == 0:
@@ -41,65 +47,70 @@ def permutation(num_records: int, seed: int, epoch: int) -> Tensor:
 
 
 def block_permutation(num_records: int, seed: int, epoch: int, block: int, window: int) -> Tensor:
-    """Return an order that keeps neighbors close, for stores larger than memory.
+    """Return a random order that reads neighboring records together: int64 [num_records].
 
-    Blocks of ``block`` records, each read from one place of the disk, come in random order. Records
-    are then shuffled inside each ``window`` of blocks.
+    This suits stores that are larger than memory. Blocks of ``block`` neighboring records are
+    shuffled first. Then the records inside each run of ``window`` blocks are shuffled.
     """
     starts = permutation(-(-num_records // block), seed, epoch) * block
     order = (starts.unsqueeze(1) + torch.arange(block)).flatten()
     order = order[order < num_records]
-    by_key = torch.argsort(_mix(order * _GOLDEN + _key(seed, epoch, 3)), stable=True)
+    keys = _mix(order * _GOLDEN + _key(seed, epoch, _IN_WINDOW))
+    by_key = torch.argsort(keys, stable=True)
     return order[by_key[torch.argsort(by_key // (block * window), stable=True)]]
 
 
 def draws(
     indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = ON_DEVICE
 ) -> Tensor:
-    """Return uniform numbers in [0, 1): float32 [B, num_draws] on ``indices``'s device.
+    """Return uniform random numbers in [0, 1): float32 [B, num_draws], one row per record.
 
-    A row depends on (seed, epoch, record index, stream) alone, not on batch, rank or device.
+    A row depends only on (seed, epoch, record index, stream, num_draws), not on the batch, rank or
+    device. The result is on the device of ``indices``.
     """
     return keyed_draws(indices, _key(seed, epoch, stream), num_draws)
 
 
 def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
-    """Return ``draws`` for the key of (seed, epoch, stream)."""
+    """Return what ``draws`` returns, given ``key``, which combines (seed, epoch, stream)."""
     counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
     bits = _shift(_mix(counters * _GOLDEN + key), 40)  # the top 24 bits: exact in float32
     return bits.to(torch.float32) * 2.0**-24
 
 
 def device_key(seed: int, epoch: int) -> Tensor:
-    """Return the key of an epoch's draws on the device: int64 [] on the host.
+    """Return the ``keyed_draws`` key for an epoch's augments: int64 [], in host memory.
 
-    A kernel takes it as an argument. A plain number would be compiled into the kernel.
+    A compiled kernel takes a tensor as an argument, but would contain a plain number as a constant.
     """
     return torch.tensor(_key(seed, epoch, ON_DEVICE))
 
 
 def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:
-    """Return a seed per record for other generators: int64 [B], 0 or more."""
-    return _shift(_mix((indices + 1) * _GOLDEN + _key(seed, epoch, 2)), 1)
+    """Return one seed per record for generators of other libraries: int64 [B], 0 or more."""
+    key = _key(seed, epoch, _OTHER_GENERATORS)
+    return _shift(_mix((indices + 1) * _GOLDEN + key), 1)
 
 
 def spread(num_records: int, count: int) -> Tensor:
-    """Return ``count`` evenly spaced indices, ascending, with the first and the last record."""
+    """Return ``count`` evenly spaced record indices, ascending: int64 [count].
+
+    They include the first and the last record if ``count`` is at least 2.
+    """
     if count == num_records:
         return torch.arange(num_records)
     return torch.arange(count) * (num_records - 1) // max(1, count - 1)
 
 
 class Share(NamedTuple):
-    """One rank's part of one forward pass.
+    """The records of one forward pass on one rank.
 
     Attributes:
         indices: The records: int64 [B].
-        weight: The factor on the mean loss of these records. The gradient, summed over the passes
-            and averaged over the ranks of a step, is then that of the mean over the global batch.
-            The average is over virtual ranks if there are any. 0 marks a filler, which must change
-            nothing.
-        last: Whether the optimizer steps after it.
+        weight: The factor on the mean loss of ``indices``. Gradients are summed over the passes of
+            a step and averaged over (virtual) ranks. With this factor, the result is the gradient
+            of the mean loss over the global batch. 0 marks a filler without influence on it.
+        last: Whether this is the last pass before the optimizer steps.
     """
 
     indices: Tensor
@@ -109,25 +120,26 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a data set.
+    """The order in which a data set's records are used, and how they are cut into batches.
 
-    Global batch b of an epoch is ``P[b*batch_size:(b+1)*batch_size]``. Ranks and accumulation cut
-    it.
+    If P is the order of an epoch, global batch b is ``P[b*batch_size:(b+1)*batch_size]``. A global
+    batch is cut into forward passes, and each pass into one share per rank.
 
     Attributes:
         num_records: Records of the data set.
         batch_size: Records per optimizer step, over all ranks and accumulation.
         seed: The seed of the permutations.
-        shuffle: Whether an epoch is permuted.
+        shuffle: Whether each epoch has its own random order.
         accumulate: Forward passes per optimizer step.
-        rank: This process's number.
+        rank: The rank of this process.
         world_size: The number of ranks.
-        limit: Use only so many records, evenly spaced, with the first and the last.
-        block: Shuffle blocks of so many records, as ``block_permutation`` does.
-        window: Blocks that are shuffled together.
-        last: An epoch's last batch, if records are too few for it, stays ``short``, is left out
-            (``drop``), or is filled with the epoch's first records again (``wrap``).
-        virtual_ranks: Cut a batch as for so many ranks. Each rank gets a run of these shares.
+        limit: The number of evenly spaced records to use, or None for all.
+        block: Records per block of ``block_permutation``, or None to shuffle single records.
+        window: Neighboring blocks whose records are shuffled together.
+        last: What to do with an incomplete last batch: keep it (``short``), leave it out
+            (``drop``), or fill it with the first records of the epoch (``wrap``).
+        virtual_ranks: Cut each batch into this many shares, on any number of ranks. None: cut it
+            into one share per rank and pass.
     """
 
     num_records: int
@@ -145,12 +157,14 @@ class Order:
 
     @property
     def num_used(self) -> int:
-        """Records per epoch."""
-        return self.num_records if self.limit is None else min(self.limit, self.num_records)
+        """The number of records in use: all, or ``limit``."""
+        if self.limit is None:
+            return self.num_records
+        return min(self.limit, self.num_records)
 
     @property
-    def num_taken(self) -> int:
-        """Records in an epoch's batches."""
+    def num_in_batches(self) -> int:
+        """The number of records in all batches of an epoch, repeated ones included."""
         return self.num_used if self.last == "short" else self.num_steps * self.batch_size
 
     @property
@@ -162,9 +176,12 @@ class Order:
 
     @property
     def identity(self) -> dict[str, int]:
-        """What decides which records are in global batch b; not how ranks and passes cut it."""
+        """The settings that decide which records are in each global batch.
+
+        How ranks and passes cut a batch is not included.
+        """
         identity = {
-            "records": self.num_taken,
+            "records": self.num_in_batches,
             "batch_size": self.batch_size,
             "seed": self.seed,
             "shuffle": int(self.shuffle),
@@ -178,17 +195,17 @@ class Order:
         return spread(self.num_records, self.num_used)
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
-        """Yield this rank's shares of an epoch from step ``start`` on.
+        """Yield this rank's shares of an epoch, beginning with step ``start``.
 
-        Every rank gets equally many, so that collectives always meet.
+        All ranks get the same number of shares, so that they always communicate at the same time.
         """
         if start >= self.num_steps:
             return
         order = self.used()
         if self.shuffle:
             order = order[self._permutation(epoch)]
-        if self.num_taken != self.num_used:
-            order = order[torch.arange(self.num_taken) % self.num_used]
+        if self.num_in_batches != self.num_used:
+            order = order[torch.arange(self.num_in_batches) % self.num_used]
         for batch in order[start * self.batch_size :].split(self.batch_size):
             if self.virtual_ranks is not None:
                 yield from self._virtual_shares(batch, self.virtual_ranks)
@@ -203,9 +220,10 @@ class Order:
         return block_permutation(self.num_used, self.seed, epoch, self.block, self.window)
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
-        """Cut a batch into passes, and each pass over the ranks.
+        """Yield this rank's share of each pass of a batch.
 
-        A pass then holds the same records on any number of ranks, and batch norm sees the same.
+        The batch is cut into passes first. So the records of a pass, and with them the statistics
+        of synchronized batch norm, do not depend on the number of ranks.
         """
         parts = batch.tensor_split(min(self.accumulate, len(batch)))
         for number, part in enumerate(parts):
@@ -215,7 +233,7 @@ class Order:
             yield Share(mine if len(mine) else _filler(part, self.rank), weight, last)
 
     def _virtual_shares(self, batch: Tensor, count: int) -> Iterator[Share]:
-        """Yield this rank's run of ``count`` shares, cut as for ``count`` ranks."""
+        """Cut a batch into ``count`` shares, and yield this rank's, which are consecutive."""
         first = self.rank * count // self.world_size
         stop = (self.rank + 1) * count // self.world_size
         for number in range(first, stop):
@@ -226,15 +244,16 @@ class Order:
 
 
 def _filler(batch: Tensor, number: int) -> Tensor:
-    """Return one record whose gradients count for nothing.
+    """Return one record for a share that would be empty. Its gradients have the weight 0.
 
-    Batch norm's statistics do see it. A choice by number sees no record much more than others.
+    The statistics of batch norm include the record. Ranks pass different numbers and so get
+    different records, because the statistics should not prefer one.
     """
     return batch[number % len(batch)].reshape(1)
 
 
 def _key(*numbers: int) -> int:
-    """Mix plain integers, sixty times as fast as ``_mix`` does for tensors of one number."""
+    """Combine integers into one key. This is 60 times as fast as ``_mix`` with small tensors."""
     key = 0
     for number in numbers:
         x = (key ^ (number & _WORD)) + _GOLDEN & _WORD
@@ -245,12 +264,12 @@ def _key(*numbers: int) -> int:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Return splitmix64's finalizer; int64 products wrap on CPU and CUDA alike."""
+    """Apply splitmix64's finalizer. Products of int64 wrap in the same way on CPU and CUDA."""
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     return x ^ _shift(x, 31)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Shift logically: int64's ``>>`` keeps the sign, which the mask removes."""
+    """Shift right and fill with zeros. ``>>`` fills with the sign bit, which the mask removes."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""One training run in its directory: assemble, fit, and write the files that describe the run."""
+"""One training run: build its parts, train, and write the files that describe the run."""
 
 import json
 import platform
@@ -46,13 +46,13 @@ def run(
     stop: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train one rank of a run and return its summary. Rank 0 also writes the files and prints.
+    """Train one rank of a run and return its summary. Only rank 0 writes files and prints.
 
     Args:
-        config: Plain values, resolved by Hydra.
+        config: The configuration, resolved by Hydra into plain values.
         run_dir: The directory of the run.
-        allowed: Prefixes of the user's packages.
-        stop: Asked after every step whether to stop.
+        allowed: Prefixes of the user's packages, whose classes the configuration may name.
+        stop: Returns whether to stop. Called after every step.
         say: Prints a note or a warning.
     """
     torch.set_num_threads(threads_per_rank())
@@ -63,12 +63,12 @@ def run(
         profile = run_dir / PROFILE
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
-        anew = saved is not None and restore(trainer, assembly, saved.state)
-        # ranks that see different run directories would continue from different steps
+        val_changed = saved is not None and restore(trainer, assembly, saved.state)
+        # Ranks that see different run directories would continue from different steps.
         check_agreement(assembly.parallel, {"step": trainer.progress.step})
         notes = choice_notes(assembly)
-        if anew:
-            dropped = "its figures are dropped, and best begins anew"
+        if val_changed:
+            dropped = "earlier results are dropped, and best starts over"
             notes.insert(0, f"validation data differs from the saved run's: {dropped}")
         if saved is not None and saved.damaged:
             damaged = ", ".join(saved.damaged)
@@ -76,10 +76,10 @@ def run(
         finished = _finished_summary(run_dir)
         if trainer.progress.step < trainer.total_steps or finished is None:
             return _fit(assembly, trainer, run_dir, notes, start)
-        if anew:
-            finished = _validated_anew(finished, notes, run_dir, assembly, trainer)
+        if val_changed:
+            finished = _revalidate(finished, notes, run_dir, assembly, trainer)
         assembly.say(
-            f"note: this run was finished already, after {trainer.progress.step} steps; "
+            f"note: this run has already finished, after {trainer.progress.step} steps; "
             "raise epochs or max_steps to continue"
         )
         return finished
@@ -88,7 +88,7 @@ def run(
 def _fit(
     assembly: Assembly, trainer: Trainer, run_dir: Path, notes: list[str], start: float
 ) -> dict[str, Any]:
-    """Train, and return the summary. ``start`` is when the run began."""
+    """Train, and return the summary. ``start`` is the start of the run by ``perf_counter``."""
     start_step = trainer.progress.step
     if assembly.trace is not None:
         _check_trace(trainer.total_steps - start_step)
@@ -97,10 +97,14 @@ def _fit(
         usage = Usage(assembly.device).lap
         sinks = open_sinks(stack, assembly, trainer, run_dir)
         measured = MeasuredSink(sinks, assembly.train.stats, usage, assembly.say, start_step)
+        reported = [measured] if assembly.leads else []
         try:
-            trainer.fit([measured] if assembly.leads else [])
+            trainer.fit(reported)
+            # A kill has interrupted the validation of a finished run on new data.
+            if start_step >= trainer.total_steps and not trainer.val_means:
+                trainer.validate(reported)
         except Exception as error:
-            # for exit.json and for the reader of the traceback
+            # Tracebacks and exit.json show the step.
             error.add_note(f"{AFTER_STEP}{trainer.progress.step}")
             raise
         summary = {
@@ -126,7 +130,7 @@ def _saved_state(resume: Config) -> RecoveredState | None:
 
 
 def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that has finished; None if it was killed or stopped before."""
+    """Return the summary of a finished run, or None if the run was killed or stopped early."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -136,10 +140,10 @@ def _finished_summary(run_dir: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _validated_anew(
+def _revalidate(
     summary: dict[str, Any], notes: list[str], run_dir: Path, assembly: Assembly, trainer: Trainer
 ) -> dict[str, Any]:
-    """Validate a finished run on its new validation data, and return its new summary."""
+    """Validate a finished run on new validation data, and return the new summary."""
     _start_files(run_dir, assembly, notes)
     with ExitStack() as stack:
         trainer.validate(open_sinks(stack, assembly, trainer, run_dir))
@@ -155,7 +159,7 @@ def _validated_anew(
 
 
 def _start_files(run_dir: Path, assembly: Assembly, notes: list[str]) -> None:
-    """Write what is known before the first step, and print the notes."""
+    """Write the facts that are known before the first step, and print the notes."""
     if assembly.leads:
         _add_facts(run_dir, assembly)
     for note in notes:
@@ -163,11 +167,11 @@ def _start_files(run_dir: Path, assembly: Assembly, notes: list[str]) -> None:
 
 
 def _check_trace(num_steps: int) -> None:
-    """Check that the run is long enough for its trace. ConfigError C180."""
+    """Raise ConfigError C180 if ``num_steps`` remaining steps are too few for a trace."""
     if num_steps < LEAST_STEPS:
-        traced = f"steps {LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
-        what = f"the run has {num_steps} steps, and the trace is of {traced}"
-        fix = f"raise max_steps or epochs, so that there are {LEAST_STEPS} or more"
+        traced = f"{LEAST_STEPS - TRACED + 1} to {LEAST_STEPS}"
+        what = f"{num_steps} steps remain, but the trace records steps {traced}"
+        fix = f"raise max_steps or epochs, so that at least {LEAST_STEPS} steps remain"
         raise ConfigError(180, "debug = profile", what, fix)
 
 
@@ -205,7 +209,10 @@ def _summary(
 
 
 def choices(config: Config) -> dict[str, str]:
-    """Return the choices of the four groups: the names of the modules that the blocks name."""
+    """Return the choice of each group that decides speed, such as ``{"loader": "prefetch"}``.
+
+    A choice is named by the module of its class.
+    """
     blocks = {"data": config["data"]["source"]}
     for name in ("loader", "parallel", "precision"):
         blocks[name] = config[name]
@@ -213,7 +220,7 @@ def choices(config: Config) -> dict[str, str]:
 
 
 def facts(command: list[str], overrides: list[str]) -> dict[str, Any]:
-    """Return what ``run.json`` holds when a run starts."""
+    """Return the content of ``run.json`` at the start of a run."""
     return {
         "command": command,
         "overrides": overrides,
@@ -233,9 +240,9 @@ def _versions() -> dict[str, str]:
 
 
 def _git_revision() -> str | None:
-    """Return the revision of the code in the working directory, with ``+`` if it has changed since.
+    """Return the git commit of the working directory, with ``+`` if tracked files have changed.
 
-    Outside a repository return None.
+    Return None outside a repository.
     """
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
@@ -246,10 +253,10 @@ def _git_revision() -> str | None:
 
 
 def _add_facts(run_dir: Path, assembly: Assembly) -> None:
-    """Complete ``run.json`` with the manifests of the data.
+    """Add the data's manifests to ``run.json``.
 
-    The facts of a resumed run replace the old ones. The old summary and exit code are removed,
-    because a run that is killed now would look finished.
+    If the run is resumed, its facts replace the old ones. The old summary and exit code are
+    removed. Otherwise, a resumed run would look finished after a kill.
     """
     paths = [path for path in (run_dir / NEXT_FACTS, run_dir / FACTS) if path.exists()]
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
@@ -262,7 +269,7 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
 
 
 def _complete_resolved(run_dir: Path, from_data: Config) -> None:
-    """Replace ``auto`` in the newest ``resolved.json`` by what it stood for."""
+    """Replace each ``auto`` in the newest ``resolved.json`` by its value from the data."""
     names = re.compile(r"resolved(\.\d+)?\.json")
     paths = [path for path in run_dir.iterdir() if names.fullmatch(path.name)]
     if not paths or not from_data:
@@ -270,7 +277,7 @@ def _complete_resolved(run_dir: Path, from_data: Config) -> None:
     newest = max(paths, key=lambda path: (len(path.name), path.name))
     config = json.loads(newest.read_text(encoding="utf-8"))
     for name, value in from_data.items():
-        with suppress(KeyError, ValueError):  # a key with a dot in it stays ``auto`` here
+        with suppress(KeyError, ValueError):  # a key that contains a dot stays ``auto``
             _put(config, name, value)
     write_json(newest, config)
 

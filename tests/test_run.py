@@ -215,6 +215,7 @@ def test_the_log_and_the_summary_say_how_reading_and_the_machine_went(run_dir):
 
 def test_the_log_says_what_is_left(run_dir):
     assert [line["epoch_left"] for line in lines(run_dir, "train")] == [32, 0, 64, 0]
+    assert [line["epoch_left"] for line in lines(run_dir, "val")] == [0, 0]
     assert [line["left_s"] > 0 for line in lines(run_dir, "train")] == [True, True, True, False]
 
 
@@ -384,7 +385,7 @@ def test_profiling_leaves_a_trace_and_learns_the_same(dataset, tmp_path):
 
 
 def test_a_run_that_is_too_short_to_be_traced_is_said_before_the_first_step(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"^error\[C180\]: debug = profile: the run has 6 steps"):
+    with pytest.raises(ConfigError, match=r"^error\[C180\]: debug = profile: 6 steps remain"):
         trained(dataset, tmp_path, "debug=profile")
     assert not (tmp_path / "metrics.jsonl").exists()
 

@@ -1,7 +1,7 @@
-"""Build the parts of a run from its configuration, up to the loaders.
+"""Build those parts of a run that deliver its data, from its configuration.
 
-``training_parts.py`` adds the model and what trains it, ``preflight.py`` tries everything before
-the first step, and ``restore_run.py`` continues a saved run.
+``training_parts.py`` adds the model and the parts that train it, ``preflight.py`` tries all parts
+before the first step, and ``restore_run.py`` continues a saved run.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ from framework.system.rng import seed_generators
 from framework.train.lr_scaling import Scaling, scaling_of
 from framework.transform.none import NoTransform
 
-NUM_SAMPLES = 8  # records that are tried on the model before the first step and shown as pictures
+NUM_SAMPLES = 8  # records for a trial of the model before the first step, and for pictures
 
 Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 
@@ -51,13 +51,14 @@ Finish = Callable[[Batch, int], Batch]  # (batch, epoch) -> the augmented batch
 @final
 @dataclass(frozen=True)
 class Assembly:
-    """The parts that a run's data goes through. ``close`` gives back what they hold.
+    """The parts that deliver a run's data. ``close`` releases their threads, files and memory.
 
     Attributes:
-        config: Plain values. Each ``auto`` is replaced by a fact about the data.
-        allowed: Prefixes of the user's packages.
+        config: The configuration as plain values. Each ``auto`` is replaced by a value that the
+            data determines.
+        allowed: Prefixes of the user's packages, whose classes the configuration may name.
         say: Prints a note or a warning. Only rank 0 prints.
-        parallel: How many replicas there are, and how they talk.
+        parallel: The number of ranks, and how they communicate.
         clock: Measures the training steps.
         val_clock: Measures the validation batches.
         trace: The clock that also writes a trace of a few steps, or None.
@@ -66,7 +67,7 @@ class Assembly:
         augment: Changes batches on the device.
         train: Delivers the training batches.
         val: Delivers the validation batches, or None.
-        from_data: What ``auto`` stands for, by dotted name.
+        from_data: The value of each ``auto``, by dotted name.
     """
 
     config: Config
@@ -101,7 +102,7 @@ class Assembly:
 
     @cached_property
     def sample(self) -> Batch:
-        """A few training records as host tensors."""
+        """A few training records as a batch in host memory."""
         return self.train_source.sample(NUM_SAMPLES)
 
     @property
@@ -116,13 +117,13 @@ class Assembly:
 
     @property
     def learns(self) -> Learned:
-        """All that decides what is learned."""
+        """The settings and data that decide which weights are learned."""
         source = self.train_source
         return learned(self.config, source.order.batch_size, source.manifest)
 
     @property
     def validates(self) -> Learned | None:
-        """What tells the validation data from other data; None without validation."""
+        """The facts that identify the validation data; None without validation."""
         manifest = None
         if self.val_source is not None:
             manifest = self.val_source.manifest
@@ -130,7 +131,7 @@ class Assembly:
 
     @property
     def graph_refusal(self) -> str | None:
-        """Why steps cannot be captured as a CUDA graph; None if they can."""
+        """The reason why steps cannot be captured as a CUDA graph; None if they can."""
         return graph_refusal(self.config, self.parallel, self.train_source)
 
     @property
@@ -139,7 +140,7 @@ class Assembly:
         return self.config["cuda_graph"] and self.graph_refusal is None
 
     def build(self, name: str, **runtime: Any) -> Any:
-        """Return a new part from the configuration's block ``name``."""
+        """Build the part that the block ``name`` of the configuration describes."""
         return build(name, self.config[name], self.allowed, **runtime)
 
     def augmenter(self, training: bool) -> Finish:
@@ -162,13 +163,13 @@ def assemble(
     say: Callable[[str], None] = print,
     profile: Path | None = None,
 ) -> Assembly:
-    """Build the parts of a run in the order in which they need each other.
+    """Build the parts that deliver a run's data, each after the parts that it needs.
 
     Args:
-        config: Plain values, resolved by Hydra.
-        allowed: Prefixes of the user's packages.
+        config: The configuration, resolved by Hydra into plain values.
+        allowed: Prefixes of the user's packages, whose classes the configuration may name.
         say: Prints a note or a warning.
-        profile: The folder for a trace of a few steps, or None for no trace.
+        profile: The folder for a trace of a few steps; None: no trace.
     """
     keep_freed_memory()
     seed_generators(config["seed"])
@@ -187,13 +188,15 @@ def assemble(
         config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
         augment = _augment(config, allowed, train_source)
 
-        def loader(source: Source, its_clock: Clock, training: bool) -> Loader:
+        def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
             finish = _augmenter(config, augment, device, training, say)
-            context = LoaderContext(source, device, finish, its_clock)
+            context = LoaderContext(source, device, finish, loader_clock)
             return build("loader", config["loader"], allowed, context=context)
 
         train = loader(train_source, clock, training=True)
-        val = None if val_source is None else loader(val_source, val_clock, training=False)
+        val: Loader | None = None
+        if val_source is not None:
+            val = loader(val_source, val_clock, training=False)
         order = train_source.order
         check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
@@ -216,27 +219,27 @@ def assemble(
 
 
 def _ignore(text: str) -> None:
-    """Print nothing: rank 0 speaks for all ranks."""
+    """Print nothing, since only rank 0 prints."""
 
 
 def _device(name: str) -> torch.device:
-    """Return the device that ``name`` means. ConfigError C119 if this machine does not have it."""
+    """Return the device called ``name``. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
-        # each rank takes a GPU of its own: touching the first one would cost memory there
+        # Each rank uses its own GPU. A tensor on the first GPU would waste memory there.
         if device == torch.device("cuda") and torch.cuda.is_available():
             return numbered(device)
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        what = f"not here ({last_line(error)})"
+        what = f"is not available on this machine ({last_line(error)})"
         raise ConfigError(119, f"device = {name}", what, "choose auto or cpu") from error
     return device
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Return the first GPU for ``cuda``, so that all threads and comparisons mean the same one."""
+    """Return ``cuda:0`` for ``cuda``, whose meaning differs between threads."""
     if device == torch.device("cuda"):
         return torch.device("cuda", 0)
     return device
@@ -245,14 +248,15 @@ def numbered(device: torch.device) -> torch.device:
 def _sources(
     stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
 ) -> tuple[Config, Config, Source, Source | None]:
-    """Open the data. ``stack`` closes it.
+    """Open the data, and let ``stack`` close it.
 
     Returns:
-        The configuration without ``auto``, what ``auto`` stands for by dotted name, the training
+        The configuration without ``auto``, the value of each ``auto`` by dotted name, the training
         source, and the validation source or None.
     """
     from_data: Config = {}
-    if is_wanted(config["transform"]):  # the source that tells its values needs a transform itself
+    # Values for the transform come from a source, and every source needs a transform.
+    if is_wanted(config["transform"]):
         with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
             config, from_data = resolve(config, source, ["transform"])
     train = _source("train", config, allowed, parallel)
@@ -293,7 +297,7 @@ def _source(
 
 
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
-    """Return the function that orders a number of records for this rank."""
+    """Return the function that makes this rank's order from the number of records."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"]
@@ -318,7 +322,7 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
 
 def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     block = config["augment"]
-    # each part of a composition is first built by itself, so that an error names it
+    # Each part of a composition is built alone first, so that an error names the part.
     for where, part in list(targets(block, "augment"))[1:]:
         build(where, part, allowed)
     augment: Augment = build("augment", block, allowed)
@@ -329,7 +333,7 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
 
 
 def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
-    """Return whether the augmentation is compiled. On the CPU the slow ones are in C already."""
+    """Return whether to compile the augment. On the CPU, slow augments are already written in C."""
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
@@ -338,8 +342,9 @@ def _augmenter(
     augment: Augment,
     device: torch.device,
     training: bool,
-    tell: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> Finish:
+    """Return the function that augments a batch; without random numbers outside training."""
     num_draws = augment.num_draws if training else 0
 
     def plain(batch: Batch, key: Tensor) -> Batch:
@@ -350,6 +355,6 @@ def _augmenter(
 
     finish = plain
     if training and fuses(config, augment, device):
-        finish = Fused(plain, tell)
+        finish = Fused(plain, say)
     key_of_epoch = lru_cache(maxsize=1)(partial(device_key, config["seed"]))
     return lambda batch, epoch: finish(batch, key_of_epoch(epoch))

@@ -1,4 +1,4 @@
-"""A Source over any RecordStore: order, indices, records, decoded images, host batches."""
+"""The source that reads any store: it orders records, and lets workers read them in batches."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -17,7 +17,13 @@ from framework.system.malloc import keep_freed_memory
 
 @final
 class StoreSource:
-    """Batches of a store, read by workers. ``on_close`` is called once, at the end."""
+    """A Source over a store, read by workers.
+
+    Args:
+        store: The records. ``close`` closes the store.
+        context: The order, the transform, the workers and the other settings.
+        on_close: Called by the first ``close``.
+    """
 
     graph_refusal = None
 
@@ -31,7 +37,7 @@ class StoreSource:
         self.read = BatchReader(store, context)
         num_workers = context.num_workers
         if num_workers is None:
-            # without decoding, handing over costs more than gathering
+            # Without decoding, passing a batch between threads costs more than reading it.
             num_workers = 0
             if self.read.decodes:
                 num_workers = context.num_cores
@@ -67,7 +73,7 @@ class StoreSource:
 
     @property
     def num_ahead(self) -> int:
-        """Batches that workers may hold ready."""
+        """The most batches that workers read ahead of the consumer."""
         if self.workers.kind == "process":
             return AHEAD * self.workers.num
         return AHEAD * min(1, self.workers.num)
@@ -88,7 +94,7 @@ class StoreSource:
 
 
 def make_order(store: RecordStore, context: SourceContext) -> Order:
-    """Return the order over a store's records. DataError D109 if it has none."""
+    """Return the order of a store's records. DataError D109 if the store is empty."""
     order = context.order(store.manifest.num_records)
     if order.num_records == 0:
         raise DataError(109, store.manifest.source or "the store", "has no records", "pack some")

@@ -1,4 +1,7 @@
-"""Run the reader in this thread, a pool of threads, or processes, in the order of the requests."""
+"""Workers that read batches: the calling thread, other threads, or processes.
+
+Batches come in the order of the requests.
+"""
 
 import os
 import signal
@@ -26,8 +29,10 @@ from framework.system.native import crowded, limit_threads
 from framework.system.stopping import deaf_children, set_all
 from framework.system.user_code import user_error
 
-AHEAD = 2  # batches under way: for threads, all share each; for processes, per process
-# records: handing over a slice costs about as much as decoding 1/20 of a photograph
+# Batches that are read ahead: by all threads together, or by each process.
+AHEAD = 2
+# Records that a thread takes at once. Passing a slice to a thread costs about as much as decoding
+# 1/20 of a photograph.
 LEAST_SLICE = 8
 
 
@@ -36,47 +41,47 @@ LEAST_SLICE = 8
 class Workers:
     """Workers that run a reader.
 
-    Threads share a batch slice by slice, since decoding releases Python's lock. Processes read
-    whole batches, for transforms that hold the lock. They start at the first ``map`` and live until
-    ``close``. A ``map`` beside one that is not closed starts processes of its own.
+    Threads share the work on each batch, since decoding releases Python's lock (the GIL). Processes
+    read whole batches, which suits transforms that hold the lock. Processes start at the first
+    ``map`` and live until ``close``. While one ``map`` is in use, another starts its own processes.
     """
 
     read: BatchReader
-    num: int  # 0: the caller's thread reads
+    num: int  # 0: the calling thread reads
     kind: str  # ``thread`` or ``process``
-    timeout_s: float = 300.0  # the longest wait for a batch; after it, ResourceError R106
-    start_method: str | None = None  # how processes start; None: the system's way
+    timeout_s: float = 300.0  # ResourceError R106 after a longer wait for a batch
+    start_method: str | None = None  # of processes, such as ``spawn``; None: Python's default
 
     def __post_init__(self) -> None:
         if self.kind not in ("thread", "process"):
             where = f"workers.kind = {self.kind}"
-            raise ConfigError(107, where, "not a kind of worker", "choose thread or process")
-        self.stages = Stages()  # of the batches handed over
+            raise ConfigError(107, where, "must be thread or process", "choose one of them")
+        self.stages = Stages()  # seconds per stage of the batches that were yielded
         self._requests = _Requests()
         self._loader: DataLoader[Timed] | None = None
-        self._busy = threading.Lock()  # torch's processes serve one iterator at a time
-        self._late = False
+        self._busy = threading.Lock()  # held by the ``map`` that uses the processes
+        self._late = False  # whether a batch took longer than ``timeout_s``
 
     def map(self, requests: Iterable[Request]) -> Generator[Batch]:
         """Yield one batch per request, in order. The iterator may be closed early."""
         if self.num and self.kind == "process":
             return self._by_processes(requests)
         if self.num:
-            return self._threads(requests)
+            return self._by_threads(requests)
         if self.read.decodes:
-            return self._in_line(requests)
-        return self._gathered(requests)
+            return self._decoded_here(requests)
+        return self._gathered_here(requests)
 
-    def _in_line(self, requests: Iterable[Request]) -> Generator[Batch]:
-        ahead = threading.current_thread() is not threading.main_thread()
-        with crowded() if ahead else nullcontext():
+    def _decoded_here(self, requests: Iterable[Request]) -> Generator[Batch]:
+        beside_step = threading.current_thread() is not threading.main_thread()
+        with crowded() if beside_step else nullcontext():
             for request in requests:
                 batch, slices_s = self.read.timed(request)
                 self.stages.add_slices(slices_s)
                 yield batch
 
-    def _gathered(self, requests: Iterable[Request]) -> Generator[Batch]:
-        """Read records in a minimal loop: without decoding, one read takes only about 40 us."""
+    def _gathered_here(self, requests: Iterable[Request]) -> Generator[Batch]:
+        """Yield batches that need no decoding. Reading one takes 40 us, so the loop is minimal."""
         read = self.read
         sums_s = self.stages.sums_s
         for request in requests:
@@ -85,25 +90,25 @@ class Workers:
             sums_s["read"] += perf_counter() - start
             yield batch
 
-    def _threads(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def _by_threads(self, requests: Iterable[Request]) -> Generator[Batch]:
         pool = _Pool(self.num)
-        under_way: deque[tuple[ReadWork, list[Future[None]]]] = deque()
+        in_progress: deque[tuple[ReadWork, list[Future[None]]]] = deque()
         try:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
-                    under_way.append(self._submit(pool, request))
-                    if len(under_way) > AHEAD:
-                        yield self._finished(*under_way.popleft())
-                while under_way:
-                    yield self._finished(*under_way.popleft())
+                    in_progress.append(self._submit(pool, request))
+                    if len(in_progress) > AHEAD:
+                        yield self._finished(*in_progress.popleft())
+                while in_progress:
+                    yield self._finished(*in_progress.popleft())
         finally:
             pool.close(wait=not self._late)
 
     def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
         work = self.read.begin(request)
         count = len(request.indices)
-        # Raw records are one slice, since two threads read no more of them than one. Others are a
-        # slice per thread: smaller ones would end at the same time.
+        # Raw records form one slice, since two threads do not read them faster than one. Otherwise
+        # each thread gets one slice: smaller slices would not finish the batch any sooner.
         step = max(1, count)
         if self.read.decodes:
             step = max(LEAST_SLICE, -(-count // self.num))
@@ -118,7 +123,7 @@ class Workers:
             try:
                 future.result(max(0.0, end - time.monotonic()))
             except TimeoutError as error:
-                if future.done():  # a timeout of the user's own
+                if future.done():  # raised by the user's transform
                     raise
                 self._late = True
                 raise self._too_late(work.request) from error
@@ -131,13 +136,14 @@ class Workers:
         if request is not None:
             which = f" (records {request.indices[:4].tolist()}...)"
         where = f"workers.timeout_s = {self.timeout_s:g}"
-        fix = "look at the disk or the transform, or raise workers.timeout_s"
+        fix = "check the disk and the transform, or raise workers.timeout_s"
         return ResourceError(106, where, f"no batch came within that time{which}", fix)
 
     def _by_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
+        # The processes of a DataLoader serve one iterator at a time.
         if self._busy.acquire(blocking=False):
             try:
-                yield from self._processes(requests)
+                yield from self._by_own_processes(requests)
             finally:
                 self._busy.release()
             return
@@ -148,7 +154,7 @@ class Workers:
         finally:
             others.close()
 
-    def _processes(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def _by_own_processes(self, requests: Iterable[Request]) -> Generator[Batch]:
         if self._loader is None:
             with _without_core_warning():
                 self._loader = self._make_loader()
@@ -162,11 +168,11 @@ class Workers:
                     self.stages.add_slices(result.slices_s)
                     yield result.batch
         except (RuntimeError, OSError, EOFError) as error:
-            # torch's words for a killed worker or a full /dev/shm
+            # torch raises these for a killed worker or a full /dev/shm.
             self._end_processes()
             if self._late:
                 raise self._too_late() from error
-            # a store that was truncated while it was mapped kills the process that reads it
+            # A store that is truncated while it is mapped kills the process that reads it.
             self.read.store.check()
             where = f"workers.num = {self.num}"
             what = f"a worker process was lost ({plain(error)})"
@@ -175,31 +181,32 @@ class Workers:
 
     def _make_loader(self) -> DataLoader[Timed]:
         return DataLoader(
-            _Reads(self.read),
+            _ReaderDataset(self.read),
             batch_size=None,
             sampler=self._requests,
             num_workers=self.num,
             prefetch_factor=AHEAD,
             persistent_workers=True,
-            collate_fn=_same,
+            collate_fn=_unchanged,
             worker_init_fn=_start_worker,
             multiprocessing_context=self.start_method,
-            # torch then checks every 5 s whether workers live; with a timeout it waits that long
+            # With 0, torch checks every 5 s whether its workers live. With a timeout, it would
+            # notice a dead worker only after that time. ``_watched`` has the timeout instead.
             timeout=0,
-            # the global random stream must not depend on the number of workers
+            # The default would draw a number from the global generator.
             generator=torch.Generator(),
         )
 
     @property
     def _iterator(self) -> Any:
-        """The iterator that the loader keeps with its processes, or None."""
+        """The loader's iterator, which owns the processes; None before the first ``map``."""
         loader: Any = self._loader
         if loader is None:
             return None
         return loader._iterator  # noqa: SLF001
 
     def _kill(self) -> None:
-        """End all processes because one hangs, so that torch stops waiting."""
+        """Kill all processes because one hangs, so that torch stops waiting for a batch."""
         self._late = True
         if self._iterator is not None:
             for process in self._iterator._workers:  # noqa: SLF001
@@ -207,11 +214,12 @@ class Workers:
                     os.kill(process.pid, signal.SIGKILL)
 
     def _end_processes(self) -> None:
-        """End the processes now, without torch's SIGCHLD handler.
+        """End the processes while torch's SIGCHLD handler is off.
 
-        While torch knows a dead process, its handler raises anywhere, whenever a child ends.
+        As long as torch remembers a dead worker, the end of any child makes the handler raise
+        RuntimeError, at any line of the main thread.
         """
-        for _ in range(3):  # the handler may raise once more in here
+        for _ in range(3):  # the handler may raise before it is off
             with suppress(RuntimeError):
                 previous = signal.getsignal(signal.SIGCHLD)
                 is_main = threading.current_thread() is threading.main_thread()
@@ -227,10 +235,10 @@ class Workers:
     def close(self) -> None:
         iterator = self._iterator
         if iterator is not None:
-            # torch's only way that does not wait for garbage collection
+            # torch offers no public way to end its workers before garbage collection.
             iterator._shutdown_workers()  # noqa: SLF001
             for process in iterator._workers:  # noqa: SLF001
-                if process.is_alive():  # it hangs, and ignores torch's SIGTERM
+                if process.is_alive():  # a worker that hangs ignores torch's SIGTERM
                     process.kill()
                     process.join()
         self._loader = None
@@ -240,7 +248,7 @@ class Workers:
 def _without_core_warning() -> Generator[None]:
     """Silence torch's warning about more processes than cores.
 
-    The user asked for them, and ``paceline diagnose`` says what they cost.
+    The user chose the number, and ``paceline diagnose`` shows its cost.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -249,7 +257,7 @@ def _without_core_warning() -> Generator[None]:
 
 @final
 class _Pool:
-    """Threads that take calls from a queue. As daemons, they let the program end if one hangs."""
+    """Threads that run calls from a queue. The program can end even if one of them hangs."""
 
     def __init__(self, num: int) -> None:
         self._calls: SimpleQueue[tuple[Future[None], Any, tuple[Any, ...]] | None] = SimpleQueue()
@@ -271,12 +279,12 @@ class _Pool:
             future, call, arguments = task
             try:
                 future.set_result(call(*arguments))
-            except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
+            except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
                 future.set_exception(error)
-            del task, future, call, arguments  # or the last batch lives as long as the thread
+            del task, future, call, arguments  # otherwise an idle thread keeps its last batch alive
 
     def close(self, wait: bool) -> None:
-        """Drop the calls that have not begun, and end the threads."""
+        """Drop the calls that wait in the queue, and end the threads."""
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()
@@ -290,23 +298,26 @@ class _Pool:
 def _watched(
     loader: Iterable[Any], timeout_s: float, late: Callable[[], None], start_method: str | None
 ) -> Generator[Any]:
-    """Yield a loader's results. A thread calls ``late`` if the wait for one is too long."""
+    """Yield a loader's results. If one takes longer than ``timeout_s``, call ``late`` once.
+
+    A thread measures the time and makes the call.
+    """
     since = time.monotonic()
     end = threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         while not end.wait(min(1.0, timeout_s / 4)):
             if time.monotonic() - since > timeout_s:
                 late()
                 return
 
-    thread = threading.Thread(target=look, name="paceline-watch", daemon=True)
+    thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
     thread.start()
     try:
         with _without_core_warning(), deaf_children(start_method):
-            results = iter(loader)  # waits for the rest of an epoch that was left early
+            results = iter(loader)  # if the last epoch was left early, waits for its batches
         while (result := next(results, None)) is not None:
-            since = float("inf")
+            since = float("inf")  # the consumer's time does not count
             yield result
             since = time.monotonic()
     finally:
@@ -315,10 +326,10 @@ def _watched(
 
 
 class Failure(NamedTuple):
-    """An error as plain words, since an exception that does not pickle would hang the loader."""
+    """A worker's error as text. An exception that cannot be pickled would hang the loader."""
 
-    words: tuple[int, str, str, str]  # the arguments of the error
-    kind: str  # the name of its class
+    words: tuple[int, str, str, str]  # the arguments of the PacelineError
+    kind: str  # the name of the error's class
     trace: str = ""  # the traceback in the worker
 
     def error(self) -> PacelineError:
@@ -329,17 +340,18 @@ class Failure(NamedTuple):
 
 
 class _Requests:
-    """A sampler whose content changes while the DataLoader and its processes stay."""
+    """A sampler that yields the requests of the current ``map``, while the loader stays."""
 
     now: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
         for request in self.now:
-            yield request._replace(indices=request.indices.numpy())  # a tensor starts a thread
+            # A tensor would start a thread when it is sent to a process.
+            yield request._replace(indices=request.indices.numpy())
 
 
-class _Reads(Dataset[Any]):
-    """The reader as torch's DataLoader wants it. Runs in the worker process."""
+class _ReaderDataset(Dataset[Any]):
+    """The reader in the form of a torch Dataset, which runs in a worker process."""
 
     def __init__(self, read: BatchReader) -> None:
         self.read = read
@@ -352,15 +364,15 @@ class _Reads(Dataset[Any]):
             return result
         except PacelineError as error:
             return _failure(error, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # anything a user's code may raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
             where = f"records {request.indices[:4].tolist()}..."
-            fix = "try workers.num=0 to see it in place"
+            fix = "set workers.num=0 to see the error in the calling thread"
             named = user_error(error, about=where, fix=fix)
             return _failure(named or DataError(108, where, plain(error), fix), error)
 
 
 def _share(batch: Batch) -> None:
-    """Share a batch's memory here: an error in the thread that sends the batch would be lost."""
+    """Move a batch to shared memory. torch would do so in a thread whose errors are lost."""
     try:
         for tensor in tensors(batch).values():
             tensor.share_memory_()
@@ -375,14 +387,15 @@ def _failure(error: PacelineError, origin: BaseException) -> Failure:
     return Failure(error.args, type(error).__name__, trace)
 
 
-def _same(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 def _start_worker(_: int) -> None:
-    """Ignore signals: a whole group gets them, and the parent, which decides, needs its batches.
+    """Ignore signals in a worker process.
 
-    torch's worker checks every 5 s whether its parent lives. PR_SET_PDEATHSIG would end it with the
-    prefetch thread that forked it.
+    Ctrl-C reaches every process of the group, but the parent decides when to stop, and may need
+    more batches until then. torch's workers end within 5 s of their parent. PR_SET_PDEATHSIG would
+    be wrong: a worker would already end with the prefetch thread that started it.
     """
     set_all(signal.SIG_IGN)

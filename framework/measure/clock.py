@@ -1,6 +1,6 @@
-"""Clocks that never synchronize: host time on the CPU, CUDA events on a GPU.
+"""Clocks that never wait for the device: host time on the CPU, CUDA events on a GPU.
 
-A mark notes a name and a time. What the marks mean is computed when somebody asks.
+A mark only records a name and a time. ``spans`` and ``lap`` compute the durations later.
 """
 
 from collections import deque
@@ -13,19 +13,19 @@ import torch
 from framework.contracts.span import IDLE, Span, merged
 
 STEP_ENDS = "report"  # the name of a step's last mark
-SKIPPED = ""
-MOST_MARKS = 4096  # noted before they are counted: some 600 steps
-MOST_EVENTS = 512  # under way before those that the device has passed are read
+SKIPPED = ""  # the name of a mark whose time does not count
+MOST_MARKS = 4096  # marks that are kept before they are counted: some 600 steps
+MOST_EVENTS = 512  # marks that may wait before those whose events have happened are counted
 SAMPLED_EVERY = 16  # steps; on a GPU, the marks of one step cost 30 us of the host
 
 
 @final
 class _Steps:
-    """Seconds by name, step by step. Several marks of a name in one step are added up."""
+    """The seconds of each span, step by step. Times of the same span in one step are added."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
-        self._seen: set[str] = set()  # in the step under way
+        self._seen: set[str] = set()  # names of the current step
         self._spans: dict[str, Span] = {}
 
     def add(self, name: str, seconds: float) -> None:
@@ -36,9 +36,10 @@ class _Steps:
             self._seconds.setdefault(name, []).append(seconds)
 
     def add_marks(self, marks: Iterable[tuple[str, float]], last: float) -> float:
-        """Add marks of host time, of which the previous one was at ``last``; return the newest.
+        """Add marks of host time, and return the time of the newest one.
 
-        The loop repeats ``add``, since it is paid at every step.
+        ``last`` is the time of the mark before them. The loop contains ``add`` and ``end``, because
+        calls would cost time at every step.
         """
         seconds = self._seconds
         seen = self._seen
@@ -57,17 +58,18 @@ class _Steps:
         return last
 
     def end(self) -> None:
+        """End the current step."""
         self._seen.clear()
 
     def fold(self) -> None:
-        """Replace the seconds of finished steps by their spans."""
-        present = {name: [self._seconds[name].pop()] for name in self._seen}
+        """Summarize the finished steps, to save memory. Keep the seconds of the current step."""
+        unfinished = {name: [self._seconds[name].pop()] for name in self._seen}
         spans = {name: Span.of(seconds) for name, seconds in self._seconds.items() if seconds}
         self._spans = merged(self._spans, spans)
-        self._seconds = present
+        self._seconds = unfinished
 
     def take(self) -> dict[str, Span]:
-        """Return every second since the last call; an unfinished step counts as a step."""
+        """Return the spans since the last call. An unfinished step counts as a step."""
         self.end()
         self.fold()
         spans = self._spans
@@ -77,7 +79,7 @@ class _Steps:
 
 @final
 class HostClock:
-    """Seconds of host time. A mark takes 0.11 us, and as much again when it is counted."""
+    """A clock of host time. A mark takes 0.11 us, and counting the mark takes as long again."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, float]] = []
@@ -115,7 +117,7 @@ class _Mark(NamedTuple):
 
 @final
 class CudaClock:
-    """Seconds of device time between events, read steps later, when the device has passed them.
+    """A clock of device time, from CUDA events in the stream of the step.
 
     Events are recorded in the stream that was current when the step began. ``wait`` is the host's
     time, during which the device may still work. ``idle`` is the device's, from its last work to
@@ -133,8 +135,8 @@ class CudaClock:
         self._device = device
         self._every = every
         self._stream = torch.cuda.current_stream(device)
-        self._free: list[torch.cuda.Event] = []
-        self._marks: deque[_Mark] = deque()  # with unread events, oldest first
+        self._free: list[torch.cuda.Event] = []  # events to use again
+        self._marks: deque[_Mark] = deque()  # marks whose events were not read yet, oldest first
         self._steps = _Steps()
         self._last: _Mark | None = None  # the newest that was read
         self._left = 0  # steps until one is measured; 0 in a step that is
@@ -196,7 +198,7 @@ class CudaClock:
                 self.skip()  # the beginning of a step that is measured
 
     def _count_marks(self) -> None:
-        """Read the events that the device has passed, to be used again."""
+        """Count the marks whose events have happened, and make their events free again."""
         marks = self._marks
         while marks and marks[0].event.query():
             mark = marks.popleft()
@@ -229,7 +231,7 @@ class CudaClock:
 
 @final
 class NoClock:
-    """A clock that is off."""
+    """A clock that measures nothing."""
 
     def mark(self, name: str) -> None:
         pass

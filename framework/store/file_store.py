@@ -1,4 +1,4 @@
-"""What the stores in one file share, and their writers: opening, identity, names and publishing."""
+"""Base classes of stores that are one file, and of the writers of such stores."""
 
 import os
 from abc import ABC, abstractmethod
@@ -24,7 +24,9 @@ class MappedFile(Protocol):
 
     manifest: Manifest
 
-    def keys(self, indices: Tensor) -> list[Any]: ...
+    def keys(self, indices: Tensor) -> list[Any]:
+        """Return the name of each record, as a buffer of bytes."""
+        ...
 
 
 MappedT = TypeVar("MappedT", bound=MappedFile)
@@ -38,7 +40,7 @@ class ProcessMaps(NamedTuple, Generic[MappedT]):
 
 
 class FileStore(ABC, Generic[MappedT]):
-    """A RecordStore over one file. Each process maps the file at its first read."""
+    """A RecordStore in one file. Each process maps the file when it first needs it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -66,7 +68,7 @@ class FileStore(ABC, Generic[MappedT]):
 
     def name(self, index: int) -> str:
         key = ""
-        with suppress(DataError):  # this record may be the damaged one
+        with suppress(DataError):  # the name may be for an error about this very record
             key = self.key(index)
         return f"{self.path}: record {index} ({key})".removesuffix(" ()")
 
@@ -77,28 +79,29 @@ class FileStore(ABC, Generic[MappedT]):
         self._mapped = None
 
     def _open(self) -> MappedT:
-        """Return the maps of this process. They are complete before other threads see them."""
+        """Return the file as mapped by this process, after mapping it if necessary."""
         mapped = self._mapped
-        # After a fork, the maps that are here belong to the parent.
+        # A forked process inherits the parent's maps, and must not use them.
         if mapped is not None and mapped.process == os.getpid():
             return mapped.maps
         identity = identify(self.path, self._identity)
-        maps = self._map()
-        self._identity = identify(self.path, identity)  # again: mapping opens the file anew
-        self._mapped = ProcessMaps(os.getpid(), maps)
-        return maps
+        file = self._map()
+        self._identity = identify(self.path, identity)  # the file may be replaced meanwhile
+        # Other threads see the mapped file only now, when it is complete.
+        self._mapped = ProcessMaps(os.getpid(), file)
+        return file
 
     @abstractmethod
     def _map(self) -> MappedT: ...
 
 
 class FileWriter(ABC):
-    """A RecordWriter of one file, which is published by ``close``.
+    """A RecordWriter of one file. ``close`` puts the file in its place.
 
     Args:
-        path: the file to write.
-        fields: the records' fields.
-        num_records: the exact number of records that follow.
+        path: The file to write.
+        fields: The fields of each record, by name.
+        num_records: The exact number of records that will be written.
     """
 
     def __init__(self, path: str, fields: Mapping[str, Field], num_records: int) -> None:
@@ -118,8 +121,8 @@ class FileWriter(ABC):
 
     def close(self, manifest: Manifest) -> None:
         if len(self._crcs) != self._num_records:
-            what = f"{len(self._crcs)} records written, {self._num_records} announced"
-            raise DataError(105, str(self.path), what, "report this")
+            what = f"{len(self._crcs)} of {self._num_records} records were written"
+            raise DataError(105, str(self.path), what, "report this bug")
         self._finish(to_json(replace(manifest, digest=digest(self._crcs))))
         self._is_open = False
         self._publish.__exit__(None, None, None)
@@ -132,12 +135,12 @@ class FileWriter(ABC):
 
     @abstractmethod
     def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
-        """Write the next records. ``crcs`` are their checksums, without those before."""
+        """Write the next records and their keys. ``crcs`` are the checksums of these records."""
 
     @abstractmethod
     def _finish(self, manifest: str) -> None:
-        """Write what belongs to all records, and end the temporary file."""
+        """Write the manifest and all other data of the whole store. Close the temporary file."""
 
     @abstractmethod
     def _drop(self) -> None:
-        """Let go of the temporary file."""
+        """Close the temporary file without completing it."""

@@ -1,4 +1,4 @@
-"""The sequence of a run. The Trainer sees only contracts: every variation is another part."""
+"""The training loop. It uses its parts through their contracts, so that each can be replaced."""
 
 import math
 import time
@@ -22,7 +22,10 @@ from framework.train.step import Passes, Stepper
 
 @final
 class Trainer:
-    """Train and validate a model. Callers use ``fit``, ``epochs`` and ``validate``."""
+    """A training loop over ``parts``.
+
+    ``fit`` trains to the end, ``epochs`` trains epoch by epoch, and ``validate`` only validates.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -47,12 +50,12 @@ class Trainer:
                 parts.say,
             )
         self.progress = Progress()
-        self.best: dict[str, float] = {}  # means of the best validation so far, and its ``step``
-        self.val_means: dict[str, float] = {}  # means of the newest validation
+        self.best: dict[str, float] = {}  # means of the best validation, and ``step``
+        self.val_means: dict[str, float] = {}  # means of the latest validation
         self.spans: dict[str, Span] = {}  # over all steps of this run
         self.train_s = 0.0
         self.validate_s = 0.0
-        self.num_records = 0.0  # trained on in this run
+        self.num_records = 0.0  # records that this run trained on, over all ranks
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self._sinks: Sequence[Sink] = ()
         self._tally = Tally()
@@ -75,24 +78,24 @@ class Trainer:
         return {name: span.total_s for name, span in self.spans.items()}
 
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
-        """Train to the end, or until ``parts.stop`` says so. Reports go to ``sinks``."""
+        """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
         for _ in self.epochs(sinks):
             pass
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
-        """Train epoch by epoch and yield the newest validation means, until the caller stops."""
+        """Train one epoch per iteration, and yield the latest validation means after each."""
         self._sinks = sinks
         self._began_at = time.perf_counter()
         self._first_step = self.progress.step
         while self.progress.step < self.total_steps and not self.stopped:
             self._epoch()
             yield self.val_means
-        if self.stopped:  # count the records that only the resumed run will report
+        if self.stopped:  # only the resumed run will report these records
             self._pace(self._tally.means(self.parts.parallel.total)[1])
-        self._lap()  # the time that the last report itself took
+        self._lap()  # adds the time since the last report to ``spans``
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
-        """Validate the current weights and save them with the result, if there is a ``val``."""
+        """Validate the current weights and save them. Do nothing without validation data."""
         if self.parts.val is not None:
             self._sinks = sinks
             self._last_step = self.total_steps
@@ -112,10 +115,10 @@ class Trainer:
                 if last and self._finish_step():
                     break
         finally:
-            micro_batches.close()  # free the loader's threads now, not when it is collected
+            micro_batches.close()  # free the loader's threads before garbage collection
 
     def _finish_step(self) -> bool:
-        """Update the weights, do what is due after this step, and return whether the epoch ends."""
+        """Update the weights; report, validate and save if due. Return whether to end the epoch."""
         parts, progress, plan = self.parts, self.progress, self.parts.plan
         self.stepper.step(progress, self._last_step)
         parts.clock.mark("optimizer")
@@ -145,7 +148,7 @@ class Trainer:
         return ends_epoch or finished or self.stopped
 
     def _pause(self, validate: bool, weights: bool) -> None:
-        """Validate and save, neither of which counts as training."""
+        """Save, and first validate if ``validate``. The time does not count as training."""
         paused_at = time.perf_counter()
         val = self.parts.val
         best = validate and val is not None and self._validate(val)
@@ -165,13 +168,14 @@ class Trainer:
             self._write("train", means, records_per_s, self._lap())
 
     def _pace(self, count: float) -> float:
-        """Return the records per second since the last report, and add them to the run's totals.
+        """Return the records per second since the last report, and update the run's totals.
 
-        Records that a resumed run took over from the run before it do not count.
+        Of the ``count`` records, those that were trained on before this run was resumed are left
+        out.
         """
         now = time.perf_counter()
         wall_s = now - self._reported_at
-        self._reported_at = now  # writing the report belongs to the next one's time
+        self._reported_at = now  # the next report includes the time of writing this one
         fresh = count - self._tally.carried
         self.train_s += wall_s
         self.num_records += fresh
@@ -192,28 +196,32 @@ class Trainer:
         if not self._sinks:
             return
         progress, identity = self.progress, self.parts.train.identity
-        done = progress.epoch_step * identity["batch_size"]
+        epoch_left = 0  # between two epochs
+        if progress.epoch_step:
+            done = progress.epoch_step * identity["batch_size"]
+            epoch_left = max(0, identity["records"] - done)
         elapsed_s = time.perf_counter() - self._began_at
         step_s = elapsed_s / max(1, progress.step - self._first_step)
         report = Report(
             split,
             progress.step,
-            epoch=math.ceil(progress.step / self.parts.train.num_steps),  # counted from 1
+            epoch=progress.epoch + (progress.epoch_step > 0),  # the step's, counted from 1
             means=means,
             records_per_s=records_per_s,
             spans=spans,
             learning_rate=self.stepper.rate,
-            epoch_left=max(0, identity["records"] - done),
+            epoch_left=epoch_left,
             left_s=step_s * (self._last_step - progress.step),
             skipped=progress.step - progress.scheduled,
         )
-        # only rank 0 has sinks: what one draws, to choose an image say, must not set it apart
+        # Only rank 0 has sinks. A sink may draw random numbers, to choose an image for example.
+        # That must not change the numbers that rank 0 trains with.
         with kept_generators(self.parts.parallel.device):
             for sink in self._sinks:
                 sink.write(report)
 
     def _validate(self, val: Loader) -> bool:
-        """Validate the model, and return whether it is the best so far."""
+        """Validate the model, and return whether the result is the best so far."""
         parts, start = self.parts, time.perf_counter()
         with self.stepper.averaged():
             self.val_means, count = evaluate(
@@ -234,15 +242,15 @@ class Trainer:
         return best
 
     def _save(self, best: bool, weights: bool) -> None:
-        """Save the state, and the weights to use if ``weights``.
+        """Save the state to resume from, and if ``weights``, the weights of the model alone.
 
-        NumericError N101 if a weight is not finite: such a state is never saved.
+        NumericError N101, and nothing is saved, if a weight is NaN or infinite.
         """
         parts = self.parts
         if parts.checkpoints is None:
             return
         if not all_finite(self.stepper.model, self.stepper.infinite):
-            raise self._gone_wrong("the weights are no longer numbers")
+            raise self._gone_wrong("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         if parts.parallel.rank == 0:
@@ -250,11 +258,12 @@ class Trainer:
                 sink.flush()
             ends = self.stopped or self.progress.step == self._last_step
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
-        # the other ranks wait for the disk here: NCCL would end them in the middle of a step
+        # Without this, the other ranks would wait for rank 0 in their next step. NCCL ends a rank
+        # that waits there for too long.
         parts.parallel.wait()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs. All ranks call this together."""
+        """Return everything that a resumed run needs. All ranks call this together."""
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
         parallel = self.parts.parallel
@@ -269,7 +278,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. More ranks than saved it share their generators' states."""
+        """Continue from ``state``.
+
+        If this run has more ranks than the saved one, some ranks get the same generator state.
+        """
         parallel, stepper = self.parts.parallel, self.stepper
         stepper.load_state_dict(parallel.shard_state(state, stepper.model, stepper.optimizer))
         self.progress = Progress(**state["progress"])

@@ -130,7 +130,7 @@ def test_t7_a_finished_run_says_so_also_where_it_was_killed_before_it_could(plac
     resume = ["train", f"resume={RUN}", "allow_targets=[tests]"]
     done = paceline(*resume)
     assert done.code == 0
-    assert "this run was finished already, after 8 steps" in done.err
+    assert "this run has already finished, after 8 steps" in done.err
     Path(RUN, "summary.json").unlink()
     good(paceline(*resume))
     assert json.loads(Path(RUN, "summary.json").read_text())["status"] == "finished"
@@ -204,7 +204,7 @@ def test_the_same_command_with_auto_starts_goes_on_and_says_when_it_is_done(plac
         assert command.wait().code in (0, 75)
     good(paceline(*again))
     assert training.difference(place, "fp32") == ""
-    assert "finished already" in paceline(*again).err
+    assert "already finished" in paceline(*again).err
 
 
 def test_auto_needs_a_directory(place):

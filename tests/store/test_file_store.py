@@ -80,7 +80,7 @@ def test_a_record_is_named_even_if_its_store_is_gone(path):
 def test_a_writer_refuses_to_commit_fewer_records_than_announced(path):
     writer = WRITERS[path](path, fields=FIELDS, num_records=4)
     writer.write(make_records(3), ["a", "b", "c"])
-    with pytest.raises(DataError, match=rf"D105.*{path}.*3 records written, 4 announced"):
+    with pytest.raises(DataError, match=rf"D105.*{path}.*3 of 4 records were written"):
         writer.close(Manifest(4, FIELDS))
     writer.abort()
     writer.abort()

@@ -73,6 +73,16 @@ def test_a_short_last_window_weighs_what_it_holds(accumulate):
     torch.testing.assert_close(weights(cut), weights(whole), rtol=1e-12, atol=1e-14)
 
 
+def test_the_epoch_is_counted_right_after_the_batch_size_has_changed():
+    first = make_trainer(make_data(16), 4, epochs=1)
+    first.fit()
+    sink = FakeSink()
+    second = make_trainer(make_data(16), 8, epochs=3, sinks=[sink], report_every=1)
+    second.load_state_dict(first.state_dict())
+    second.fit()
+    assert [(report.step, report.epoch) for report in sink.reports] == [(5, 2), (6, 2)]
+
+
 def test_accumulated_passes_report_the_same_loss_and_metrics():
     sinks = FakeSink(), FakeSink()
     make_trainer(make_data(19), 8, sinks=sinks[:1], report_every=1).fit()

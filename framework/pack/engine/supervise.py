@@ -1,4 +1,4 @@
-"""Supervision of packing processes: what they do, and what happens when one is killed."""
+"""Supervision of packing processes: give them tasks, and recover when a process is killed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +20,11 @@ from framework.pack.engine.journal import BadItem, JobResult
 from framework.pack.engine.process_pool import ProcessPool, Send
 from framework.pack.engine.publish import join
 
-RETRIES = 1  # of a killed job, before its items are tried one by one
+RETRIES = 1  # of a job whose process is killed, before its items are tried one by one
 
 
 class _Probe(NamedTuple):
-    """Find the deadly items among ``start``..``stop`` of job ``number``."""
+    """A search for the items in ``start``..``stop`` of job ``number`` that kill their process."""
 
     number: int
     start: int
@@ -32,14 +32,14 @@ class _Probe(NamedTuple):
 
 
 class _Join(NamedTuple):
-    """Join all jobs' files into one."""
+    """The task to join the files of all jobs into one store."""
 
     manifest: Manifest
     results: Sequence[JobResult]
 
 
 def do_task(work: PackWork, make_writer: MakeWriter, task: Any, send: Send) -> Any:
-    """Do a job, a probe or the joining, in any process. DiskFull if space is missing."""
+    """Do a job, a probe or the joining in this process. DiskFull if the disk is full."""
     try:
         if isinstance(task, Job):
             return do_job(work, task, send)
@@ -52,10 +52,17 @@ def do_task(work: PackWork, make_writer: MakeWriter, task: Any, send: Send) -> A
 
 @final
 class JobSupervisor:
-    """Jobs done by a process pool. A context, as the pool is.
+    """A context in which a process pool does jobs, even if some of its processes are killed.
 
-    A job whose process is killed is done again, once. Then its items are tried one by one, and
-    those that kill count as bad input. ``make_writer`` is for the joined file.
+    A job whose process is killed is tried once more. If that process is killed as well, the items
+    are tried one by one, and those that kill their process count as bad items.
+
+    Args:
+        work: What the processes need to do a job.
+        make_writer: Makes the writer of the joined file.
+        num_workers: The most processes; 0: do the jobs in this process.
+        on_progress: Called with the progress since its last call.
+        start_method: How processes start, as ``ProcessPool`` takes it.
     """
 
     def __init__(
@@ -69,10 +76,10 @@ class JobSupervisor:
         self._work, self._on_progress = work, on_progress
         do = partial(do_task, work, make_writer)
         self._pool = ProcessPool(do, num_workers, self._on_message, start_method)
-        self._deaths = Counter[Any]()
-        self._deadly: dict[int, list[BadItem]] = {}
-        self._under_way: dict[int, Increment] = {}
-        self._last: dict[int, int] = {}  # the latest item of each probe
+        self._deaths = Counter[int | None]()  # killed processes of each job; None: of the joining
+        self._deadly: dict[int, list[BadItem]] = {}  # items that kill, of each job that was probed
+        self._unfinished: dict[int, Increment] = {}  # reported progress of each unfinished job
+        self._last: dict[int, int] = {}  # the latest item of each probe, by job
 
     def __enter__(self) -> "JobSupervisor":
         return self
@@ -81,11 +88,11 @@ class JobSupervisor:
         self._pool.__exit__()
 
     def do(self, numbers: Sequence[int]) -> Iterator[JobResult]:
-        """Do the jobs of these numbers.
+        """Do the jobs with these numbers, and yield each result as soon as it is known.
 
         Raises:
-            DataError: D154 for an item that kills, unless bad items are left out.
-            ResourceError: R153 if processes are killed without such an item.
+            DataError: D154 if an item kills its process, unless bad items are left out.
+            ResourceError: R153 if processes are killed, but by no item alone.
         """
         for event in self._pool.run(Job(number) for number in numbers):
             if event.kind == "lost" and isinstance(event.task, _Probe):
@@ -95,26 +102,26 @@ class JobSupervisor:
             elif isinstance(event.task, _Probe):
                 self._do_without_deadly(event.task.number)
             else:
-                self._under_way.pop(event.task.number, None)
+                self._unfinished.pop(event.task.number, None)
                 yield event.value
 
     def join(self, manifest: Manifest, results: Sequence[JobResult]) -> None:
-        """Join the jobs' files into one."""
+        """Join the files of all jobs into one store. ResourceError R153 as in ``do``."""
         for event in self._pool.run([_Join(manifest, results)]):
             if event.kind == "lost":
-                self._retry(event.task, "join", event.value)
+                self._retry(event.task, None, event.value)
 
     def _on_message(self, task: Any, message: Any) -> None:
         if isinstance(task, _Probe):
             self._last[task.number] = message
             return
         if isinstance(task, Job):
-            before = self._under_way.get(task.number, Increment(0))
-            self._under_way[task.number] = before.plus(message)
+            before = self._unfinished.get(task.number, Increment(0))
+            self._unfinished[task.number] = before.plus(message)
         self._on_progress(message)
 
     def _lost(self, job: Job, code: int) -> None:
-        self._on_progress(self._under_way.pop(job.number, Increment(0)).negated())
+        self._on_progress(self._unfinished.pop(job.number, Increment(0)).negated())
         if self._deaths[job.number] == RETRIES and job.number not in self._deadly:
             self._deaths[job.number] += 1
             self._deadly[job.number] = []
@@ -122,13 +129,14 @@ class JobSupervisor:
         else:
             self._retry(job, job.number, code)
 
-    def _retry(self, task: Any, name: Any, code: int) -> None:
-        """Do the task again, unless that was done often enough."""
-        self._deaths[name] += 1
-        if self._deaths[name] > RETRIES + 2:
-            what = f"its processes are killed ({_cause(code)}), and no item alone is the cause"
+    def _retry(self, task: Any, number: int | None, code: int) -> None:
+        """Do a job or the joining (None) again. ResourceError R153 after too many deaths."""
+        self._deaths[number] += 1
+        if self._deaths[number] > RETRIES + 2:
+            where = "joining the jobs" if number is None else f"job {number}"
+            what = f"kills its processes ({_cause(code)}), and no item alone is the cause"
             fix = "look at memory and the system's log; use fewer workers"
-            raise ResourceError(153, f"job {name}", what, fix)
+            raise ResourceError(153, where, what, fix)
         self._pool.tasks.appendleft(task)
 
     def _probe(self, task: _Probe) -> None:
@@ -136,10 +144,10 @@ class JobSupervisor:
         self._pool.tasks.appendleft(task)
 
     def _blame(self, task: _Probe, code: int) -> None:
-        """Note the probe's latest item as deadly, and search on behind it."""
+        """Record the probe's latest item as deadly, and continue the probe after this item."""
         item = self._last[task.number]
         name = self._work.source.name(item)
-        what = f"the process that reads it is killed ({_cause(code)})"
+        what = f"kills the process that reads it ({_cause(code)})"
         if not self._work.skip_bad:
             fix = "correct or remove it, or leave it out with pack.on_error=skip"
             raise DataError(154, name, what, fix)

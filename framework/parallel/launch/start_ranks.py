@@ -1,4 +1,4 @@
-"""Start ranks with torchrun's library, which also restarts lost ranks, and wait for them."""
+"""Start ranks with torchrun's library, which restarts all ranks if one dies, and await them."""
 
 import logging
 import os
@@ -24,9 +24,9 @@ from framework.system.stopping import (
     handled,
 )
 
-SAVE_S = 600  # how long stopped ranks may take to end their step and save
-LOOK_S = 0.1
-JOIN_S = 600  # how long hosts wait for a lost one
+SAVE_S = 600  # the most time that stopped ranks get to end their step and save
+LOOK_S = 0.1  # the time between two checks of the ranks and the launcher
+JOIN_S = 600  # the most time that hosts wait for a host that was lost
 
 
 def launch(
@@ -37,16 +37,25 @@ def launch(
     max_restarts: int = 0,
     meeting: Meeting | None = None,
 ) -> int:
-    """Run ``python -m module arguments`` as ranks on this machine, and wait for them.
+    """Run ``python -m module arguments`` as ranks on this machine, and wait for their end.
 
-    Every call uses a free port and restores the environment, so the jobs of a sweep can follow each
-    other. The ranks get ``environment`` in addition. ``meeting`` knows the other hosts.
+    A call restores the environment and uses a free port on one host, so a sweep can call it for
+    one job after another.
+
+    Args:
+        num_processes: The number of ranks on this machine.
+        module: The module that each rank runs.
+        arguments: The command line of each rank.
+        environment: Variables for the ranks, besides those of this process.
+        max_restarts: How often all ranks may be restarted because one of them failed.
+        meeting: How to reach the other hosts; None: there are no others.
 
     Returns:
         0, or the number of the signal that ended the ranks after they had time to save.
 
     Raises:
-        DistributedError: P102: a rank failed once too often. P101: other hosts do not come.
+        DistributedError: P102 if ranks fail more than ``max_restarts`` times, P101 if the hosts
+            cannot reach each other.
     """
     # These modules are slow to import.
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
@@ -54,21 +63,23 @@ def launch(
     from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
 
     config = _launch_config(num_processes, max_restarts, meeting)
-    engine = _Engine(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
+    entry = elastic_launch(config, sys.executable)
+    launcher = _LauncherThread(lambda: entry("-m", module, *arguments))
     try:
         with _surroundings(environment):
-            return engine.run(_Ranks(module, num_processes), leave_alone=meeting is not None)
+            return launcher.run(_Ranks(module, num_processes), meeting is not None)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         what = f"ended with exit code {failure.exitcode}"
-        fix = "its own message stands above"
+        fix = "read its own message above"
         raise DistributedError(102, f"rank {rank}", what, fix) from error
     except RendezvousError as error:
-        what = f"the hosts do not meet ({' '.join(str(error).split()) or type(error).__name__})"
+        reason = " ".join(str(error).split()) or type(error).__name__
+        what = f"the hosts cannot reach each other ({reason})"
         where = "parallel"
         if meeting is not None:
             where = f"parallel.endpoint = {meeting.endpoint}"
-        raise DistributedError(101, where, what, "look at the other hosts") from error
+        raise DistributedError(101, where, what, "check the other hosts") from error
 
 
 def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | None) -> Any:
@@ -79,7 +90,7 @@ def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | Non
         "shutdown_timeout": SAVE_S,
         "logs_specs": DefaultLogsSpecs(log_dir=os.devnull),
     }
-    known = LaunchConfig.__dataclass_fields__  # of this version of torch
+    known = LaunchConfig.__dataclass_fields__  # older versions of torch lack some options
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -106,8 +117,11 @@ def _launch_config(num_processes: int, max_restarts: int, meeting: Meeting | Non
 
 @contextmanager
 def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
-    """Set the ranks' environment inside the block, and silence torchrun: ranks report."""
-    for name in list(logging.root.manager.loggerDict):  # each has its own level
+    """Set the ranks' environment inside the block, and silence torchrun for good.
+
+    The ranks report their own errors.
+    """
+    for name in list(logging.root.manager.loggerDict):  # each logger has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     before = dict(os.environ)
@@ -121,70 +135,76 @@ def _surroundings(environment: dict[str, str]) -> Generator[None, None, None]:
 
 
 class _Ranks:
-    """The rank processes of this host, which run ``module``, and which of them got a signal."""
+    """The rank processes of this host, and which of them already got a signal.
+
+    Args:
+        module: The module that the ranks run, by which their processes are recognized.
+        num_processes: The number of ranks on this host.
+    """
 
     def __init__(self, module: str, num_processes: int) -> None:
         self._module = module.encode()
         self._num_processes = num_processes
-        self._told: set[int] = set()
-        self._seen = False
-        self._at_work = False
+        self._signaled: set[int] = set()  # ids of processes
+        self._seen = False  # whether there was a rank at all
+        self._all_trained = False  # whether all ranks have done their first step
 
     def look(self) -> list[int]:
-        """Return the ranks that handle signals, as they do after their first step."""
+        """Return the ids of ranks that handle signals. A rank does so after its first step."""
         living = self._living()
         ready = [pid for pid in living if expects_signals(pid)]
         self._seen = self._seen or bool(living)
-        self._at_work = self._at_work or len(ready) >= self._num_processes
+        self._all_trained = self._all_trained or len(ready) >= self._num_processes
         return ready
 
     def starting(self) -> bool:
-        """Return whether some ranks have not done their first step."""
-        return not self._at_work and not self.all_gone()
+        """Return whether a rank has not yet done its first step."""
+        return not self._all_trained and not self.all_gone()
 
-    def tell(self, number: int) -> None:
-        """Send a signal once to every rank that handles it. A restarted rank gets it later."""
-        for pid in set(self.look()) - self._told:
-            self._told.add(pid)
+    def signal_once(self, number: int) -> None:
+        """Send the signal to each rank that handles it and has not got it by an earlier call."""
+        for pid in set(self.look()) - self._signaled:
+            self._signaled.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def all_gone(self) -> bool:
-        """Return whether there were ranks, and none is left."""
+        """Return whether ranks were started, and all of them have ended."""
         return self._seen and not self._living()
 
     def _living(self) -> list[int]:
         return [pid for pid in children_of(os.getpid()) if self._module in command_of(pid)]
 
 
-class _Engine:
-    """torch's launcher in a thread, while the main thread handles signals.
+class _LauncherThread:
+    """torch's launcher in a thread of its own, while the main thread handles signals.
 
-    In the main thread a signal handler would raise at any point of the launcher.
+    In the main thread, a signal would interrupt the launcher at any line.
     """
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self._error: BaseException | None = None
-        self._signal = 0
-        self._signal_at = 0.0
+        self._signal = 0  # the number of the first signal; 0: none came
+        self._signal_at = 0.0  # when the first signal came
 
-    def run(self, ranks: _Ranks, leave_alone: bool) -> int:
-        """Return the number of the signal that stopped the ranks, or 0. Raise the engine's error.
+    def run(self, ranks: _Ranks, has_other_hosts: bool) -> int:
+        """Run the launcher. Return the number of the signal that stopped the ranks, or 0.
 
-        Before all ranks are at work there is nothing to save, and a signal ends this process. With
-        ``leave_alone``, the other hosts are not waited for once the stopped ranks have ended.
+        Until all ranks have done their first step there is nothing to save, so a signal ends this
+        process. After a signal, do not wait for other hosts once the ranks of this host have ended.
+        An error of the launcher is raised here.
         """
         thread = threading.Thread(target=self._run, name="paceline-launch", daemon=True)
         is_main = threading.current_thread() is threading.main_thread()
-        with handled(NUMBERS, self._note):
+        with handled(NUMBERS, self._on_signal):
             with deaf_children():
                 thread.start()
             while thread.is_alive():
                 thread.join(LOOK_S)
                 if is_main:
-                    self._obey(ranks)
-                if self._signal and leave_alone and ranks.all_gone():
+                    self._pass_on_signal(ranks)
+                if self._signal and has_other_hosts and ranks.all_gone():
                     return self._signal
         if self._error is not None and not self._signal:
             raise self._error
@@ -193,20 +213,20 @@ class _Engine:
     def _run(self) -> None:
         try:
             self._call()
-        except BaseException as error:  # noqa: BLE001  # raised again by the main thread
+        except BaseException as error:  # noqa: BLE001  # raised by ``run``
             self._error = error
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._signal:
             self._signal = number
             self._signal_at = time.monotonic()
         elif time.monotonic() - self._signal_at > SAME_S:
             end(number)
 
-    def _obey(self, ranks: _Ranks) -> None:
+    def _pass_on_signal(self, ranks: _Ranks) -> None:
         if not self._signal:
             ranks.look()
             return
-        ranks.tell(self._signal)
+        ranks.signal_once(self._signal)
         if ranks.starting() or time.monotonic() - self._signal_at > SAVE_S:
             end(self._signal)

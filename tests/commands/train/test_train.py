@@ -212,7 +212,7 @@ def test_a_finished_run_says_so():
     before = read(Path("run/summary.json"))
     done = paceline("train", "resume=run")
     assert done.code == 0
-    assert "finished already" in done.err
+    assert "already finished" in done.err
     assert read(Path("run/summary.json")) == before
 
 

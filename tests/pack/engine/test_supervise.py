@@ -38,7 +38,7 @@ def test_deadly_items_in_several_jobs_are_each_found():
 
 def test_a_deadly_item_is_an_error_where_none_may_be_skipped():
     with pytest.raises(
-        DataError, match=r"D154.*item 7: the process that reads it is killed \(signal 9\)"
+        DataError, match=r"D154.*item 7: kills the process that reads it \(signal 9\)"
     ):
         supervised(Input(deadly=[7], spared=os.getpid()))
 
