@@ -75,7 +75,8 @@ class CudaRecorder:
         """Undo what torch leaves behind when a capture fails, or raise ResourceError R111.
 
         Torch would continue to capture allocations, hold back every tensor that another stream has
-        used, and keep the memory of the graph. Some versions also keep the graph's random generator until the next capture ends.
+        used, and keep the memory of the graph. Some versions also keep the graph's random
+        generator until the next capture ends.
         """
         with suppress(RuntimeError):  # torch has ended it already
             torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
