@@ -361,7 +361,7 @@ def test_every_batch_is_whole_unless_the_last_may_be_short(order, epoch, last):
     order = replace(order, last=last)
     sizes = [sum(len(share.indices) for share in step) for step in _steps(order, epoch)]
     assert sizes == [order.batch_size] * order.num_steps
-    assert order.num_taken == order.num_steps * order.batch_size == order.identity["records"]
+    assert order.num_in_batches == order.num_steps * order.batch_size == order.identity["records"]
 
 
 @given(ORDERS, st.integers(0, 9))
