@@ -219,8 +219,11 @@ def _open_file(path: str) -> h5py.File:
         what = "cannot be read: Permission denied"
         raise DataError(101, path, what, "give read permission") from error
     except OSError as error:
-        what = "truncated" if "truncated" in str(error) else "not an HDF5 file"
+        what = "not an HDF5 file"
         fix = "pack it again; if it has another format, choose the data= of that format"
+        if "truncated" in str(error):
+            what = "truncated"
+            fix = "download, copy or pack it again"
         raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
 
 

@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import framework.cli.rundir
-from framework.system.durable import is_alive
+from framework.system.durable import is_alive, remove_leftovers
 from framework.train.checkpoint import newest_path, newest_state, read_state
 from tests.conftest import children_of_this_process
 from tests.faults import ranks, states, training
@@ -259,3 +259,5 @@ def test_l12_who_is_killed_leaves_nobody_behind(place, kind):
         wait_for(lambda: not any(is_alive(int(child)) for child in children), "their end", 60)
     assert children_of_this_process() <= before
     assert newest_state(Path(RUN)).state["progress"]["step"] > 0
+    remove_leftovers(STATES)  # as the next run does: it was perhaps killed while it saved
+    assert {path.suffix for path in STATES.iterdir()} == {".pt"}

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from framework.cli.arguments import option, plain_words, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
+from framework.commands.report.units import plural
 from framework.config.rule import Rule, check_values
 from framework.errors import ConfigError, PacelineError, printable, words_of
 from framework.system.extras import needed
@@ -67,9 +68,9 @@ def write(dirs: Sequence[str], output: Path, relative: str = "first", png: bool 
     from framework.commands.report.write_report import write_report  # noqa: PLC0415  # draws
 
     written = write_report(dirs, output, relative, png)
-    what = f"{written.num_runs} runs"
+    what = plural(written.num_runs, "run")
     if written.pictures:
-        what += f", and {len(written.pictures)} pictures beside it"
+        what += f", and {plural(len(written.pictures), 'picture')} beside it"
     print(printable(f"report: {written.page}  ({what})"), flush=True)
 
 

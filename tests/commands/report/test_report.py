@@ -10,6 +10,7 @@ import pytest
 
 from framework.commands.report.report import sweep_report
 from framework.commands.report.write_report import write_report
+from framework.system.durable import remove_leftovers
 from tests.cli.command import is_one_error_line, paceline
 from tests.commands.report.runs import cell, make_bench, make_run
 
@@ -124,3 +125,4 @@ def test_a_run_that_was_killed_while_it_trained_is_reported(tmp_path):
     write_report(["run"], Path("run/report.html"), png=False)
     assert "it is running, or was killed" in Path("run/report.html").read_text()
     assert "loss over steps" in Path("run/report.html").read_text()
+    remove_leftovers(Path("run/checkpoints"))  # it was perhaps killed while it saved
