@@ -16,7 +16,6 @@ import numpy as np
 
 from framework import __version__
 from framework.contracts.records import Field, Manifest
-from framework.data.classes import LABEL, listed
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.host import num_cores
 from framework.pack.engine import disk_space, jobs, publish
@@ -269,7 +268,7 @@ def _manifest(packing: Packing) -> Manifest:
     if packing.prepare is not None:
         fields = packing.prepare.fields(packing.source)
         options.update(packing.prepare.options)
-    _check_label(source.classes, fields.get(LABEL))
+    _check_label(source.classes, fields.get("label"))
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
 
 
@@ -278,11 +277,11 @@ def _check_label(classes: Sequence[str], label: Field | None) -> None:
     is_integer = label is not None and np.dtype(label.dtype).kind in "biu"
     if not classes or (is_integer and not label.shape):
         return
-    what = "there is no field label to number them"
+    what = "there is no field label that could number them"
     if label is not None:
         what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
     fix = "leave it out, or give a whole number per record as label"
-    raise ConfigError(161, f"input.classes = {listed(classes)}", what, fix)
+    raise ConfigError(161, f"input.classes = {classes[0]}, ...", what, fix)
 
 
 def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_few_items_are_one_job_whose_file_is_the_store():
 def test_classes_need_a_number_per_record(label, words):
     arrays = {"image": np.zeros((4, 3, 2, 2), np.uint8), "label": label}
     np.savez("a.npz", **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(ConfigError, match=rf"C161.*input.classes = a, b: .*{words}"):
+    with pytest.raises(ConfigError, match=rf"C161.*input.classes = a, ...: .*{words}"):
         pack(packing(source=ArraysInput("a.npz", ["a", "b"])))
     assert os.listdir() == ["a.npz"]
 
