@@ -9,10 +9,11 @@ from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
 
-from framework.contracts.batch import move, pin, use
+from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.native import beside, limit_threads
+from framework.system.page_locked import use
 
 Stream = torch.cuda.Stream
 T = TypeVar("T")
