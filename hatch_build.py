@@ -87,4 +87,4 @@ def _compile_with(sources: list[Path], library: Path, openmp: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(_compile(_library(Path(__file__).parent)))
+    sys.exit(_compile(_library(Path(__file__).parent)) or 0)
