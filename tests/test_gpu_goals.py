@@ -51,3 +51,11 @@ def test_an_unfinished_part_keeps_its_rows(goals, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu.sys, "argv", ["gpu.py"])
     result = gpu.in_a_process("facts", 2, tmp_path)
     assert result == {"row": 1, "failed": "was not done in the 2 s that were left"}
+
+
+def test_the_page_of_goals_has_every_target(goals):
+    page = (BENCHMARKS.parent / "docs" / "gpu.md").read_text()
+    rows = [line for line in page.splitlines() if line.endswith("| not yet |")]
+    targets = [str(goal.limit).removesuffix(".0") for goal in goals.GOALS]
+    assert len(rows) == len(targets) - 1  # the two kinds of step share a row
+    assert all(any(target in row for row in rows) for target in targets)
