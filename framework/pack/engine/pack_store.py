@@ -274,11 +274,12 @@ def _manifest(packing: Packing) -> Manifest:
 
 def _check_label(classes: Sequence[str], label: Field | None) -> None:
     """Check that the numbers of classes are in the records. ConfigError C161."""
-    is_integer = label is not None and np.dtype(label.dtype).kind in "biu"
-    if not classes or (is_integer and not label.shape):
+    if not classes:
         return
     what = "there is no field label that could number them"
     if label is not None:
+        if np.dtype(label.dtype).kind in "biu" and not label.shape:
+            return
         what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
     fix = "leave it out, or give a whole number per record as label"
     raise ConfigError(161, f"input.classes = {classes[0]}, ...", what, fix)
