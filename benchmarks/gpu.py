@@ -755,7 +755,14 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
         f"hydra.run.dir={run_dir}",
     ]
     words += (
-        ["epochs=1", "max_steps=3", "limit=512", "batch_size=64", "model.width=4", "device=cpu"]
+        [
+            "epochs=1",
+            "max_steps=3",
+            "limit=512",
+            "batch_size=64",
+            "model.widths=[4,4,4]",
+            "device=cpu",
+        ]
         if bench.small
         else []
     )
@@ -783,7 +790,7 @@ def cifar10_fast(bench: Bench) -> dict[str, Any]:
     share = (
         rate
         * operations_of(
-            bench, [*unaugmented(bench.photos(512, 32)), "augment=none", "model=resnet9"]
+            bench, [*unaugmented(bench.photos(512, 32)), "augment=none", "model=airbench"]
         )
         / bench.floors.products["bf16"]
     )

@@ -93,11 +93,11 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
 # Keys that only some choices have. They are checked if they are there.
 _COUNT = Rule(int, 1, number=126)
 _SIZE = Rule(float, above=0, number=126)
-_NAMES = Rule(str | list[str], means="a name of parameters, or a list of them", number=147)
+# Keys of a group of parameters. It may have options of the optimizer, too.
 GROUP_RULES: dict[str, Rule] = {
-    "match": _NAMES,
+    "match": Rule(str | list[str], means="a name of parameters, or a list of them", number=147),
     "lr_factor": Rule(float, 0, number=147),
-    "until": Rule(float, above=0, most=1, number=147),
+    "until": Rule(float, 0, 1, number=147),
 }
 CHOICE_RULES: dict[str, dict[str, Rule]] = {
     "optim": {
@@ -125,8 +125,8 @@ def check(config: dict[str, Any]) -> None:
 
     Raises:
         ConfigError: The error of the option's rule for a value that it cannot have, C101 for a
-            missing key or part, C102 for a key nobody reads, C135, C139, C144 or C107 for values
-            that exclude each other.
+            missing key or part, C102 for a key nobody reads, C135, C139, C144, C147, C148 or C107
+            for values that exclude or need each other.
     """
     _check_numbers(config)
     check_values(config, RULES)

@@ -58,8 +58,9 @@ def parameter_groups(
             own["lr"] = _rate(name, options["lr_factor"], lr)
         members = _members(name, options["match"], names)
         if taken := [member for member in members if member not in rest]:
+            where = f"optim.groups.{name}.match = {options['match']}"
             what = f"matches {taken[0]}, which another group has"
-            raise _error(name, options["match"], what, "give each parameter to one group")
+            raise ConfigError(147, where, what, "give each parameter to one group")
         result.append({"params": [rest.pop(member) for member in members], **own})
     if rest:
         result.insert(0, {"params": list(rest.values())})
@@ -71,8 +72,10 @@ def _members(name: str, match: str | list[str], names: list[str]) -> list[str]:
     patterns = [match] if isinstance(match, str) else match
     members = [own for own in names if any(fnmatchcase(own, pattern) for pattern in patterns)]
     if not members:
+        where = f"optim.groups.{name}.match = {match}"
         what = f"matches no parameter of the model, whose first is {names[0]}"
-        raise _error(name, match, what, "give names of parameters, with * for any part of them")
+        fix = "give names of parameters, with * for any part of them"
+        raise ConfigError(147, where, what, fix)
     return members
 
 
@@ -81,10 +84,6 @@ def _rate(name: str, factor: float, lr: float | None) -> float:
         where = f"optim.groups.{name}.lr_factor = {factor}"
         raise ConfigError(147, where, "is a factor on optim.lr, which is not set", "set optim.lr")
     return lr * factor
-
-
-def _error(name: str, match: str | list[str], what: str, fix: str) -> ConfigError:
-    return ConfigError(147, f"optim.groups.{name}.match = {match}"[:200], what, fix)
 
 
 def check_options(optimizer: "optim.Optimizer", groups: Mapping[str, Group]) -> None:
@@ -96,6 +95,6 @@ def check_options(optimizer: "optim.Optimizer", groups: Mapping[str, Group]) -> 
     for name, options in groups.items():
         for key, value in options.items():
             if key not in known:
-                where = f"optim.groups.{name}.{key} = {value}"[:200]
+                where = f"optim.groups.{name}.{key} = {value}"
                 what = f"neither {', '.join(OWN)} nor an option of {type(optimizer).__name__}"
                 raise ConfigError(102, where, what, "correct or remove it")

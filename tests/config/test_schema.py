@@ -149,7 +149,7 @@ def test_groups_of_parameters_that_are_described_pass():
         ({"lr_factor": 2}, "does not say which parameters"),
         ({"match": 3}, r"a.match = 3: must be a name of parameters, or a list of them"),
         ({"match": "x", "lr_factor": -1}, "a.lr_factor = -1: must be a number of at least 0"),
-        ({"match": "x", "until": 2}, "a.until = 2: must be a number"),
+        ({"match": "x", "until": 2}, "a.until = 2: must be a number from 0 to 1"),
     ],
 )
 def test_groups_of_parameters_that_are_not_described_are_named(group, words):
