@@ -10,6 +10,7 @@ from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.run import run
 from framework.train.checkpoint import newest_state
+from tests.cli.command import losses, paceline
 
 WORDS = (
     "recipes=digits",
@@ -121,3 +122,37 @@ def test_the_first_layer_is_computed_from_the_data(whole):
     assert torch.equal(weight[:4], -weight[4:])
     inner = (weight[:4].flatten(1) @ weight[:4].flatten(1).T).abs()
     assert (inner - torch.diag(inner.diag())).max() < 1e-3 * inner.max()  # still eigenvectors
+
+
+def ranks(dataset, folder, *words):
+    """The losses and the learned state of a short run on several ranks."""
+    common = [f"dataset={dataset}", *WORDS, "epochs=2", "sink=[jsonl]"]
+    done = paceline("train", *common, *words, f"hydra.run.dir={folder}")
+    assert done.code == 0, done.err
+    return losses(folder), learned(folder)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_the_same_to_rounding(dataset, tmp_path):
+    alone, state = ranks(dataset, tmp_path / "alone")
+    both, other = ranks(dataset, tmp_path / "both", "parallel=ddp", "parallel.num_processes=2")
+    assert both == pytest.approx(alone, rel=1e-3)
+    first, second = (entry["model"]["whiten.weight"] for entry in (state, other))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.slow
+def test_two_processes_with_virtual_ranks_learn_the_same_bits(dataset, tmp_path):
+    words = ("parallel=virtual", "parallel.virtual_ranks=4")
+    alone = ranks(dataset, tmp_path / "alone", *words, "parallel.num_processes=1")
+    both = ranks(dataset, tmp_path / "both", *words, "parallel.num_processes=2")
+    assert same(list(alone), list(both))
+
+
+@pytest.mark.slow
+def test_sharded_ranks_average_alike(dataset, tmp_path):
+    words = ("parallel=fsdp", "parallel.num_processes=2")
+    found, state = ranks(dataset, tmp_path / "sharded", *words)
+    alone, other = ranks(dataset, tmp_path / "alone")
+    assert found == pytest.approx(alone, rel=1e-3)
+    assert state["average"].keys() == other["average"].keys()
