@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test
+.PHONY: help setup train test test-long check format docs fresh bench-overhead bench-data gpu bench-gpu faults cluster-test gpu-bundle
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,8 +67,11 @@ CUDA_IS_THERE = $(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_
 gpu: $(READY)  ## tests that need CUDA
 	@if $(CUDA_IS_THERE); then $(BIN)/python -m pytest -m gpu $(ARGS); else echo 'no CUDA device here: nothing run'; fi
 
-bench-gpu: $(READY)  ## facts, checks and figures of a GPU in nine minutes: ARGS="--cifar10 FOLDER --out DIR"
+bench-gpu: $(READY)  ## figures of a GPU beside their goals: ARGS="--only PARTS --cifar10 FOLDER --out DIR"
 	$(BIN)/python benchmarks/gpu.py $(ARGS)
+
+gpu-bundle: $(READY)  ## what a GPU machine without a package registry needs: OUT=FOLDER CIFAR=FOLDER_OR_TAR
+	$(BIN)/python benchmarks/gpu_bundle.py $(OUT) $(if $(CIFAR),--cifar10 $(CIFAR)) $(ARGS)
 
 # hydra-ray-launcher alone asks for an old cloudpickle; it works with what submitit brings
 $(VENV)/.cluster: $(READY)

@@ -1,15 +1,23 @@
-"""Compiles framework/system/native/ while the package is built; where there is no compiler the package works without it, only slower."""
+"""Compile framework/system/native/ while the package is built. Without a compiler the package works, only slower.
+
+python hatch_build.py    # compile in place, on a machine that cannot install the package
+"""
 
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # this file runs as a script
+    BuildHookInterface = object
 
-# of the last two one keeps numbers as torch's operators round them; the other changes none, and lets more loops be vectorized
+# -ffp-contract=off keeps numbers as torch's operators round them. -fno-trapping-math changes none,
+# and lets more loops be vectorized.
 FLAGS = ("-O3", "-fPIC", "-ffp-contract=off", "-fno-trapping-math")
 OPENMP = (["-fopenmp"], [])  # Apple's compiler has none
 
@@ -18,9 +26,8 @@ class CompileNative(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        folder = Path(self.root, "framework", "system", "native")
-        library = folder / "_native.so"
-        if any(_compiled(sorted(folder.glob("*.c")), library, openmp) for openmp in OPENMP):
+        library = _library(Path(self.root))
+        if not _compile(library):
             build_data["artifacts"].append(str(library.relative_to(self.root)))
             build_data["pure_python"] = False
             build_data["tag"] = (
@@ -28,12 +35,31 @@ class CompileNative(BuildHookInterface):
             )
         else:
             self.app.display_warning(
-                "no C compiler: torch will gather raw records, at half the speed, and augment on the CPU, at a quarter or less"
+                "no C compiler: torch will gather raw records, at half the speed, "
+                "and augment on the CPU, at a quarter or less"
             )
 
 
-def _compiled(sources: list[Path], library: Path, openmp: list[str]) -> bool:
-    """OpenMP is compiled for but not linked: torch brings its own, and two of them would fight for the cores."""
+def _library(root: Path) -> Path:
+    return root / "framework" / "system" / "native" / "_native.so"
+
+
+def _compile(library: Path) -> str:
+    """Compile the C files beside ``library`` into it. Return "", or what the compiler said."""
+    sources = sorted(library.parent.glob("*.c"))
+    said = ""
+    for openmp in OPENMP:
+        said = _compile_with(sources, library, openmp)
+        if not said:
+            break
+    return said
+
+
+def _compile_with(sources: list[Path], library: Path, openmp: list[str]) -> str:
+    """Compile ``sources`` into ``library``. Return "", or what the compiler said.
+
+    OpenMP is compiled for but not linked: torch brings its own, and two would compete for the cores.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     middles = [library.with_name(f"{source.stem}.o") for source in sources]
     try:
@@ -42,15 +68,23 @@ def _compiled(sources: list[Path], library: Path, openmp: list[str]) -> bool:
                 [*compiler, *FLAGS, *openmp, "-c", str(source), "-o", str(middle)],
                 check=True,
                 capture_output=True,
+                text=True,
             )
         subprocess.run(
             [*compiler, "-shared", *map(str, middles), "-o", str(library)],
             check=True,
             capture_output=True,
+            text=True,
         )
-    except (OSError, subprocess.CalledProcessError):
-        return False
+    except OSError as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return error.stderr or str(error)
     finally:
         for middle in middles:
             middle.unlink(missing_ok=True)
-    return True
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(_compile(_library(Path(__file__).parent)) or 0)

@@ -1,14 +1,19 @@
-"""Everything that wants a GPU, in one go and under nine minutes: what the machine can do, whether numbers stay the same, what each switch is worth.
+"""Measure on a GPU what the machine can do, whether numbers stay the same, what switches bring.
 
-    python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...] [--cifar10 FOLDER_OR_TAR] [--out DIR]
-    python benchmarks/gpu.py --device cpu --small     # does the script itself work? its figures mean nothing
+    python benchmarks/gpu.py [--seconds 3] [--minutes 8.5] [--only facts,same,...]
+                             [--cifar10 FOLDER_OR_TAR] [--out DIR]
+    python benchmarks/gpu.py --device cpu --small     # try the script; its figures mean nothing
 
-Each part runs in a process of its own, since an error on a device may stay with the process, and prints a table; all go into DIR/gpu.json. A part that fails
-or finds no time left says so, and the others go on. Rates are means of windows of ``--seconds`` in all, after a burn-in, with half the distance of their quartiles.
-Beside each stands the ratio to its floors: bytes over the measured rate of copies (over the bus, or in the device's memory), operations over the
-measured rate of matrix products.
+Each part runs in its own process, because an error on a device may stay with the process. A row is
+printed and stored in DIR/gpu.json as soon as it is known, so a part that fails or runs out of time
+keeps its rows, and the others continue. All parts take more time than ``--minutes`` has: name some.
 
-Where nothing can be installed, carry wheels of what pyproject.toml asks for (also isal, and antlr4-python3-runtime for hydra-core) and framework/system/native/*.so.
+Rates are means of windows of ``--seconds`` in all, after a burn-in, with half the distance of their
+quartiles. Beside each stands its ratio to a limit of the machine: bytes over the measured rate of
+copies (over the bus, or in the device's memory), operations over the measured rate of products.
+After each part its figures stand beside the goals of `gpu_goals.py`.
+
+On a machine that cannot install packages, use a bundle of `gpu_bundle.py`.
 """
 
 import argparse
@@ -22,7 +27,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,6 +39,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from gpu_goals import HEAD, judged  # noqa: E402
 from overhead import READ_EVERY, OneBatch, hand_written, make_trainer, pair  # noqa: E402
 from tune import make_images  # noqa: E402
 
@@ -42,7 +48,7 @@ from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.compose_config import composed  # noqa: E402
 from framework.commands.probe import Probe, Rate  # noqa: E402
 from framework.config.assemble import numbered  # noqa: E402
-from framework.contracts.batch import Batch, move, pin, use  # noqa: E402
+from framework.contracts.batch import Batch, move, pin  # noqa: E402
 from framework.contracts.data import Augment, MicroBatch  # noqa: E402
 from framework.contracts.loader import LoaderContext  # noqa: E402
 from framework.errors import ResourceError  # noqa: E402
@@ -53,6 +59,7 @@ from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
 from framework.order import device_key, draws, keyed_draws  # noqa: E402
+from framework.system.page_locked import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 
 NOBODY = Grant(typed=False, exported="")
@@ -72,9 +79,16 @@ PHOTOS = [
 ]
 
 
+RESULT = "result.json"  # of a part, in its working folder
+
+
 class Floors(NamedTuple):
-    """Of this machine, measured: bytes/s from pinned memory, bytes/s read and written in the device's own, and operations/s of matrix
-    products by type.
+    """Measured limits of this machine.
+
+    Attributes:
+        copy: Bytes per second from pinned memory to the device.
+        memory: Bytes per second read and written in the device's memory.
+        products: Operations per second of matrix products, by type.
     """
 
     copy: float
@@ -83,14 +97,27 @@ class Floors(NamedTuple):
 
 
 class Bench:
-    """What parts share. ``small``: sizes at which a CPU gets through; the figures mean nothing."""
+    """What the parts share. With ``small``, sizes suit a CPU, and the figures mean nothing.
+
+    A part puts its figures into ``result``. `keep` stores them.
+    """
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self.device = numbered(torch.device(options.device))
         use(self.device, pinned=False)
-        self.seconds, self.small, self.cifar10 = options.seconds, options.small, options.cifar10
+        self.seconds = options.seconds
+        self.small = options.small
+        self.cifar10 = options.cifar10
         self.work = work
+        self.result: dict[str, Any] = {}
         self._floors: Floors | None = None
+
+    def keep(self) -> None:
+        """Store what is known so far: this process may be killed at any time."""
+        write_json(self.work / RESULT, self.result)
+
+    def table(self, title: str, *head: str) -> "Table":
+        return Table(self, title, head)
 
     @property
     def floors(self) -> Floors:
@@ -100,7 +127,7 @@ class Bench:
         return self._floors
 
     def timed(self, work: Callable[[], object], repeats: int) -> float:
-        """Seconds of one, over ``repeats``, after as many to warm up."""
+        """Return the mean seconds of ``repeats`` calls, after half as many to warm up."""
         for count in (max(1, repeats // 2), repeats):
             self.wait()
             start = time.perf_counter()
@@ -120,18 +147,17 @@ class Bench:
         return host.numel() / self.timed(lambda: there.copy_(host, non_blocking=True), 10)
 
     def _memory_rate(self) -> float:
-        one = torch.empty(
-            (1 << 22) if self.small else (1 << 30), dtype=torch.uint8, device=self.device
-        )
-        other = torch.empty_like(one)
-        return 2 * one.numel() / self.timed(lambda: other.copy_(one), 10)
+        num_bytes = (1 << 22) if self.small else (1 << 30)
+        source = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        return 2 * num_bytes / self.timed(lambda: target.copy_(source), 10)
 
     def _product_rate(self, name: str) -> float:
         side = 256 if self.small else 8192
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32)
-        one = torch.randn(side, side, device=self.device, dtype=kind)
-        return 2 * side**3 / self.timed(lambda: one @ one, 10)
+        matrix = torch.randn(side, side, device=self.device, dtype=kind)
+        return 2 * side**3 / self.timed(lambda: matrix @ matrix, 10)
 
     def probe(self, *words: str) -> Probe:
         config, allowed = composed(
@@ -140,7 +166,7 @@ class Bench:
         return Probe(config, allowed)
 
     def photos(self, batch_size: int = 256, side: int = 224) -> list[str]:
-        """A ResNet-18 on made-up images in memory."""
+        """Return words for a ResNet-18 on generated images in memory."""
         batch_size, side = (8, 32) if self.small else (batch_size, side)
         num = batch_size * 200
         return [
@@ -155,176 +181,162 @@ class Bench:
             return measure(probe)
 
 
-def told(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"\n## {title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |", flush=True)
+class Table:
+    """A table that prints each row, and stores the part's result, as soon as it is known."""
+
+    def __init__(self, bench: Bench, title: str, head: Sequence[str]) -> None:
+        self.bench = bench
+        print_head(title, head)
+
+    def row(self, *cells: str) -> None:
+        print_row(cells)
+        self.bench.keep()
 
 
-# ------------------------------------------------------------------------------------------------------------------- parts
+def print_head(title: str, head: Sequence[str]) -> None:
+    print(f"\n## {title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}", flush=True)
 
 
-def facts(bench: Bench) -> dict[str, Any]:
+def print_row(cells: Sequence[str]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def paceline(*words: str, **environment: str) -> None:
+    """Run ``paceline WORDS``.
+
+    Raises:
+        RuntimeError: The command failed.
+    """
+    command = [sys.executable, "-m", "framework", *words]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+
+
+# --- parts
+
+
+def facts(bench: Bench) -> None:
     """What the machine is and can do."""
-    found: dict[str, Any] = {
-        **machine(),
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda,
-    }
+    known = {**machine(), "torch": str(torch.__version__), "cuda": torch.version.cuda}
+    bench.result.update(known)
+    table = bench.table("Machine", "what", "value")
+    for name, value in known.items():
+        table.row(name, str(value))
     rates = {
         "GB/s from pinned memory": bench.floors.copy / 1e9,
         "GB/s in the device's memory": bench.floors.memory / 1e9,
     }
-    rates |= {
-        f"TFLOP/s, products of {name}": rate / 1e12 for name, rate in bench.floors.products.items()
-    }
-    told(
-        "Machine",
-        ("what", "found"),
-        [(str(key), str(value)) for key, value in found.items()]
-        + [(key, f"{value:.1f}") for key, value in rates.items()],
-    )
-    return {**found, **rates}
+    for kind, rate in bench.floors.products.items():
+        rates[f"TFLOP/s, products of {kind}"] = rate / 1e12
+    bench.result.update(rates)
+    for name, rate in rates.items():
+        table.row(name, f"{rate:.1f}")
 
 
-def tests(bench: Bench) -> dict[str, Any]:
-    """The tests marked gpu."""
+def tests(bench: Bench) -> None:
+    """The tests marked gpu, one after the other."""
     words = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-ra"]
     print("\n## pytest -m gpu\n", flush=True)
-    done = subprocess.run(
-        words, check=False, cwd=Path(__file__).parents[1]
-    )  # says what it finds as it goes
+    done = subprocess.run(words, check=False, cwd=Path(__file__).parents[1])
     if done.returncode:
         raise RuntimeError(f"pytest -m gpu ended with {done.returncode}")
-    return {"rc": done.returncode}
+    bench.result["rc"] = done.returncode
 
 
-def same(bench: Bench) -> dict[str, Any]:
-    """Losses of the three loaders, and of a set on the device, bit by bit, each in a process of its own; plain twice, since kernels may not
-    repeat themselves. RuntimeError where plain does and another does not agree.
+SAME = {
+    "plain": ("loader=plain", "workers.num=2"),
+    "plain again": ("loader=plain", "workers.num=2"),
+    "prefetch": ("loader=prefetch", "workers.num=2"),
+    "stream": ("loader=stream", "workers.num=2"),
+    "stage=device": ("data.stage=device", "workers.num=0"),
+    "stage=device, stream": ("loader=stream", "data.stage=device", "workers.num=0"),
+}
+
+
+def same(bench: Bench) -> None:
+    """Whether losses agree bit by bit among loaders, and with the set on the device.
+
+    ``plain`` runs twice, because kernels may not repeat their own results.
+
+    Raises:
+        RuntimeError: ``plain`` repeats its losses, and another loader has different ones.
     """
-    found: dict[str, list[str]] = {}
-    kinds = {
-        name: f"loader={name.split()[0]}" for name in ("plain", "plain again", "prefetch", "stream")
+    table = bench.table("The same numbers", "loader", "losses", "those of plain, bit by bit")
+    plain: list[str] = []
+    for number, (name, words) in enumerate(SAME.items()):
+        losses = digits_losses(bench, bench.work / f"same-{number}", words)
+        plain = plain or losses
+        bench.result[name] = losses == plain
+        table.row(name, str(len(losses)), str(losses == plain))
+    if bench.result["plain again"] and not all(bench.result.values()):
+        others = ", ".join(name for name, agrees in bench.result.items() if not agrees)
+        raise RuntimeError(f"not the same numbers: {others}")
+
+
+def digits_losses(bench: Bench, run_dir: Path, words: Sequence[str]) -> list[str]:
+    """Train 60 steps on the digits. Return every loss, exactly, as text."""
+    paceline(
+        "train",
+        *words,
+        f"device={bench.device.type}",
+        "recipes=digits",
+        f"dataset={bench.work / 'digits'}",
+        "max_steps=60",
+        "report_every=1",
+        "augment=crop_flip",
+        "augment.mean=[0.5]",
+        "augment.std=[0.5]",
+        "workers.kind=thread",
+        "sink=[jsonl]",
+        f"hydra.run.dir={run_dir}",
+        CUBLAS_WORKSPACE_CONFIG=":4096:8",  # lets cuBLAS repeat its results
+    )
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [float(line["loss"]).hex() for line in lines if line["split"] == "train"]
+
+
+def loading(bench: Bench) -> None:
+    """Raw images to the device, beside the bandwidth of the bus.
+
+    First the same pinned batch every time, without and with normalizing on the device. Then
+    batches that are gathered from a store in memory, and normalized.
+    """
+    store = packed(bench, 2560, 224, "pack.encode=raw")
+    photos = bench.photos()
+    sets = {
+        "none": [*unaugmented(photos), "augment=none"],
+        "normalize": photos,
+        "store": [*of_store(photos, store), "data=hdf5", "data.stage=ram"],
     }
-    for name, choice in {
-        **kinds,
-        "stage=device": "data.stage=device",
-        "stage=device, stream": "loader=stream",
-    }.items():
-        run_dir = bench.work / f"same-{len(found)}"
-        words = [
-            choice,
-            *(["data.stage=device", "workers.num=0"] if "stage" in name else ["workers.num=2"]),
-            f"device={bench.device.type}",
-            "recipes=digits",
-            f"dataset={bench.work / 'digits'}",
-            "max_steps=60",
-            "report_every=1",
-        ]
-        command = [
-            sys.executable,
-            "-m",
-            "framework",
-            "train",
-            *words,
-            "augment=crop_flip",
-            "sink=[jsonl]",
-            f"hydra.run.dir={run_dir}",
-        ]
-        command += ["augment.mean=[0.5]", "augment.std=[0.5]", "workers.kind=thread"]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-500:])
-        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        found[name] = [float(line["loss"]).hex() for line in lines if line["split"] == "train"]
-    rows = [
-        (loader, str(len(losses)), str(losses == found["plain"]))
-        for loader, losses in found.items()
-    ]
-    told("The same numbers", ("loader", "losses", "those of plain, bit by bit"), rows)
-    agree = {loader: losses == found["plain"] for loader, losses in found.items()}
-    if agree["plain again"] and not all(agree.values()):
-        raise RuntimeError(
-            f"not the same numbers: {', '.join(name for name, same in agree.items() if not same)}"
-        )
-    return agree
-
-
-def loading(bench: Bench) -> dict[str, Any]:
-    """Raw images to the device, beside the bandwidth: uint8 over the bus, with and without normalizing there; one batch for ever, pinned once,
-    and from a store in memory, gathered anew.
-    """
-    rows, found = [], {}
-    for augment in ("none", "normalize"):
+    head = ("loader", "records/s", "spread", "of the pinned copy rate")
+    table = bench.table("Loader to device, raw 224, batches of 256", *head)
+    for name, words in sets.items():
         for loader in ("plain", "prefetch", "stream"):
-            words = (
-                bench.photos()
-                if augment == "normalize"
-                else [*unaugmented(bench.photos()), "augment=none"]
-            )
             rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words, f"loader={loader}")
             share = rate.records_per_s * record_bytes(bench) / bench.floors.copy
-            rows.append(
-                (
-                    f"{loader}, augment={augment}",
-                    f"{rate.records_per_s:,.0f}",
-                    f"{100 * rate.spread:.1f} %",
-                    f"{share:.3f}",
-                )
-            )
-            found[f"{loader}/{augment}"] = share
-    store = packed(bench, 2560, 224, "pack.encode=raw")
-    for loader in ("plain", "prefetch", "stream"):
-        words = [
-            *of_store(bench.photos(), store),
-            "data=hdf5",
-            "data.stage=ram",
-            f"loader={loader}",
-        ]
-        rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words)
-        share = found[f"{loader}/store"] = (
-            rate.records_per_s * record_bytes(bench) / bench.floors.copy
-        )
-        rows.append(
-            (
-                f"{loader}, from a store",
-                f"{rate.records_per_s:,.0f}",
-                f"{100 * rate.spread:.1f} %",
-                f"{share:.3f}",
-            )
-        )
-    told(
-        "Loader to device, raw 224, batches of 256",
-        ("loader", "records/s", "spread", "of the pinned copy rate"),
-        rows,
-    )
-    return found
+            bench.result[f"{loader}/{name}"] = share
+            speed = f"{rate.records_per_s:,.0f}"
+            table.row(f"{loader}, {name}", speed, f"{100 * rate.spread:.1f} %", f"{share:.3f}")
 
 
 def packed(bench: Bench, count: int, side: int, *words: str) -> Path:
-    """A store of JPEGs of smooth noise."""
-    count, side = (32, 32) if bench.small else (count, side)
-    folder, store = bench.work / f"images-{side}", bench.work / f"images-{side}-{len(words)}.h5"
+    """Return a store of JPEGs of smooth noise."""
+    if bench.small:
+        count = 32
+        side = 32
+    folder = bench.work / f"images-{side}"
+    store = bench.work / f"images-{side}-{len(words)}.h5"
     make_images(folder, count, side, 0)
-    command = [
-        sys.executable,
-        "-m",
-        "framework",
-        "pack",
-        f"input.path={folder}",
-        f"output.path={store}",
-        *words,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-500:])
+    paceline("pack", f"input.path={folder}", f"output.path={store}", *words)
     return store
 
 
@@ -344,45 +356,47 @@ def record_bytes(bench: Bench) -> int:
     return 3 * (32 if bench.small else 224) ** 2
 
 
-def overlap(bench: Bench) -> dict[str, Any]:
-    """max(loading alone, computing alone) / a step of both: for a step that costs what its data does by this loader, and for one that costs
-    much more. The batch is pinned once, so that loading is the copy and normalizing.
+OVERLAP_HEAD = (
+    "step, loader",
+    "copying alone, ms",
+    "computing alone, ms",
+    "both, ms",
+    "efficiency",
+    "limit of the machine / both",
+)
+
+
+def overlap(bench: Bench) -> None:
+    """Copies beside computing. Efficiency is max(copying alone, computing alone) / both.
+
+    A step of matrix products takes as long as its copy (balanced), or four times as long
+    (dominated). Normalizing runs on the device, so it counts as computing. The batch is pinned
+    once, so the host does nothing else.
     """
-    timed, rows, found = Timed(bench), [], {}
-    for name, make in timed.loaders().items():
-        load_s = timed.run(make(), 0)
-        for what, share in (("balanced", 1.0), ("computing dominates", 4.0)):
-            count = max(1, round(share * load_s / timed.product_s))
-            compute_s, both_s = (
-                bench.timed(partial(timed.compute, count), 30),
-                timed.run(make(), count),
-            )
-            floor_s = max(
-                timed.num_bytes / bench.floors.copy,
-                count * timed.operations / bench.floors.products["bf16"],
-            )
-            found[f"{what}/{name}"] = max(load_s, compute_s) / both_s
-            rows.append(
-                (
-                    f"{what}: {name}",
-                    f"{1e3 * load_s:.2f}",
-                    f"{1e3 * compute_s:.2f}",
-                    f"{1e3 * both_s:.2f}",
-                    f"{max(load_s, compute_s) / both_s:.3f}",
-                    f"{floor_s / both_s:.3f}",
-                )
-            )
-    told(
-        "Overlap",
-        ("step, loader", "loading, ms", "computing, ms", "both, ms", "efficiency", "floor / both"),
-        rows,
-    )
-    return found
+    timed = Timed(bench)
+    table = bench.table("Overlap", *OVERLAP_HEAD)
+    for what, augment in (("copies", timed.keep_bytes), ("normalizing", timed.normalize)):
+        copying = timed.loaders(timed.keep_bytes)
+        for name, make in timed.loaders(augment).items():
+            copy_s = timed.run(copying[name](), 0)
+            for step, share in (("balanced", 1.0), ("dominated", 4.0)):
+                count = max(1, round(share * copy_s / timed.product_s))
+                compute_s = bench.timed(partial(timed.compute, count, augment), 30)
+                both_s = timed.run(make(), count)
+                efficiency = max(copy_s, compute_s) / both_s
+                product_s = count * timed.operations / bench.floors.products["bf16"]
+                floor_s = max(timed.num_bytes / bench.floors.copy, product_s)
+                bench.result[f"{what}/{step}/{name}"] = efficiency
+                times = [f"{1e3 * seconds:.2f}" for seconds in (copy_s, compute_s, both_s)]
+                ratios = (f"{efficiency:.3f}", f"{floor_s / both_s:.3f}")
+                table.row(f"{what}, {step}: {name}", *times, *ratios)
 
 
 class SideStream:
-    """A transcription of the scheme of timm's PrefetchLoader: the next batch is copied and normalized in a side stream while this one is computed on.
-    A thread pins ahead, as torch's DataLoader does for it.
+    """The scheme of timm's PrefetchLoader, to compare with.
+
+    The next batch is copied and normalized in a side stream, while the step computes on this one. A
+    thread pins ahead, as torch's DataLoader does for timm.
     """
 
     def __init__(self, context: LoaderContext) -> None:
@@ -416,60 +430,66 @@ class SideStream:
 
 
 class Timed:
-    """Loaders under a step that is nothing but as many matrix products as take a given time."""
+    """Loaders under a step that consists of matrix products, as many as take a given time."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        batch_size, side, steps = (
-            (8, 32, 6) if bench.small else (256, 224, 400)
-        )  # an epoch's first batch is hidden by nothing
+        batch_size = 8 if bench.small else 256
+        side = 32 if bench.small else 224
+        steps = 6 if bench.small else 400  # many: nothing hides the first copy of an epoch
         self.batch = {
             "image": torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8),
             "label": torch.randint(1000, (batch_size,)),
+            "index": torch.arange(batch_size),
         }
-        self.batch["index"] = torch.arange(batch_size)
-        self.batch = pin(self.batch) if bench.device.type == "cuda" else self.batch
+        if bench.device.type == "cuda":
+            self.batch = pin(self.batch)
+        self.resident = move(self.batch, bench.device)
         self.num_bytes = sum(tensor.nbytes for tensor in self.batch.values())
         self.source = OneBatch(self.batch, steps)
         self.source.order = replace(
             self.source.order, num_records=batch_size * steps, batch_size=batch_size
         )
         edge = 64 if bench.small else 4096
-        self.one = torch.randn(edge, edge, device=bench.device, dtype=torch.bfloat16)
+        self.matrix = torch.randn(edge, edge, device=bench.device, dtype=torch.bfloat16)
         self.operations = 2 * edge**3
-        self.product_s = bench.timed(lambda: self.one @ self.one, 20)
+        self.product_s = bench.timed(lambda: self.matrix @ self.matrix, 20)
 
-    def augment(self, batch: Batch, _: int) -> Batch:
+    def keep_bytes(self, batch: Batch, _: int) -> Batch:
+        return batch
+
+    def normalize(self, batch: Batch, _: int) -> Batch:
         return {**batch, "image": batch["image"].to(torch.float32).mul_(1 / 127.5).sub_(1)}
 
-    def loaders(self) -> dict[str, Callable[[], Any]]:
-        context = LoaderContext(
-            self.source, self.bench.device, self.augment, make_clock(self.bench.device, how=False)
-        )
-        ours: dict[str, Callable[[], Any]] = {
+    def loaders(self, augment: Callable[[Batch, int], Batch]) -> dict[str, Callable[[], Any]]:
+        clock = make_clock(self.bench.device, how=False)
+        context = LoaderContext(self.source, self.bench.device, augment, clock)
+        makers: dict[str, Callable[[], Any]] = {
             "plain": lambda: PlainLoader(pin_memory=True, context=context),
             "prefetch": lambda: PrefetchLoader(depth=2, pin_memory=True, context=context),
             "stream": lambda: StreamLoader(depth=2, copies=2, context=context),
         }
-        return (
-            {**ours, "timm's scheme": lambda: SideStream(context)}
-            if self.bench.device.type == "cuda"
-            else ours
-        )
+        if self.bench.device.type == "cuda":
+            makers["timm's scheme"] = lambda: SideStream(context)
+        return makers
 
-    def compute(self, count: int) -> None:
+    def compute(self, count: int, augment: Callable[[Batch, int], Batch]) -> None:
+        """Do the computing of a step, on a batch that is on the device already."""
+        self.step(augment(self.resident, 0), count)
+
+    def step(self, batch: Batch, count: int) -> None:
+        batch["image"][:1].add_(1)
         for _ in range(count):
-            self.one @ self.one
+            self.matrix @ self.matrix
 
     def run(self, loader: Any, count: int) -> float:
-        """Seconds a step, of ``count`` products and the loader's work."""
+        """Return the seconds of a step with ``count`` products and the loader's work."""
         laps: deque[float] = deque(maxlen=3)
         for epoch in range(5):  # two to warm up
             self.bench.wait()
             start = time.perf_counter()
             for micro in loader.epoch(epoch):
-                micro.batch["image"][:1].add_(1)
-                self.compute(count)
+                self.step(micro.batch, count)
             self.bench.wait()
             laps.append((time.perf_counter() - start) / loader.num_steps)
         return sorted(laps)[1]
@@ -494,9 +514,8 @@ SWITCHES: list[tuple[str, str, list[str]]] = [
 ]
 
 
-def switches(bench: Bench) -> dict[str, Any]:
-    """What each is worth, on one batch for ever: a ResNet-18 at 224, and a small net."""
-    found: dict[str, Any] = {}
+def switches(bench: Bench) -> None:
+    """What each switch brings to a ResNet-18 at 224 and to a small net, on one batch."""
     nets = {
         "ResNet-18 at 224": bench.photos(),
         "ResNet-9 of width 16 at 32": [*bench.photos(512, 32), "model=resnet9", "model.width=16"],
@@ -504,36 +523,25 @@ def switches(bench: Bench) -> dict[str, Any]:
     if bench.small:
         nets = {"ResNet-9 of width 2 at 32": [*bench.photos(), "model=resnet9", "model.width=2"]}
     for net, words in nets.items():
-        rows: list[tuple[str, ...]] = []
+        head = ("switch", "records/s", "spread", "of fp32", "of the matrix rate")
+        table = bench.table(f"Computing alone: {net}", *head)
         operations = operations_of(bench, words)
+        rates: dict[str, float] = bench.result.setdefault(net, {})
         for name, kind, more in SWITCHES:
             try:
                 rate = bench.rate(lambda probe: probe.compute(bench.seconds), *words, *more)
-            except Exception as error:  # the others go on
-                rows.append((name, "failed", str(error)[:80], "", ""))
+            except Exception as error:  # the other switches are still measured
+                table.row(name, "failed", str(error)[:80], "", "")
                 continue
-            found.setdefault(net, {})[name] = rate.records_per_s
-            first = found[net].get("fp32", float("nan"))
+            rates[name] = rate.records_per_s
+            ratio = rate.records_per_s / rates.get("fp32", float("nan"))
             share = rate.records_per_s * operations / bench.floors.products[kind]
-            rows.append(
-                (
-                    name,
-                    f"{rate.records_per_s:,.0f}",
-                    f"{100 * rate.spread:.1f} %",
-                    f"{rate.records_per_s / first:.2f}",
-                    f"{share:.3f}",
-                )
-            )
-        told(
-            f"Computing alone: {net}",
-            ("switch", "records/s", "spread", "of fp32", "of the matrix rate"),
-            rows,
-        )
-    return found
+            speed = f"{rate.records_per_s:,.0f}"
+            table.row(name, speed, f"{100 * rate.spread:.1f} %", f"{ratio:.2f}", f"{share:.3f}")
 
 
 def operations_of(bench: Bench, words: list[str]) -> float:
-    """Of one record, forward and backward."""
+    """Return the floating-point operations of one record, forward and backward."""
     with closing(bench.probe(*words)) as probe:
         model = probe.assembly.build("model").to(bench.device)
         image = torch.randn(2, *probe.batch()["image"].shape[1:], device=bench.device)
@@ -542,25 +550,23 @@ def operations_of(bench: Bench, words: list[str]) -> float:
     return counter.get_total_flops() / 2
 
 
-def overhead(bench: Bench) -> dict[str, Any]:
-    """The Trainer beside a hand-written loop, in turn, on a step of some 100 us: kernel by kernel, and both as one graph a step."""
-    rows, found = [], {}
+def overhead(bench: Bench) -> None:
+    """The Trainer beside a loop written by hand, in turn, on a step of some 100 us.
+
+    First kernel by kernel, then with one graph per step on both sides.
+    """
+    head = ("step", "by hand, us", "the Trainer's more, us", "quartiles")
+    table = bench.table("Trainer beside a hand-written loop", *head)
     for name, graphed in (("kernel by kernel", False), ("one graph", True)):
         if graphed and bench.device.type != "cuda":
             continue
         hand, low, middle, high = beside_by_hand(bench, graphed)
-        rows.append((name, f"{hand:.1f}", f"{middle:.1f}", f"{low:.1f}, {high:.1f}"))
-        found[name] = {"us": middle, "hand_us": hand}
-    told(
-        "Trainer beside a hand-written loop",
-        ("step", "hand-written, us", "the Trainer's more, us", "quartiles"),
-        rows,
-    )
-    return found
+        bench.result[name] = {"us": middle, "hand_us": hand, "quartiles_us": [low, high]}
+        table.row(name, f"{hand:.1f}", f"{middle:.1f}", f"{low:.1f}, {high:.1f}")
 
 
 def beside_by_hand(bench: Bench, graphed: bool) -> tuple[float, float, float, float]:
-    """Microseconds a step by hand, and quartiles of what the Trainer takes more."""
+    """Return microseconds of a step by hand, and the three quartiles of what the Trainer adds."""
     theirs, ours = (make_pair(bench, graphed) for _ in range(2))
     batch = {
         "image": torch.rand(64, 1, 16, 16, device=bench.device),
@@ -601,7 +607,10 @@ def make_pair(bench: Bench, fused: bool) -> tuple[nn.Module, torch.optim.Optimiz
 def replaying(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, steps: int
 ) -> Callable[[], None]:
-    """What a careful person writes with a graph: copy the batch in, replay, add up the losses and the right answers."""
+    """Return what a careful person writes with a graph.
+
+    It copies the batch in, replays, and sums the losses and the right answers.
+    """
     inside = {name: tensor.clone() for name, tensor in batch.items()}
     sums = torch.zeros(2, device=inside["label"].device)
 
@@ -619,7 +628,7 @@ def replaying(
     replay = recorder.capture(step)
 
     def loop() -> None:
-        sums.zero_()  # as the Trainer begins its sums anew; and the graph's memory stays ours while the loop lives
+        sums.zero_()  # the Trainer starts its sums anew, too
         for number in range(1, steps + 1):
             for name, tensor in batch.items():
                 inside[name].copy_(tensor)
@@ -630,6 +639,7 @@ def replaying(
     return loop
 
 
+COLORS = "{name: ColorJitter, params: {brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1}}"
 AUGMENTS = {
     "crop_flip": ["augment=crop_flip"],
     "color_jitter": ["augment=color_jitter"],
@@ -652,74 +662,70 @@ AUGMENTS = {
     ],
     "kornia: colors": [
         "augment=kornia",
-        "augment.pipeline=[{name: ColorJitter, params: {brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1}}]",
+        f"augment.pipeline=[{COLORS}]",
         "augment.together=true",
     ],
 }
 
 
-def augments(bench: Bench) -> dict[str, Any]:
-    """A batch of each, and the numbers beside the CPU's."""
-    rows, found = [], {}
-    image = torch.randint(
-        256, (16, 3, 32, 32) if bench.small else (256, 3, 224, 224), dtype=torch.uint8
-    )
-    batch = {
-        "index": torch.arange(len(image)),
-        "image": image,
-        "label": torch.arange(len(image)) % 10,
-    }
+AUGMENT_HEAD = (
+    "augment",
+    "ms a batch",
+    "of reading and writing as many bytes in its memory",
+    "compiled, with its draws",
+    "of the same",
+    "largest difference from the CPU",
+)
+
+
+def augments(bench: Bench) -> None:
+    """The time of a batch on the device, and its numbers beside the CPU's."""
+    shape = (16, 3, 32, 32) if bench.small else (256, 3, 224, 224)
+    image = torch.randint(256, shape, dtype=torch.uint8)
+    labels = torch.arange(len(image)) % 10
+    batch = {"index": torch.arange(len(image)), "image": image, "label": labels}
+    title = f"Augmenting {len(image)} images of {image.shape[-1]} on the device"
+    table = bench.table(title, *AUGMENT_HEAD)
     for name, words in AUGMENTS.items():
         try:
-            with closing(
-                bench.probe(
-                    *bench.photos()[: len(PHOTOS) - 5], *words, "data.source.num_classes=10"
-                )
-            ) as probe:
-                augment = probe.assembly.augment
+            augment = make_augment(bench, words)
         except Exception as error:  # kornia is an extra
-            rows.append((name, "not here", str(error)[:60], "", "", ""))
+            table.row(name, "not here", str(error)[:60], "", "", "")
             continue
-        there, numbers = (
-            move(batch, bench.device),
-            draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None,
-        )
-        on_device = None if numbers is None else numbers.to(bench.device)
-        took = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
-        compiled, note = few_kernels(bench, name, augment, there)
-        apart = furthest(augment(batch, numbers), augment(there, on_device))
-        limit = image.numel() * 5 / bench.floors.memory  # a byte read and a float written
-        columns = [
-            cell
-            for s in (took, compiled)
-            for cell in (("", note) if s is None else (f"{1e3 * s:.3f}", f"{s / limit:.2f}"))
-        ]
-        rows.append((name, *columns, f"{apart:.1e}"))
-        found[name] = {
-            "ms": 1e3 * took,
-            "compiled_ms": compiled and 1e3 * compiled,
-            "apart": apart,
-            "note": note,
-        }
-    told(
-        f"Augmenting {len(image)} images of {image.shape[-1]} on the device",
-        (
-            "augment",
-            "ms a batch",
-            "of reading and writing as many bytes in its memory",
-            "compiled, with its draws",
-            "of the same",
-            "furthest from the CPU's",
-        ),
-        rows,
-    )
-    return found
+        table.row(name, *augment_cells(bench, name, augment, batch))
+
+
+def make_augment(bench: Bench, words: list[str]) -> Augment:
+    photos = bench.photos()[: len(PHOTOS) - 5]
+    with closing(bench.probe(*photos, *words, "data.source.num_classes=10")) as probe:
+        return probe.assembly.augment
+
+
+def augment_cells(bench: Bench, name: str, augment: Augment, batch: Batch) -> list[str]:
+    """Measure an augmentation, put the figures into the result, and return them as text."""
+    there = move(batch, bench.device)
+    numbers = draws(batch["index"], 0, 0, augment.num_draws) if augment.num_draws else None
+    on_device = None if numbers is None else numbers.to(bench.device)
+    seconds = bench.timed(partial(augment, there, on_device), 3 if bench.small else 30)
+    compiled, note = few_kernels(bench, name, augment, there)
+    apart = furthest(augment(batch, numbers), augment(there, on_device))
+    limit_s = batch["image"].numel() * 5 / bench.floors.memory  # reads a byte, writes a float
+    bench.result[name] = {"ms": 1e3 * seconds, "apart": apart, "note": note, "compiled_ms": None}
+    cells = [f"{1e3 * seconds:.3f}", f"{seconds / limit_s:.2f}", "", note, f"{apart:.1e}"]
+    if compiled is not None:
+        bench.result[name]["compiled_ms"] = 1e3 * compiled
+        cells[2:4] = [f"{1e3 * compiled:.3f}", f"{compiled / limit_s:.2f}"]
+    return cells
 
 
 def few_kernels(
     bench: Bench, name: str, augment: Augment, batch: Batch
 ) -> tuple[float | None, str]:
-    """Seconds for a batch with its draws as ``compile=true`` has it; None, and why, where it is not compiled."""
+    """Time a batch with its draws as ``compile=true`` runs it.
+
+    Returns:
+        Seconds, or None and why it is not compiled.
+    """
     if not getattr(augment, "exact", False) or (
         bench.small and name not in ("crop_flip", "random_erasing")
     ):
@@ -735,90 +741,79 @@ def few_kernels(
     fused, key = Fused(finish, notes.append), device_key(0, 0)
     fused(batch, key)
     seconds = bench.timed(partial(fused, batch, key), 3 if bench.small else 30)
-    return (None, notes[0]) if notes else (seconds, "")
+    if notes:
+        return None, notes[0]
+    return seconds, ""
 
 
-def furthest(one: Batch, other: Batch) -> float:
-    return max(float((one[name].double() - other[name].cpu().double()).abs().max()) for name in one)
+def furthest(host: Batch, there: Batch) -> float:
+    """Return the largest difference of two batches, over all fields."""
+    pairs = [(host[name].double(), there[name].cpu().double()) for name in host]
+    return max(float((mine - other).abs().max()) for mine, other in pairs)
 
 
-def cifar10_fast(bench: Bench) -> dict[str, Any]:
+COMPUTING = ("forward", "backward", "optimizer")
+FAST_HEAD = (
+    "accuracy",
+    "seconds of training, compiling included",
+    "of as many typical steps",
+    "records/s",
+    "of a step outside computing",
+)
+
+
+def cifar10_fast(bench: Bench) -> None:
     """Seconds to an accuracy, by the recipe as it stands."""
     if bench.cifar10 is None:
-        print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER")
-        return {}
+        print("\n## cifar10_fast\n\nnot run: --cifar10 FOLDER_OR_TAR is missing", flush=True)
+        return
     run_dir = bench.work / "fast"
     words = [
         "recipes=cifar10_fast",
         f"source={folder_of(Path(bench.cifar10), bench.work)}",
         f"dataset={bench.work / 'cifar10'}",
-        f"hydra.run.dir={run_dir}",
     ]
-    words += (
-        [
-            "epochs=1",
-            "max_steps=3",
-            "limit=512",
-            "batch_size=64",
-            "model.widths=[4,4,4]",
-            "device=cpu",
-        ]
-        if bench.small
-        else []
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "framework", "train", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-500:])
+    tiny = ["limit=512", "batch_size=64"] if bench.small else []
+    short = ["epochs=1", "max_steps=3", "device=cpu"] if bench.small else []
+    paceline("train", *words, *tiny, *short, f"hydra.run.dir={run_dir}")
     summary = json.loads((run_dir / "summary.json").read_text())
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     rates = sorted(line["records_per_s"] for line in lines if line["split"] == "train")
-    rate = rates[len(rates) // 2]  # of a report's steps: the first report's hold compiling
-    # medians of steps, for the same reason; the host's waiting lies beside the device's work where that is known
-    typical = {
-        name: span["p50_s"]
-        for name, span in summary["spans"].items()
-        if name != "wait" or "idle" not in summary["spans"]
-    }
-    outside = 1 - sum(
-        typical.get(name, 0.0) for name in ("forward", "backward", "optimizer")
-    ) / sum(typical.values())
-    share = (
-        rate
-        * operations_of(
-            bench, [*unaugmented(bench.photos(512, 32)), "augment=none", "model=airbench"]
-        )
-        / bench.floors.products["bf16"]
+    rate = rates[len(rates) // 2]  # the first report's steps include compiling
+    typical = typical_step(summary["spans"])
+    figures = {name: summary[name] for name in ("val", "train_s", "wall_s", "spans")}
+    bench.result.update(
+        **figures,
+        records_per_s=rate,
+        steps_s=summary["steps"] * sum(typical.values()),
+        outside=1 - sum(typical.get(name, 0.0) for name in COMPUTING) / sum(typical.values()),
     )
-    row = (
+    bench.table("cifar10_fast", *FAST_HEAD).row(
         f"{summary['val']['accuracy']:.4f}",
         f"{summary['train_s']:.1f}",
+        f"{bench.result['steps_s']:.1f}",
         f"{rate:,.0f}",
-        f"{100 * outside:.1f} %",
-        f"{share:.3f}",
+        f"{100 * bench.result['outside']:.1f} %",
     )
-    head = (
-        "accuracy",
-        "seconds of training, compiling included",
-        "records/s",
-        "of a step outside computing",
-        "of the matrix rate",
-    )
-    told("cifar10_fast", head, [row])
-    return {
-        **{name: summary[name] for name in ("val", "train_s", "spans")},
-        "records_per_s": rate,
-        "outside": outside,
-        "share": share,
-    }
+    operations = operations_of(bench, [*words, *tiny])
+    share = bench.result["share"] = rate * operations / bench.floors.products["bf16"]
+    print(f"\nof the matrix rate: {share:.3f}", flush=True)
+
+
+def typical_step(spans: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the median seconds of each span of a step. Steps that compile hardly matter.
+
+    If the device's ``idle`` is known, the host's ``wait`` lies beside the device's work and does
+    not count.
+    """
+    typical = {name: span["p50_s"] for name, span in spans.items()}
+    if "idle" in typical:
+        typical.pop("wait", None)
+    return typical
 
 
 def folder_of(given: Path, work: Path) -> Path:
-    """The folder that has ``train``, out of the archive where it is one."""
+    """Return the folder that has ``train``, unpacked if an archive is given."""
     if not given.is_file():
         return given
     with tarfile.open(given) as archive:
@@ -826,40 +821,33 @@ def folder_of(given: Path, work: Path) -> Path:
     return next(path.parent for path in sorted((work / "source").rglob("train")))
 
 
-def dali(bench: Bench) -> dict[str, Any]:
-    """JPEGs of 500 to random crops of 224 on the device: decoded there by DALI, and by this process's cores."""
-    rows, found = [], {}
+def dali(bench: Bench) -> None:
+    """JPEGs of 500 to random crops of 224 on the device, decoded by DALI and by this host."""
     store = packed(bench, 2048, 500)
-    crop = [
-        "transform=random_resized_crop",
-        f"transform.size={[32, 32] if bench.small else [224, 224]}",
-        "loader=prefetch",
-    ]
-    for name, words in {"DALI": ["data=dali"], "the cores": ["data=hdf5"]}.items():
+    side = 32 if bench.small else 224
+    crop = ["transform=random_resized_crop", f"transform.size=[{side},{side}]", "loader=prefetch"]
+    head = ("decoded by", "records/s", "spread", "cores busy")
+    table = bench.table("JPEGs of 500 to crops of 224", *head)
+    for name, choice in {"DALI": "data=dali", "the cores": "data=hdf5"}.items():
+        words = (*of_store(bench.photos(), store), choice, *crop)
         try:
-            rate = bench.rate(
-                lambda probe: probe.loader(bench.seconds),
-                *of_store(bench.photos(), store),
-                *words,
-                *crop,
-            )
+            rate = bench.rate(lambda probe: probe.loader(bench.seconds), *words)
         except ResourceError as error:  # DALI is an extra
-            rows.append((name, "not here", str(error)[:80], ""))
+            table.row(name, "not here", str(error)[:80], "")
             continue
-        found[name] = rate.records_per_s
-        cores = "" if rate.busy_cores is None else f"{rate.busy_cores:.1f}"
-        rows.append((name, f"{rate.records_per_s:,.0f}", f"{100 * rate.spread:.1f} %", cores))
-    told("JPEGs of 500 to crops of 224", ("decoded by", "records/s", "spread", "cores busy"), rows)
-    return found
+        bench.result[name] = rate.records_per_s
+        speed = f"{rate.records_per_s:,.0f}"
+        table.row(name, speed, f"{100 * rate.spread:.1f} %", f"{rate.busy_cores:.1f}")
 
 
-def replicas(bench: Bench) -> dict[str, Any]:
+def replicas(bench: Bench) -> None:
     """One GPU, DataParallel, and a process per GPU, at the same batch."""
     count = 2 if bench.device.type == "cpu" else torch.cuda.device_count()
     if count < 2:
-        print("\n## replicas\n\nnot run: one GPU")
-        return {}
-    rows, found = [], {}
+        print("\n## replicas\n\nnot run: there is one GPU", flush=True)
+        return
+    head = ("parallel", "records/s, the first steps included", "of one")
+    table = bench.table(f"A ResNet-18 on {count} replicas", *head)
     for parallel in ("none", "dp", "ddp"):
         run_dir = bench.work / f"replicas-{parallel}"
         words = [
@@ -868,28 +856,19 @@ def replicas(bench: Bench) -> dict[str, Any]:
             f"parallel={parallel}",
             f"hydra.run.dir={run_dir}",
             "sink=[]",
+            "epochs=1",
+            f"max_steps={4 if bench.small else 200}",
+            "precision=amp",
         ]
-        words += ["epochs=1", f"max_steps={4 if bench.small else 200}", "precision=amp"]
-        words += [f"parallel.num_processes={count}"] if parallel == "ddp" else []
-        done = subprocess.run(
-            [sys.executable, "-m", "framework", "train", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-500:])
-        found[parallel] = json.loads((run_dir / "summary.json").read_text())["records_per_s"]
-        rows.append((parallel, f"{found[parallel]:,.0f}", f"{found[parallel] / found['none']:.2f}"))
-    told(
-        f"A ResNet-18 on {count} replicas",
-        ("parallel", "records/s, the first steps included", "of one"),
-        rows,
-    )
-    return found
+        if parallel == "ddp":
+            words.append(f"parallel.num_processes={count}")
+        paceline("train", *words)
+        rate = json.loads((run_dir / "summary.json").read_text())["records_per_s"]
+        bench.result[parallel] = rate
+        table.row(parallel, f"{rate:,.0f}", f"{rate / bench.result['none']:.2f}")
 
 
-PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Bench], None]] = {
     part.__name__: part
     for part in (
         facts,
@@ -908,7 +887,9 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument(
@@ -920,47 +901,62 @@ def parse() -> argparse.Namespace:
         "--cifar10", help="a folder of train/ and test/, a subfolder per class, or a tar of one"
     )
     parser.add_argument("--out", default=".")
-    parser.add_argument("--part", choices=PARTS, help="this one, in this process")
-    parser.add_argument("--work", help="its folder")
+    parser.add_argument("--part", choices=PARTS, help="run this part in this process")
+    parser.add_argument("--work", help="the working folder of --part")
     return parser.parse_args()
 
 
 def alone(options: argparse.Namespace) -> int:
-    """One part, here; what it found, or why it failed, goes into ``OUT/gpu-PART.json``."""
+    """Run one part in this process. Its figures, and why it failed, go into its working folder."""
+    bench = Bench(options, Path(options.work))
     try:
-        found = PARTS[options.part](Bench(options, Path(options.work)))
+        PARTS[options.part](bench)
     except Exception:
-        found = {"failed": traceback.format_exc()}
-        print(f"\n## {options.part} failed\n\n{found['failed']}", flush=True)
-    Path(options.out, f"gpu-{options.part}.json").write_text(json.dumps(found))
+        bench.result["failed"] = traceback.format_exc()
+        print(f"\n## {options.part} failed\n\n{bench.result['failed']}", flush=True)
+    bench.keep()
     return 0
 
 
-def in_a_process(
-    options: argparse.Namespace, name: str, left_s: float, work: str
-) -> dict[str, Any]:
-    """What the part found, or why it did not."""
-    told_in = Path(options.out, f"gpu-{name}.json")
-    told_in.unlink(missing_ok=True)
-    command = [sys.executable, __file__, *sys.argv[1:], "--part", name, "--work", work]
+def in_a_process(name: str, left_s: float, work: Path) -> dict[str, Any]:
+    """Run a part, and return its figures, those of an unfinished part included."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--part", name, "--work", str(work)]
     if left_s <= 0:
         return {"failed": "no time was left"}
-    process = subprocess.Popen(command, start_new_session=True)
+    # Not a session of its own: whatever ends this session must reach the part, too.
+    process = subprocess.Popen(command, process_group=0, stdin=subprocess.DEVNULL)
+    why = ""
     try:
         code = process.wait(left_s)
+        if code:
+            why = f"its process ended with {code}"
     except subprocess.TimeoutExpired:
-        return {"failed": f"was not done in the {left_s:.0f} s that were left"}
+        why = f"was not done in the {left_s:.0f} s that were left"
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # and what it has started, also where this script is told to stop
+            os.killpg(process.pid, signal.SIGKILL)  # and what the part has started
         process.wait()
-    return (
-        json.loads(told_in.read_text())
-        if told_in.exists()
-        else {"failed": f"its process ended with {code}"}
-    )
+    result = json.loads((work / RESULT).read_text()) if (work / RESULT).exists() else {}
+    if why:
+        result["failed"] = why
+    return result
+
+
+def print_goals(options: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
+    """Print the goals of a part, and add them to its result."""
+    rows = judged(name, result)
+    if not rows:
+        return
+    result["goals"] = [dict(zip(HEAD, row, strict=True)) for row in rows]
+    note = "" if options.device == "cuda" else " (a trial without a GPU: the figures mean nothing)"
+    print_head(f"Goals of {name}{note}", HEAD)
+    for row in rows:
+        print_row(row)
+
+
+def stop(number: int, _: Any) -> None:
+    """End as an exception does, so that the part is ended, too."""
+    sys.exit(128 + number)
 
 
 def main() -> int:
@@ -968,22 +964,24 @@ def main() -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: nothing run")
         return 0
-    Path(options.out).mkdir(parents=True, exist_ok=True)
     if options.part:
         return alone(options)
-    begun, found = time.monotonic(), dict[str, Any]()
+    signal.signal(signal.SIGTERM, stop)
+    end = time.monotonic() + 60 * options.minutes
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    results = dict[str, Any]()
     for name in options.only.split(","):
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
-            found[name] = in_a_process(options, name, begun + 60 * options.minutes - start, work)
-        why = (
-            f", failed: {found[name]['failed'].strip().splitlines()[-1]}"
-            if "failed" in found[name]
-            else ""
-        )
+            result = results[name] = in_a_process(name, end - start, Path(work))
+        print_goals(options, name, result)
+        why = ""
+        if "failed" in result:
+            why = f", failed: {result['failed'].strip().splitlines()[-1]}"
         print(f"\n({name}: {time.monotonic() - start:.0f} s{why})", flush=True)
-        Path(options.out, "gpu.json").write_text(json.dumps(found, indent=1))
-    return int(any("failed" in one for one in found.values()))
+        write_json(out / "gpu.json", results)
+    return int(any("failed" in result for result in results.values()))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def hook():
 @pytest.mark.parametrize("openmp", [["-fopenmp"], []])
 def test_it_is_compiled_with_threads_and_without(hook, tmp_path, openmp):
     library = tmp_path / "x.so"
-    assert hook._compiled(SOURCES, library, openmp)
+    assert hook._compile_with(SOURCES, library, openmp) == ""
     assert [path.name for path in tmp_path.iterdir()] == ["x.so"]
     if not openmp:
         assert all(hasattr(ctypes.CDLL(str(library)), name) for name in SIGNATURES)
@@ -36,12 +36,13 @@ def test_it_is_compiled_with_threads_and_without(hook, tmp_path, openmp):
 
 def test_without_a_compiler_nothing_is_left_and_nothing_fails(hook, tmp_path, monkeypatch):
     monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
-    assert not hook._compiled(SOURCES, tmp_path / "x.so", [])
+    said = hook._compile_with(SOURCES, tmp_path / "x.so", [])
+    assert "no-such-compiler" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_source_that_does_not_compile_leaves_nothing(hook, tmp_path):
     source = Path(tmp_path, "bad.c")
     source.write_text("int x = ;")
-    assert not hook._compiled([source], tmp_path / "x.so", [])
+    assert "error" in hook._compile_with([source], tmp_path / "x.so", [])
     assert [path.name for path in tmp_path.iterdir()] == ["bad.c"]

@@ -106,8 +106,11 @@ def crop_flip(
     Returns:
         The batch; None if the compiled function is missing or is not made for this input.
     """
+    # The device comes first: torch's compiler cannot look into ``find``.
+    if image.device.type != "cpu" or image.dtype != torch.uint8:
+        return None
     compiled = find("paceline_crop_flip")
-    if compiled is None or image.device.type != "cpu" or image.dtype != torch.uint8:
+    if compiled is None:
         return None
     if image.dim() != 4 or (scale is not None and scale.numel() not in (1, image.shape[1])):
         return None

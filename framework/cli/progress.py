@@ -70,14 +70,17 @@ def packing_of(
     return Packing(source, make_writer, path, preparation_of(options), **run)
 
 
-def for_output(packing: Packing, target: str) -> Packing:
+def for_output(packing: Packing, source: Mapping[str, Any], output: Mapping[str, Any]) -> Packing:
     """Choose the format of the jobs' files: the writer's own, or HDF5 if it writes no stores.
 
     Args:
         packing: What is packed.
-        target: The writer's ``_target_``.
+        source: The keys of the input. Finished jobs are kept only if all of them are the same.
+        output: The keys of the writer.
     """
-    suffix = SUFFIXES.get(target)
+    keys = {key: value for key, value in output.items() if key != "path"}
+    packing = replace(packing, configured={"input": source, "output": keys})
+    suffix = SUFFIXES.get(output["_target_"])
     if suffix is None:
         return replace(packing, suffix=".h5", make_part=HDF5Writer)
     return replace(packing, suffix=suffix, make_part=None)
@@ -103,11 +106,15 @@ def _note(text: str) -> None:
 
 
 def _pack_one(
-    source: RecordInput, changed: Mapping[str, Any], make_writer: MakeWriter, path: str, target: str
+    source: RecordInput,
+    changed: Mapping[str, Any],
+    make_writer: MakeWriter,
+    path: str,
+    blocks: Mapping[str, Any],
 ) -> Packed:
     """Pack one store with the default options, except those in ``changed``."""
     packing = packing_of(source, {**default_options(), **changed}, make_writer, path)
-    return show_packing(for_output(packing, target), None)
+    return show_packing(for_output(packing, blocks["input"], blocks["output"]), None)
 
 
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:

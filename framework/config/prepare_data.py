@@ -20,8 +20,8 @@ from framework.store.open_store import open_store
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
-# (input, keys of ``pack:``, writer, path, the writer's name)
-PackOne = Callable[[RecordInput, Config, MakeWriter, str, str], object]
+# (input, keys of ``pack:``, writer, path, the blocks ``input`` and ``output``)
+PackOne = Callable[[RecordInput, Config, MakeWriter, str, Config], object]
 
 
 def prepare(
@@ -51,12 +51,14 @@ def prepare(
     _check_classes(data, missing)
     for split, source in missing.items():
         path = data[split]
-        options = config["prepare"][split].get("pack") or {}
+        block = config["prepare"][split]
+        options = block.get("pack") or {}
         writer = writer_of("data.writer", data["writer"], allowed)
         lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
         with _left_as_it_was(Path(path).parent), lock:
             if not Path(path).exists():
-                pack_one(source, options, writer, path, data["writer"]["_target_"])
+                blocks = {"input": block["input"], "output": data["writer"]}
+                pack_one(source, options, writer, path, blocks)
 
 
 def _is_missing(config: Config, path: str | None) -> bool:

@@ -1,5 +1,6 @@
 """Stores that are packed already: into another format, layout or size, or several into one."""
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
@@ -12,6 +13,7 @@ from framework.errors import DataError
 from framework.pack.engine.jobs import joined
 from framework.pack.engine.publish import as_written, keys_of
 from framework.store.open_store import open_store
+from framework.store.shards import MANIFEST
 
 
 @final
@@ -84,6 +86,7 @@ class StoreInput:
     def _read_range(self, number: int, start: int, stop: int) -> Chunk:
         """Return records ``start``..``stop`` of store ``number``."""
         store, indices = self.stores[number], torch.arange(start, stop)
+        store.check()  # an open store stays readable after its file was replaced
         read = store.read(indices)
         if damaged := store.damaged(indices, read):
             what = "its bytes are not what their CRC32 says"
@@ -100,8 +103,18 @@ class StoreInput:
         return Chunk(records, keys_of(store, indices))
 
     def name(self, index: int) -> str:
-        number = int(np.searchsorted(self.starts, index, side="right")) - 1
+        number = self._store_number(index)
         return self.stores[number].name(index - self.starts[number])
+
+    def item_files(self, index: int) -> Sequence[str]:
+        """Return the store's file, or the manifest that holds the checksums of its files."""
+        path = self.paths[self._store_number(index)]
+        if os.path.isdir(path):
+            path = os.path.join(path, MANIFEST)
+        return [path]
+
+    def _store_number(self, index: int) -> int:
+        return int(np.searchsorted(self.starts, index, side="right")) - 1
 
 
 def _check_alike(path: str, first: Manifest, other_path: str, other: Manifest) -> None:

@@ -94,13 +94,7 @@ class FolderWriter:
     """
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
-        fix = "choose output=hdf5 or lmdb"
-        if set(fields) != {"image", "label"}:
-            what = f"a folder of images cannot hold {sorted(fields)}"
-            raise DataError(114, path, what, fix)
-        if any(field.kind == "labels" for field in fields.values()):
-            what = "a folder of images cannot say that they are label maps"
-            raise DataError(114, path, what, fix)
+        _check_fields(path, fields)
         self.path = Path(path)
         self._row = 0
         self._interleaved = fields["image"].interleaved
@@ -145,6 +139,25 @@ class FolderWriter:
     def abort(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _check_fields(path: str, fields: Mapping[str, Field]) -> None:
+    """Check that a folder of images can hold the fields. DataError D114."""
+    fix = "choose output=hdf5 or lmdb"
+    if set(fields) != {"image", "label"}:
+        what = f"a folder of images cannot hold {sorted(fields)}"
+        raise DataError(114, path, what, fix)
+    image, label = fields["image"], fields["label"]
+    if "labels" in (image.kind, label.kind):
+        what = "a folder of images cannot say that they are label maps"
+        raise DataError(114, path, what, fix)
+    is_deep = image.dtype == "uint16" and len(image.shape) == 3 and image.shape[0] in (1, 3)
+    if image.channels is None and not is_deep:
+        what = f"an image file cannot hold image {image.dtype} {list(image.shape)}"
+        raise DataError(114, path, what, fix)
+    if label.shape or np.dtype(label.dtype).kind not in "iu":
+        what = f"label {label.dtype} {list(label.shape)} is not the number of a class"
+        raise DataError(114, path, what, fix)
 
 
 def is_class(name: str) -> bool:

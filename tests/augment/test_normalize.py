@@ -75,3 +75,12 @@ def test_several_fields_are_normalized():
 def test_means_and_deviations_that_do_not_fit_are_refused(mean, std):
     with pytest.raises(ValueError, match="do not fit"):
         Normalize("image", mean, std)
+
+
+def test_only_images_on_the_cpu_look_for_compiled_code(monkeypatch):
+    def find_nothing(name):
+        raise AssertionError(name)
+
+    monkeypatch.setattr(normalize, "find", find_nothing)
+    image = torch.empty(2, 3, 4, 4, dtype=torch.uint8, device="meta")
+    assert normalize.crop_flip(image, None, None, 0, None, None) is None

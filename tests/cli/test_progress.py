@@ -16,6 +16,8 @@ from framework.pack.engine.packing import PackProgress
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 
+FOLDER = "framework.store.folder_store.FolderWriter"
+
 
 def packing(path="x.h5", writer=HDF5Writer):
     np.savez("x.npz", image=np.zeros((4, 1, 2, 2), np.uint8), label=np.arange(4) % 2)
@@ -42,10 +44,19 @@ def test_a_key_of_pack_that_cannot_be_is_named(change, words):
 
 
 def test_a_folder_is_packed_through_hdf5():
-    through = for_output(packing("x", FolderWriter), "framework.store.folder_store.FolderWriter")
+    through = for_output(packing("x", FolderWriter), {}, {"_target_": FOLDER})
     assert (through.suffix, through.make_part) == (".h5", HDF5Writer)
-    alone = for_output(packing(), "framework.store.hdf5_store.HDF5Writer")
+    alone = for_output(packing(), {}, {"_target_": "framework.store.hdf5_store.HDF5Writer"})
     assert (alone.suffix, alone.make_part) == (".h5", None)
+
+
+def test_every_key_of_the_input_decides_whether_finished_jobs_are_kept():
+    output = {"_target_": FOLDER, "path": "x", "chunk_records": 5}
+    configured = for_output(
+        packing("x", FolderWriter), {"fields": {"label": "y"}}, output
+    ).configured
+    assert configured["input"] == {"fields": {"label": "y"}}
+    assert configured["output"] == {"_target_": FOLDER, "chunk_records": 5}
 
 
 def test_the_last_lines_say_what_was_made(capsys):

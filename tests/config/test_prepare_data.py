@@ -64,6 +64,13 @@ def test_it_is_packed_by_the_writer_of_the_data_that_was_chosen(tmp_path, block,
     assert [type(writer) for writer in made] == [kind, kind]
 
 
+def test_the_packer_is_given_the_keys_of_input_and_output(tmp_path):
+    asked = []
+    config = splits(tmp_path)
+    prepare(config, (), lambda *arguments: asked.append(arguments[-1]), print)
+    assert asked == [{"input": {**DIGITS, "split": s}, "output": HDF5} for s in ("train", "val")]
+
+
 @pytest.mark.parametrize("dataset", [None, "elsewhere"])
 def test_a_store_that_is_named_elsewhere_is_not_ours_to_make(tmp_path, dataset):
     assert packed({**splits(tmp_path), "dataset": dataset}) == []

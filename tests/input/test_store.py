@@ -8,11 +8,14 @@ import torch
 from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
 from framework.input.store import StoreInput
+from framework.pack.engine.jobs import stamps as item_stamps
+from framework.pack.engine.pack_store import pack
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, encoded_records, plain
+from tests.input.inputs import Input, packing
 
 
 def _write(path, records, fields=FIELDS, classes=("a", "b", "c"), **more):
@@ -121,6 +124,23 @@ def test_damage_is_not_packed_again(path):
 def test_a_missing_store_is_named():
     with pytest.raises(DataError, match=r"D101.*gone\.h5"):
         _ = StoreInput(["gone.h5"]).manifest
+
+
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
+    source = StoreInput([_write("other.h5", make_records(2)), _write(path, make_records(3))])
+    source.read(0, 5)
+    before = item_stamps(source, 1, 3)
+    _write(path, {**make_records(3), "label": np.arange(3)[::-1]})
+    after = item_stamps(source, 1, 3)
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False]
+    with pytest.raises(DataError, match=rf"D117.*{path}"):
+        source.read(0, 5)
+
+
+def test_the_manifest_tells_whether_a_folder_of_files_has_changed():
+    pack(packing("x.h5", Input(10), one_file=False))
+    assert list(StoreInput("x.h5").item_files(3)) == ["x.h5/manifest.json"]
 
 
 def test_no_store_is_an_error():

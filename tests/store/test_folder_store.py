@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Manifest
+from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
-from framework.image.decode import decode, encode_png
+from framework.image.decode import decode, decode_deep, encode_png
 from framework.store.folder_store import FolderStore, FolderWriter
 from tests.conftest import FIELDS, make_records
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_folder
@@ -148,7 +148,30 @@ def test_a_folder_that_is_there_already_is_not_touched():
     assert os.listdir("out/a") == ["1.jpg"]
 
 
-def test_fields_that_are_no_labeled_images_are_refused():
-    with pytest.raises(DataError, match=r"D114.*cannot hold \['x'\]"):
-        FolderWriter("out", fields={"x": FIELDS["label"]}, num_records=1)
+IMAGE, LABEL = FIELDS["image"], FIELDS["label"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"x": LABEL}, r"cannot hold \['x'\]"),
+        ({"image": Field("float32", (3, 4, 4)), "label": LABEL}, "float32"),
+        ({"image": Field("uint8", (4, 4)), "label": LABEL}, r"\[4, 4\]"),
+        ({"image": IMAGE, "label": Field("float32", ())}, "float32"),
+        ({"image": IMAGE, "label": Field("int64", (2,))}, r"\[2\]"),
+    ],
+)
+def test_fields_that_are_no_labeled_images_are_refused(fields, words):
+    with pytest.raises(DataError, match=rf"D114.*{words}"):
+        FolderWriter("out", fields=fields, num_records=1)
     assert os.listdir() == []
+
+
+def test_planes_of_16_bits_are_written_as_they_are():
+    image = np.arange(3 * 2 * 2, dtype=np.uint16).reshape(3, 2, 2) * 4096
+    fields = {"image": Field("uint16", (3, 2, 2)), "label": LABEL}
+    writer = FolderWriter("out", fields=fields, num_records=1)
+    writer.write({"image": image[None], "label": np.array([0])}, [""])
+    writer.close(Manifest(1, fields, ["a"]))
+    data = Path("out/a/000000000.png").read_bytes()
+    assert np.array_equal(decode_deep(data, 3).transpose(2, 0, 1), image)

@@ -1,6 +1,5 @@
 """``paceline pack``: pack items into one store."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +74,8 @@ def _pack(
 ) -> RunOutcome:
     from framework.cli.progress import for_output, packing_of, show_packing  # noqa: PLC0415
 
-    output = config["output"]
     packing = packing_of(source, config["pack"], make_writer, path)
-    layout = {key: value for key, value in output.items() if key != "path"}
-    packing = replace(for_output(packing, output["_target_"]), layout=layout)
+    packing = for_output(packing, config["input"], config["output"])
     packed = show_packing(packing, config["workers"])
     if packed.bad:
         skipped = f"{len(packed.bad)} items were skipped: {packing.path}.bad.jsonl lists them"

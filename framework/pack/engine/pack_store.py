@@ -279,6 +279,6 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
         "options": manifest.options,
         "num_items": manifest.num_records,
         "suffix": packing.suffix,
-        "layout": packing.layout,
+        "configured": packing.configured,
     }
     return json.loads(json.dumps(facts))

@@ -24,7 +24,7 @@ class Packing:
         part: The share of the jobs to do, from 0, beside other processes or machines; None: all.
         parts: Number of shares.
         suffix: Suffix of the jobs' files.
-        layout: What the writer was configured with, besides the path.
+        configured: The keys of the input and of the output, besides the output's path.
         make_part: Makes the writer of the jobs' files, if ``make_writer`` does not write a store.
 
     Raises:
@@ -40,7 +40,7 @@ class Packing:
     part: int | None = None
     parts: int = 1
     suffix: str = ""
-    layout: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    configured: Mapping[str, Any] = field(default_factory=dict[str, Any])
     make_part: MakeWriter | None = None
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from framework.store.open_store import HEAD_BYTES, file_kind, open_file, open_st
 from framework.store.shards import MANIFEST
 from framework.system.durable import move, write_text
 
-FOREIGN = 103  # the number of the error for a file that is not a store of ours
+DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
 JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the store
 JOIN_RECORDS = 4096
 
@@ -148,7 +148,10 @@ def _crcs(results: Sequence[JobResult]) -> np.ndarray:
 
 
 def check_place(path: Path) -> None:
-    """Check that packing replaces nothing but a store of ours, intact or damaged.
+    """Check that packing replaces nothing but a store of ours.
+
+    A damaged store may be replaced if its manifest is found. A file that is not readable at all may
+    be another program's.
 
     Raises:
         DataError: D115 if something else is at ``path``.
@@ -159,7 +162,8 @@ def check_place(path: Path) -> None:
         return
     if not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
-        raise DataError(115, str(path), "is there already, and is not a store of ours", fix)
+        what = "is there already, and is not recognizable as a store of ours"
+        raise DataError(115, str(path), what, fix)
 
 
 def _is_our_folder(path: Path) -> bool:
@@ -181,7 +185,7 @@ def _is_our_file(path: Path) -> bool:
         try:
             return bool(store.manifest)
         except DataError as error:
-            return error.args[0] != FOREIGN  # a damaged store may be replaced
+            return error.args[0] in DAMAGED
 
 
 def list_bad(path: Path, bad: Sequence[BadItem]) -> Path:

@@ -155,6 +155,15 @@ def test_parts_are_packed_by_a_sweep():
     assert Path("x.h5").read_bytes() == Path("y.h5").read_bytes()
 
 
+def test_parts_of_commands_with_different_inputs_are_not_mixed():
+    np.savez("a.npz", image=np.zeros((40, 3, 8, 8), np.uint8), y=np.arange(40), z=np.arange(40))
+    words = ["input=arrays", "input.path=a.npz", "output.path=o.h5", "pack.parts=2"]
+    first = paceline("pack", *words, "input.fields={image: image, label: y}", "pack.part=0")
+    assert first.code == 0, first.err
+    other = paceline("pack", *words, "input.fields={image: image, label: z}", "pack.part=1")
+    assert is_one_error_line(other, "R154")
+
+
 def test_a_folder_of_files_is_a_store_too():
     assert (
         paceline("pack", *many_images(), "pack.one_file=false", "output=lmdb", "output.path=x").code

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import h5py
+import lmdb
 import pytest
 import torch
 from hypothesis import given
@@ -58,14 +59,25 @@ def _stand(kind):
     elif kind == "link":
         Path("other.h5").write_bytes(b"mine")
         path.symlink_to("other.h5")
-    elif kind == "hdf5":
+    elif kind in ("hdf5", "truncated hdf5"):
         with h5py.File(path, "w") as file:
-            file["x"] = [1]
+            file["x"] = [1] * 1000
+        if kind == "truncated hdf5":
+            path.write_bytes(path.read_bytes()[:4000])
+    elif kind == "lmdb with named databases":
+        with (
+            lmdb.open(str(path), subdir=False, max_dbs=1, lock=False) as environment,
+            environment.begin(environment.open_db(b"images"), write=True) as transaction,
+        ):
+            transaction.put(b"photo", b"mine")
     else:
         path.write_bytes(b"mine")
 
 
-@pytest.mark.parametrize("kind", ["folder", "link", "hdf5", "file"])
+STANDS = ["folder", "link", "hdf5", "truncated hdf5", "lmdb with named databases", "file"]
+
+
+@pytest.mark.parametrize("kind", STANDS)
 def test_what_is_no_store_of_ours_is_not_replaced(kind):
     _stand(kind)
     before = sorted((str(path), path.read_bytes()) for path in Path().rglob("*") if path.is_file())
@@ -87,9 +99,10 @@ def test_a_folder_store_with_something_else_in_it_is_not_replaced():
 
 
 @pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
-def test_a_damaged_store_is_replaced(path):
+def test_a_damaged_store_is_replaced_if_its_manifest_is_found(path):
     pack(packing(path))
     whole_file = Path(path).read_bytes()
-    Path(path).write_bytes(whole_file[: len(whole_file) // 2])
+    damaged = whole_file.replace(b'"source": "memory"', b'"source": "Memory"')
+    Path(path).write_bytes(damaged)
     pack(packing(path))
-    assert Path(path).read_bytes() == whole_file
+    assert Path(path).read_bytes() == whole_file != damaged

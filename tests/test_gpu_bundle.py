@@ -1,0 +1,294 @@
+"""What travels to a GPU machine, and what runs there, on a small tree that only looks like ours."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+FILES = {
+    "torch.py": """
+        __version__ = "0.0"
+        class cuda:
+            device_count = staticmethod(lambda: 0)
+        class version:
+            cuda = None
+        """,
+    "framework/__init__.py": "",
+    "framework/system/__init__.py": "",
+    "framework/system/native/twice.c": "int twice(int x) { return 2 * x; }",
+    "framework/system/native/__init__.py": """
+        import ctypes
+        from pathlib import Path
+        SIGNATURES = {"twice": ()}
+        def find(name):
+            path = Path(__file__).with_name("_native.so")
+            return getattr(ctypes.CDLL(str(path)), name) if path.exists() else None
+        """,
+    "pyproject.toml": """
+        [tool.pytest.ini_options]
+        addopts = "-q --import-mode=importlib"
+        markers = ["gpu: needs CUDA"]
+        """,
+    "tests/test_marked.py": """
+        import pytest, small
+        @pytest.mark.gpu
+        def test_that_passes():
+            assert small.VALUE == 3
+        @pytest.mark.gpu
+        def test_that_fails():
+            assert small.VALUE == 4
+        def test_without_the_mark():
+            assert False
+        """,
+    "tests/test_other.py": "raise RuntimeError",
+    "benchmarks/gpu.py": """
+        import pathlib, sys, time
+        out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+        (out / "gpu.json").write_text('{"facts": {}}')
+        print("facts are known")
+        pathlib.Path("benchmarks/arguments").write_text(" ".join(sys.argv))
+        time.sleep(0 if "--small" in sys.argv else 60)
+        """,
+}
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The two scripts as modules."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_bundle
+    import gpu_go
+
+    return gpu_bundle, gpu_go
+
+
+def git(folder, *words):
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", folder, *name, *words], check=True, capture_output=True)
+
+
+def make_tree(folder):
+    """A repository with the files that a go needs."""
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(re.sub(r"^ {8}", "", text, flags=re.MULTILINE))
+    (folder / "hatch_build.py").write_bytes((ROOT / "hatch_build.py").read_bytes())
+    git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "all")
+    (folder / "untracked").touch()
+
+
+def make_wheel(bundle, python):
+    """A package ``small`` in place of what the registry has."""
+    folder = bundle / "wheels"
+    folder.mkdir()
+    files = {
+        "small.py": "VALUE = 3",
+        "small-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n",
+        "small-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+        "small-1.0.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / "small-1.0-py3-none-any.whl", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+@pytest.fixture
+def bundling(scripts, tmp_path, monkeypatch):
+    """The script that makes bundles, of the small tree and without a registry."""
+    module, _ = scripts
+    make_tree(tmp_path / "tree")
+    monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
+    monkeypatch.setattr(module, "add_wheels", make_wheel)
+    return module
+
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture
+def bundle(bundling, tmp_path):
+    bundling.make_bundle(tmp_path / "bundle", HERE, 60, None)
+    return tmp_path / "bundle"
+
+
+def start(bundle, *words, **environment):
+    """A go, started as a user of the other machine would, in an unrelated folder."""
+    env = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    env.pop("OUT", None)
+    command = [sys.executable, str(bundle / "go.py"), *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env={**env, **environment}
+    )
+
+
+def go(bundle, *words, **environment):
+    process = start(bundle, *words, **environment)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+# --- the bundle
+
+
+def test_a_bundle_holds_the_tracked_files_the_wheels_and_the_photographs(bundling, tmp_path):
+    photographs = tmp_path / "photographs"
+    (photographs / "train" / "cat").mkdir(parents=True)
+    bundling.make_bundle(tmp_path / "out" / "bundle", "3.12", 60, photographs)
+    assert os.listdir(tmp_path / "out") == ["bundle"]
+    manifest = json.loads((tmp_path / "out" / "bundle" / "bundle.json").read_text())
+    wheel = "wheels/small-1.0-py3-none-any.whl"
+    assert set(manifest["sha256"]) == {"cifar10.tar.gz", "go.py", "tree.tar.gz", wheel}
+    assert manifest["python"] == "3.12"
+    with tarfile.open(tmp_path / "out" / "bundle" / "tree.tar.gz") as archive:
+        assert set(archive.getnames()) == {*FILES, "hatch_build.py"}
+
+
+def test_a_bundle_that_is_too_large_names_the_largest_file_and_leaves_nothing(bundling, tmp_path):
+    (tmp_path / "tree" / "large.bin").write_bytes(os.urandom(10_000))
+    git(tmp_path / "tree", "add", ".")
+    with pytest.raises(bundling.BundleError, match=r"more than the 0\.01 MB .* is tree\.tar\.gz"):
+        bundling.make_bundle(tmp_path / "out" / "bundle", "3.12", 0.01, None)
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_folder_with_results_is_not_overwritten(bundling, bundle):
+    with pytest.raises(bundling.BundleError, match="is not an empty folder; name a new one"):
+        bundling.make_bundle(bundle, "3.12", 60, None)
+
+
+def test_photographs_that_are_none_are_refused(bundling, tmp_path):
+    with pytest.raises(bundling.BundleError, match="neither a tar nor a folder with train/"):
+        bundling.make_bundle(tmp_path / "bundle", "3.12", 60, tmp_path / "nowhere")
+
+
+def test_a_package_that_cannot_be_had_is_one_line(scripts, tmp_path, monkeypatch, capsys):
+    module, _ = scripts
+    make_tree(tmp_path / "tree")
+    (tmp_path / "tree" / "constraints.txt").write_text("nothing==1.0\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
+    monkeypatch.setattr(module, "CARRIED", ("nothing",))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["gpu_bundle.py", str(tmp_path / "bundle")])
+    assert module.main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: -m pip download: ERROR: No matching distribution")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_what_the_package_needs_is_carried_or_on_the_machine(scripts):
+    module, _ = scripts
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["report"], *extras["digits"], *extras["stats"]]
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in wanted}
+    assert names <= {*module.CARRIED, *module.ON_THE_MACHINE}
+    assert not {*module.CARRIED} & {*module.ON_THE_MACHINE}
+    carried = module.CARRIED + module.BUILT_HERE
+    assert len(module.pinned(carried)) == len(carried)
+
+
+# --- a go
+
+
+def test_the_tests_with_the_mark_run_and_each_outcome_is_kept(bundle, tmp_path):
+    code, out, _ = go(bundle, "tests", OUT=str(tmp_path / "out"))
+    assert code == 1
+    assert "in 1 files: 1 failed, 1 passed" in out
+    lines = (tmp_path / "out" / "tests" / "results.jsonl").read_text().splitlines()
+    results = {line["test"]: line for line in map(json.loads, lines)}
+    assert "assert 3 == 4" in results["tests/test_marked.py::test_that_fails"]["said"]
+    assert results["tests/test_marked.py::test_that_passes"]["outcome"] == "passed"
+    setup = json.loads((tmp_path / "out" / "setup.json").read_text())
+    assert (setup["compiler"], setup["functions"]) == ("no errors", {"twice": True})
+
+
+def test_without_a_compiler_a_go_says_so_and_continues(bundle):
+    code, out, _ = go(bundle, "first", "--small", CC="no-such-compiler")
+    assert code == 0
+    assert "no-such-compiler" in out
+    assert "none, which is slower" in out
+    assert json.loads((bundle / "results" / "first" / "gpu.json").read_text()) == {"facts": {}}
+
+
+def test_a_go_names_its_parts_and_the_photographs(bundling, tmp_path):
+    photographs = tmp_path / "photographs"
+    (photographs / "train").mkdir(parents=True)
+    bundle = tmp_path / "bundle"
+    bundling.make_bundle(bundle, HERE, 60, photographs)
+    go(bundle, "second", "--small")
+    words = (bundle / "unpacked" / "tree" / "benchmarks" / "arguments").read_text()
+    assert "--only cifar10_fast,augments,switches" in words
+    assert f"--cifar10 {bundle / 'cifar10.tar.gz'}" in words
+
+
+def wait_for(path):
+    end = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.2)
+
+
+def test_an_interrupted_go_keeps_what_was_printed_and_ends_what_it_started(bundle):
+    process = start(bundle, "first")
+    wait_for(bundle / "unpacked" / "tree" / "benchmarks" / "arguments")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (bundle / "results" / "first" / "log.txt").read_text() == "facts are known\n"
+    assert (bundle / "results" / "first" / "gpu.json").exists()
+
+
+def test_a_go_ends_in_time(scripts, tmp_path):
+    _, module = scripts
+    words = [sys.executable, "-c", "print(1, flush=True); import time; time.sleep(60)"]
+    start_s = time.monotonic()
+    code = module.run(words, tmp_path, {**os.environ}, tmp_path / "log.txt", start_s + 1)
+    assert code == -signal.SIGINT
+    assert time.monotonic() - start_s < 20
+    assert (tmp_path / "log.txt").read_text().startswith("1\n")
+
+
+def test_a_damaged_bundle_is_refused(bundle):
+    (bundle / "tree.tar.gz").write_bytes(b"")
+    code, _, err = go(bundle, "first")
+    assert code == 2
+    assert err.endswith("tree.tar.gz: is not as it was packed; send the bundle again\n")
+
+
+def test_a_bundle_for_another_python_is_refused(bundling, tmp_path):
+    bundling.make_bundle(tmp_path / "bundle", "3.1", 60, None)
+    code, _, err = go(tmp_path / "bundle", "first")
+    assert code == 2
+    assert "the bundle is for 3.1; make one with --python" in err
+
+
+def test_a_python_without_pip_unpacks_the_wheels(scripts, tmp_path, monkeypatch):
+    _, module = scripts
+    make_wheel(tmp_path, "3.12")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    module.install(list((tmp_path / "wheels").iterdir()), tmp_path / "site")
+    assert (tmp_path / "site" / "small.py").read_text() == "VALUE = 3"
+
+
+def test_the_files_with_gpu_tests_are_those_that_pytest_would_choose(scripts):
+    _, module = scripts
+    files = module.gpu_tests(ROOT)
+    assert "tests/test_gpu.py" in files
+    assert "tests/loader/test_stream.py" in files
+    assert "tests/test_layers.py" not in files

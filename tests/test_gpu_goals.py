@@ -1,0 +1,61 @@
+"""Figures of a GPU stand beside their goals."""
+
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def goals(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_goals
+
+    return gpu_goals
+
+
+def test_a_figure_meets_its_goal_or_misses_it_or_was_not_measured(goals):
+    rows = goals.judged("overhead", {"kernel by kernel": {"us": 15.0}})
+    assert [row[1:] for row in rows] == [("<= 15", "15", "yes"), ("<= 3", "not measured", "open")]
+    rows = goals.judged("overhead", {"kernel by kernel": {"us": 15.1}, "one graph": {"us": 2}})
+    assert [row[3] for row in rows] == ["no", "yes"]
+
+
+def test_a_share_must_be_reached(goals):
+    rows = goals.judged("loading", {"stream/normalize": 0.9, "stream/store": 0.89})
+    assert [row[3] for row in rows] == ["yes", "no"]
+
+
+def test_a_part_without_a_goal_has_no_rows(goals):
+    assert goals.judged("facts", {"torch": "2.11"}) == []
+
+
+def test_goals_are_of_parts_that_exist(goals):
+    import gpu
+
+    assert {goal.part for goal in goals.GOALS} <= set(gpu.PARTS)
+
+
+def test_an_unfinished_part_keeps_its_rows(goals, tmp_path, monkeypatch):
+    import gpu
+
+    script = tmp_path / "part.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); from pathlib import Path\n"
+        "work = Path(sys.argv[sys.argv.index('--work') + 1])\n"
+        "(work / 'result.json').write_text('{\"row\": 1}')\n"
+        "import time; time.sleep(60)\n"
+    )
+    monkeypatch.setattr(gpu, "__file__", str(script))
+    monkeypatch.setattr(gpu.sys, "argv", ["gpu.py"])
+    result = gpu.in_a_process("facts", 2, tmp_path)
+    assert result == {"row": 1, "failed": "was not done in the 2 s that were left"}
+
+
+def test_the_page_of_goals_has_every_target(goals):
+    page = (BENCHMARKS.parent / "docs" / "gpu.md").read_text()
+    rows = [line for line in page.splitlines() if line.endswith("| not yet |")]
+    targets = [str(goal.limit).removesuffix(".0") for goal in goals.GOALS]
+    assert len(rows) == len(targets) - 1  # the two kinds of step share a row
+    assert all(any(target in row for row in rows) for target in targets)
