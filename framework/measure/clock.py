@@ -145,7 +145,7 @@ class CudaClock:
         self._is_first = True  # whether this step, or the next measured one, follows a pause
         self._has_lapped = False  # whether the next step follows a lap
         self._has_ended = False  # whether a step has ended since the last lap
-        self._host_s = 0.0  # when the newest step ended
+        self._host_s = 0.0  # of the newest mark in a step that is not measured
         self._waits = _Steps()  # of these steps
         self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
@@ -206,10 +206,11 @@ class CudaClock:
         self.mark(SKIPPED)
 
     def _mark_on_host(self, name: str) -> None:
+        now = perf_counter()
         if name == "wait":
-            self._waits.add("wait", perf_counter() - self._host_s)
-        elif name == STEP_ENDS:
-            self._host_s = perf_counter()
+            self._waits.add("wait", now - self._host_s)
+        self._host_s = now
+        if name == STEP_ENDS:
             self._waits.end()
             self._num_unmeasured += 1
             self._left -= 1

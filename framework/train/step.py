@@ -14,6 +14,7 @@ from framework.contracts.training import Objective, Outcome, Schedule
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
+from framework.train.parameter_groups import UNTIL
 
 
 @final
@@ -58,6 +59,7 @@ class Stepper:
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._position = (0, 1)  # the newest step, and the last one
+        self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._buffers: dict[str, torch.Tensor] = {}
         self._keep_buffers()
 
@@ -69,7 +71,11 @@ class Stepper:
     def rates_of(self, step: int, last_step: int) -> list[float]:
         """Return the learning rates of the parameter groups at a step."""
         factor = self.schedule(step, last_step)
-        return [rate * factor for rate in self._rates]
+        rates = [rate * factor for rate in self._rates]
+        for number, until in enumerate(self._until):
+            if step >= until * last_step:
+                rates[number] = 0.0
+        return rates
 
     def share_rates(self) -> list[torch.Tensor]:
         """Keep the rates on the device as float32, where a captured step reads them; return them."""
@@ -114,9 +120,12 @@ class Stepper:
                 group["lr"] = rate
 
     def update(self) -> bool:
-        """Update the weights from the gradients. Return False if the step was skipped."""
+        """Update the weights from the gradients. Return False if the step was skipped.
+
+        This is what a graph captures, so it updates only an average that all steps update alike.
+        """
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
-        if changed and self.average is not None:
+        if changed and self.average is not None and self.average.is_constant:
             self.average.update()
         return changed
 
@@ -131,6 +140,8 @@ class Stepper:
         if self.updated or self.update():
             progress.scheduled += 1
             progress.missed = 0
+            if self.average is not None and not self.average.is_constant:
+                self.average.update_after(progress.scheduled, last_step)
             self._keep_buffers()
         else:
             progress.missed += 1
