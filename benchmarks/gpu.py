@@ -49,7 +49,7 @@ from framework.cli.allowed import Grant  # noqa: E402
 from framework.cli.compose_config import composed  # noqa: E402
 from framework.commands.probe import Probe, Rate  # noqa: E402
 from framework.config.assemble import numbered  # noqa: E402
-from framework.contracts.batch import Batch, move, pin, use  # noqa: E402
+from framework.contracts.batch import Batch, move, pin  # noqa: E402
 from framework.contracts.data import Augment, MicroBatch  # noqa: E402
 from framework.contracts.loader import LoaderContext  # noqa: E402
 from framework.errors import ResourceError  # noqa: E402
@@ -60,6 +60,7 @@ from framework.loader.stream import StreamLoader  # noqa: E402
 from framework.measure.clock import make_clock  # noqa: E402
 from framework.measure.host import machine  # noqa: E402
 from framework.order import device_key, draws, keyed_draws  # noqa: E402
+from framework.system.page_locked import use  # noqa: E402
 from framework.train.cuda_graph import CudaRecorder  # noqa: E402
 
 NOBODY = Grant(typed=False, exported="")

@@ -54,6 +54,7 @@ HOMES = {
     "scipy": {"measure/statistics.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
+    "triton": {"augment/pixel_kernel.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {f"commands/report/{name}.py" for name in ("chart", "bars", "curves")},

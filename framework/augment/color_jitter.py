@@ -93,9 +93,11 @@ def _compiled(image: Tensor, steps: int, factors: Sequence[Tensor]) -> Tensor | 
 
     None if the compiled function is missing or is not made for this input.
     """
+    # The device comes first: torch's compiler cannot look into ``find``.
+    if image.device.type != "cpu" or image.dtype not in (torch.uint8, torch.float32):
+        return None
     function = find("paceline_color_jitter")
-    fits = image.device.type == "cpu" and image.dtype in (torch.uint8, torch.float32)
-    if function is None or not fits or image.dim() != 4 or image.shape[1] != 3:
+    if function is None or image.dim() != 4 or image.shape[1] != 3:
         return None
     image = image.contiguous()
     table = torch.stack(list(factors), 1)

@@ -106,7 +106,7 @@ def crop_flip(
     Returns:
         The batch; None if the compiled function is missing or is not made for this input.
     """
-    # The device first: torch 2.11 cannot compile an augmentation that calls find.
+    # The device comes first: torch's compiler cannot look into ``find``.
     if image.device.type != "cpu" or image.dtype != torch.uint8:
         return None
     compiled = find("paceline_crop_flip")

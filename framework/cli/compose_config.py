@@ -33,7 +33,7 @@ def composed(
     Raises:
         ConfigError: For a configuration that could not be trained.
     """
-    with explained("train", overrides), hydra_session("train", config_dir):
+    with explained("train", overrides, config_dir), hydra_session("train", config_dir):
         return checked(compose("train", list(overrides)), grant)
 
 

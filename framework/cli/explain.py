@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,7 +12,6 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.arguments import option
 from framework.cli.help import groups_of
 from framework.cli.hydra_session import hydra_session
 from framework.cli.paths import CONF
@@ -24,28 +22,35 @@ UNKNOWN_CHOICE = re.compile(r"Could not find '([^']+)'")
 UNKNOWN_KEY = re.compile(
     r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'"
 )
+# Where the path belongs that is given as a choice by mistake.
+PATH_KEYS = {"data": "data.train", "input": "input.path", "output": "output.path"}
 
 
 @contextmanager
-def explained(command: str, words: Sequence[str]) -> Generator[None]:
+def explained(command: str, words: Sequence[str], config_dir: str | None) -> Generator[None]:
     """Turn an error of Hydra's inside the block into its ConfigError."""
     try:
         yield
     except PacelineError:
         raise
     except Exception as error:  # a file can make Hydra raise anything
-        raise explain(command, list(words), error) from error
+        raise explain(command, list(words), error, config_dir) from error
 
 
-def explain(command: str, arguments: list[str], error: Exception) -> ConfigError:
-    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe."""
+def explain(
+    command: str, arguments: list[str], error: Exception, config_dir: str | None
+) -> ConfigError:
+    """Return a ConfigError: C100 grammar, C102 key, C104 choice or recipe.
+
+    ``config_dir`` is the user's folder of groups and recipes.
+    """
     text = str(error)
     if choice := UNKNOWN_CHOICE.search(text):
-        return _unknown_choice(command, arguments, choice[1])
+        return _unknown_choice(command, choice[1], config_dir)
     if match := UNKNOWN_KEY.search(text):
         key = match[1]
         if "@" not in key or key.startswith(("+", "~")):
-            return unknown_key(command, arguments, key.lstrip("+~").split("@")[0])
+            return unknown_key(command, arguments, key.lstrip("+~").split("@")[0], config_dir)
         fix = f"put a + before it: +{key}=CHOICE"
         return ConfigError(102, key, "is not there to be replaced", fix)
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
@@ -55,21 +60,29 @@ def explain(command: str, arguments: list[str], error: Exception) -> ConfigError
     return ConfigError(100, f"paceline {command}", words, fix)
 
 
-def _unknown_choice(command: str, arguments: list[str], name: str) -> ConfigError:
-    group, _, choice = name.rpartition("/")
+def _unknown_choice(command: str, name: str, config_dir: str | None) -> ConfigError:
+    group, _, choice = name.partition("/")
+    if group not in groups_of(CONF / f"{command}.yaml"):  # hydra/launcher
+        group, _, choice = name.rpartition("/")
     if not group:
         return ConfigError(104, name, "no such configuration", f"see 'paceline {command} --help'")
-    choices = known_choices(command, group, option(arguments, "--config-dir", "-cd"))
+    choices = known_choices(command, group, config_dir)
     fix = "see --help for the groups"
     if choices:
         fix = f"choose {', '.join(choices)}"
+    if group in PATH_KEYS and {".", "/"} & set(choice):
+        fix = f"give a path as {PATH_KEYS[group]}={choice}; {fix}"
+    if group == "recipes" and config_dir is None:
+        fix = f"add --config-dir DIR if DIR/{name}.yaml is yours; {fix}"
     what = f"no such choice{did_you_mean(choice, choices)}"
     return ConfigError(104, f"{group} = {choice}", what, fix)
 
 
-def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
+def unknown_key(
+    command: str, arguments: list[str], key: str, config_dir: str | None
+) -> ConfigError:
     """Return the ConfigError C102 for a key that is not there, with the nearest one."""
-    known = known_keys(command, arguments)
+    known = known_keys(command, arguments, config_dir)
     if key in known:  # '+' adds it, '~' removes it with another value
         what = "is there, and has another value than the line says"
         return ConfigError(102, key, what, "leave out the + or ~: key=value sets it")
@@ -89,13 +102,10 @@ def unknown_key(command: str, arguments: list[str], key: str) -> ConfigError:
 
 def known_choices(command: str, group: str, config_dir: str | None) -> list[str]:
     """Return our choices of a group, and the user's."""
-    choices = _asked(command, lambda loader: loader.get_group_options(group))
-    if config_dir is not None:
-        choices += [path.stem for path in (Path(config_dir) / group).glob("*.yaml")]
-    return sorted(set(choices))
+    return sorted(_asked(command, lambda loader: loader.get_group_options(group), config_dir))
 
 
-def known_keys(command: str, arguments: list[str]) -> list[str]:
+def known_keys(command: str, arguments: list[str], config_dir: str | None) -> list[str]:
     """Return the groups and dotted keys of a command, with the typed choices if they compose."""
     groups = groups_of(CONF / f"{command}.yaml")
     chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word]
@@ -107,13 +117,15 @@ def known_keys(command: str, arguments: list[str]) -> list[str]:
             config = compose(command)
         return [*groups, *_flat(OmegaConf.to_container(config))]
 
-    return _asked(command, keys)
+    return _asked(command, keys, config_dir)
 
 
-def _asked(command: str, ask: Callable[[ConfigLoader], list[str]]) -> list[str]:
-    """Ask Hydra about our configuration. The answer is only a hint, so it may be empty."""
+def _asked(
+    command: str, ask: Callable[[ConfigLoader], list[str]], config_dir: str | None
+) -> list[str]:
+    """Ask Hydra about the configuration. The answer is only a hint, so it may be empty."""
     try:
-        with hydra_session(command) as hydra:
+        with hydra_session(command, config_dir) as hydra:
             return ask(hydra.config_loader)
     except Exception:  # noqa: BLE001
         return []

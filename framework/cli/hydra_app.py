@@ -91,7 +91,7 @@ def run_app(command: str, arguments: list[str], task: Task, result: Result = no_
         names_a_file = isinstance(error, OSError) and error.filename
         if error in unforeseen or isinstance(error, PacelineError) or names_a_file:
             raise
-        raise explain(command, arguments, error) from error
+        raise explain(command, arguments, error, config_dir) from error
     return next((code for code in codes if code), 0)
 
 

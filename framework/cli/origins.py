@@ -44,13 +44,13 @@ def print_origins(command: str, arguments: Sequence[str], key: str, config_dir: 
     ConfigError C102 for an unknown key.
     """
     words = list(arguments)
-    with explained(command, words), hydra_session(command, config_dir) as hydra:
+    with explained(command, words, config_dir), hydra_session(command, config_dir) as hydra:
         config = compose(command, words)
         origins = list(_origins(hydra.config_loader, command, words, key))
     node: Any = OmegaConf.to_container(config)
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            raise unknown_key(command, words, key)
+            raise unknown_key(command, words, key, config_dir)
         node = node[part]
     for leaf, value in precedence.leaves(node, key):
         _print_leaf(config, leaf, value, [origin for origin in origins if origin.key == leaf])

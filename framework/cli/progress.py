@@ -101,8 +101,14 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
     prepare(config, allowed, _pack_one, _note)
 
 
+def print_notes(source: RecordInput) -> None:
+    """Print what the user should know about an input."""
+    for note in notes_of(source):
+        _note(note)
+
+
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def _pack_one(
@@ -119,8 +125,6 @@ def _pack_one(
 
 def show_packing(packing: Packing, num_workers: int | None) -> Packed:
     """Pack with a progress bar on standard error, and print what was made."""
-    for note in notes_of(packing.source):
-        _note(printable(note))
     with progress_bar(packing.path) as (console, tell):
         packed = pack(packing, num_workers, tell)
     if packed.manifest is not None and packed.manifest.classes:

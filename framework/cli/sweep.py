@@ -16,16 +16,17 @@ from framework.errors import ConfigError
 Axes = dict[str, list[str]]
 
 
-def axes_of(words: Sequence[str]) -> tuple[Axes, list[str]]:
+def axes_of(words: Sequence[str], config_dir: str | None = None) -> tuple[Axes, list[str]]:
     """Split a command line into swept keys with their values, and the other words.
 
-    A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed.
+    A recipe's own ``hydra.sweeper.params`` count too, unless the same key is typed. ``config_dir``
+    is the user's folder of groups and recipes.
 
     Raises:
         ConfigError: C100 for what Hydra cannot read, C129 for a sweep that is too large, C186 for a
             sweep without a list of values, or over a key of Hydra's.
     """
-    with explained("train", words), hydra_session("train") as hydra:
+    with explained("train", words, config_dir), hydra_session("train", config_dir) as hydra:
         parser = OverridesParser.create(hydra.config_loader)
         typed = _by_key(parser.parse_overrides(list(words)))
         fixed = _lines(typed)

@@ -21,7 +21,7 @@ from framework.config.graph_choice import graph_refusal
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, learned, validation_data
 from framework.config.targets import Config, targets
-from framework.contracts.batch import Batch, use
+from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
     KnowsLabels,
@@ -39,6 +39,7 @@ from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import Order, device_key, keyed_draws
 from framework.system.malloc import keep_freed_memory
+from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.lr_scaling import Scaling, scaling_of
 from framework.transform.none import NoTransform

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from framework.config.build import build
+from framework.config.prepare_words import PrepareWords
 from framework.config.signature import static_signature
 from framework.config.targets import MARK_KEYS, Config
-from framework.contracts.records import Field, Manifest, RecordInput, RecordWriter
+from framework.contracts.records import Field, Manifest, RecordInput, RecordWriter, notes_of
 from framework.data.classes import agree_on_classes
 from framework.errors import ConfigError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
@@ -36,7 +37,7 @@ def prepare(
         config: Plain values. ``prepare.SPLIT`` has ``input``, and ``pack`` for changes.
         allowed: Prefixes of the user's packages.
         pack_one: Packs one store.
-        tell: Prints that this job waits.
+        tell: Prints a note: of an input, or that this job waits.
 
     Raises:
         ConfigError: C153 for another key.
@@ -48,15 +49,18 @@ def prepare(
         for split, block in (config["prepare"] or {}).items()
         if block is not None and _is_missing(config, data.get(split))
     }
-    _check_classes(data, missing)
+    words = {split: PrepareWords(split, config["prepare"][split]["input"]) for split in missing}
+    _check_classes(data, missing, words)
     for split, source in missing.items():
         path = data[split]
         block = config["prepare"][split]
         options = block.get("pack") or {}
         writer = writer_of("data.writer", data["writer"], allowed)
         lock = locked(Path(f"{path}.prepare.lock"), partial(_wait, tell, path), needed=False)
-        with _left_as_it_was(Path(path).parent), lock:
+        with _left_as_it_was(Path(path).parent), lock, words[split].in_errors():
             if not Path(path).exists():
+                for note in notes_of(source):
+                    tell(words[split](note))
                 blocks = {"input": block["input"], "output": data["writer"]}
                 pack_one(source, options, writer, path, blocks)
 
@@ -74,10 +78,13 @@ def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInp
         place = f"prepare.{split} = {block}"[:200]
         what = "must hold the keys input and pack"
         raise ConfigError(153, place, what, "give {input: {...}, pack: {...}}")
-    return input_of(f"prepare.{split}.input", given, block.get("pack") or {}, allowed)
+    with PrepareWords(split, given).in_errors():
+        return input_of(f"prepare.{split}.input", given, block.get("pack") or {}, allowed)
 
 
-def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
+def _check_classes(
+    data: Config, missing: Mapping[str, RecordInput], words: Mapping[str, PrepareWords]
+) -> None:
     """Check, before anything is packed, that validation has no class that training lacks.
 
     DataError D190. A store that cannot be opened is left to the run that reads it.
@@ -87,7 +94,8 @@ def _check_classes(data: Config, missing: Mapping[str, RecordInput]) -> None:
     manifests: list[Manifest] = []
     for split in ("train", "val"):
         if split in missing:
-            manifests.append(missing[split].manifest)
+            with words[split].in_errors():
+                manifests.append(missing[split].manifest)
             continue
         try:
             with closing(open_store(data[split])) as store:

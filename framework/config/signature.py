@@ -62,7 +62,7 @@ def _find(path: Path, name: str) -> Signature | None:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _of_arguments(node.args)
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return _of_class(node)
+            return _of_class(path, node)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:  # look where it is defined
@@ -70,7 +70,7 @@ def _find(path: Path, name: str) -> Signature | None:
     return None
 
 
-def _of_class(node: ast.ClassDef) -> Signature | None:
+def _of_class(path: Path, node: ast.ClassDef) -> Signature | None:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             names, is_open = _of_arguments(item.args)
@@ -80,9 +80,11 @@ def _of_class(node: ast.ClassDef) -> Signature | None:
         fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
         names = tuple(field.id for field in fields if isinstance(field, ast.Name))
         return Signature(names, open=False)
-    if node.bases:
-        return None
-    return Signature((), open=False)
+    if not node.bases:
+        return Signature((), open=False)
+    if len(node.bases) == 1 and isinstance(node.bases[0], ast.Name):
+        return _find(path, node.bases[0].id)
+    return None
 
 
 def _of_arguments(arguments: ast.arguments) -> Signature:

@@ -5,13 +5,13 @@ value, such as a list of B strings. Other values are not moved, pinned, counted 
 reach the augmentation and the objective unchanged.
 """
 
-import os
-import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
+
+from framework.system.page_locked import block
 
 Batch = dict[str, Any]
 
@@ -54,53 +54,71 @@ def _form(value: Any) -> str:
     return type(value).__name__
 
 
+class _Place(NamedTuple):
+    """Where a field lies in a block."""
+
+    start: int  # byte
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+@final
+class Packed(Batch):
+    """A batch in page-locked memory whose fields share one block, so that one copy moves them.
+
+    Attributes:
+        block: The bytes of the fields, uint8 [n].
+        places: Where the fields of the block lie. Other fields lie elsewhere.
+    """
+
+    def __init__(self, batch: Batch, block: Tensor, places: dict[str, _Place]) -> None:
+        super().__init__(batch)
+        self.block = block
+        self.places = places
+
+
 def move(batch: Batch, device: torch.device) -> Batch:
     """Return the batch on ``device``, copied asynchronously on the current stream if it is pinned.
 
-    Tensors that are already on ``device`` are not copied.
+    Tensors that are already on ``device`` are not copied. Fields of one block become views of its
+    copy.
     """
     result = dict(batch)
-    for name, value in batch.items():
+    if isinstance(batch, Packed) and device.type == "cuda":
+        copy = batch.block.to(device, non_blocking=True)
+        for name, (start, dtype, shape) in batch.places.items():
+            stop = start + shape.numel() * dtype.itemsize
+            result[name] = copy[start:stop].view(dtype).view(shape)
+    for name, value in result.items():
         if isinstance(value, Tensor) and value.device != device:
             result[name] = value.to(device, non_blocking=True)
     return result
 
 
 def pin(batch: Batch) -> Batch:
-    """Return the batch in page-locked memory, which a GPU can copy while it computes."""
+    """Return the batch in page-locked memory, which a GPU can copy while it computes.
+
+    The tensors share one block, except ``index``: the training keeps it until the next report, and
+    must not keep the images with it.
+    """
     result = dict(batch)
+    places: dict[str, _Place] = {}
     for name, value in batch.items():
         if isinstance(value, Tensor) and not value.is_cuda:
-            result[name] = value.pin_memory()
-    return result
+            result[name] = value.pin_memory() if name == "index" else _in_block(value)
+            start = block.start_of(result[name])
+            if start is not None:
+                places[name] = _Place(start, value.dtype, value.shape)
+    used = block.end()
+    if used is None or not places:
+        return result
+    return Packed(result, used, places)
 
 
-class _Thread(threading.local):
-    # A process id, because a worker forked from this thread must not touch CUDA.
-    pins_in = 0
-
-
-_thread = _Thread()
-
-
-def use(device: torch.device, pinned: bool, stream: torch.cuda.Stream | None = None) -> None:
-    """Make ``device``, and ``stream`` on it, the current ones of this thread.
-
-    CUDA keeps them per thread. If ``pinned``, ``empty`` returns page-locked memory in this thread.
-    """
-    # torch refuses a CUDA device without a number.
-    if device.type == "cuda" and device != torch.device("cuda"):
-        torch.cuda.set_device(device)
-    if stream is not None:
-        torch.cuda.set_stream(stream)
-    _thread.pins_in = 0
-    if pinned:
-        _thread.pins_in = os.getpid()
-
-
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return uninitialized memory for a part of a host batch.
-
-    torch pools page-locked memory, and reuses a block only after all copies from it have ended.
-    """
-    return torch.empty(shape, dtype=dtype, pin_memory=_thread.pins_in == os.getpid())
+def _in_block(tensor: Tensor) -> Tensor:
+    """Return a tensor in page-locked memory: in this thread's block, unless it is locked already."""
+    if block.start_of(tensor) is not None or tensor.is_pinned():
+        return tensor
+    if not tensor.is_contiguous():
+        return tensor.pin_memory()
+    return block.take(tuple(tensor.shape), tensor.dtype).copy_(tensor)

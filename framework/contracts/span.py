@@ -7,7 +7,7 @@ steps takes kilobytes.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, inf, log
 
 import numpy as np
@@ -49,7 +49,8 @@ class Span:
 
     def scaled(self, ratio: int) -> "Span":
         """Return the span that stands for ``ratio`` times as many steps of the same kind."""
-        return replace(self, total_s=self.total_s * ratio, num_steps=self.num_steps * ratio)
+        counts = {number: count * ratio for number, count in self.counts.items()}
+        return Span(self.total_s * ratio, self.num_steps * ratio, self.recent * ratio, counts)
 
     @property
     def mean_s(self) -> float:

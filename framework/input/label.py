@@ -75,7 +75,10 @@ def label_column(
     for row, text in enumerate(integers):
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
-            fix = "correct it, or keep it as a plain number: input.columns={label: int, ...}"
+            fix = (
+                "correct it; a plain number needs a field of another name, "
+                "or in a table input.columns={label: int, ...}"
+            )
             raise DataError(162, place(row), what, fix)
     labels = [int(text) for text in integers]
     return labels, numbered_classes(max(labels), classes, path)

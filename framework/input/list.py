@@ -16,7 +16,13 @@ from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
 from framework.input.array_values import value_of
 from framework.input.file_items import read_file
-from framework.input.label import class_in, class_pattern, label_column, numbered_classes
+from framework.input.label import (
+    check_classes,
+    class_in,
+    class_pattern,
+    label_column,
+    numbered_classes,
+)
 from framework.input.rows import Row, RowInput, text_by_field
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
@@ -143,7 +149,7 @@ class ListInput(RowInput):
             return self._labels[1]
         if kind == "int" and self.numbers["label"].min() >= 0:
             return numbered_classes(int(self.numbers["label"].max()), self.classes, self.path)
-        return []
+        return check_classes((), self.classes, self.path)
 
     def row(self, index: int) -> Row:
         paths = self._paths(index)

@@ -10,7 +10,7 @@ from framework.contracts.records import Manifest
 from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
 from framework.input.array_values import array_of_npy
-from framework.input.label import label_column
+from framework.input.label import check_classes, label_column
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.foreign import (
     LABEL,
@@ -123,7 +123,9 @@ class LMDBInput(RowInput):
         return label_column(texts, self.classes, self.path, self.name)
 
     def manifest_without_fields(self) -> Manifest:
-        _, classes = self.labels or ([], [])
+        classes = check_classes((), self.classes, self.path)
+        if self.labels is not None:
+            classes = self.labels[1]
         return Manifest(len(self.items.keys), {}, classes, source=f"lmdb {self.path}")
 
     def row(self, index: int) -> Row:

@@ -17,7 +17,7 @@ from framework.contracts.records import Chunk, Field, Manifest, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
 from framework.input.array_values import DTYPES, native
-from framework.input.label import numbered_classes
+from framework.input.label import check_classes, numbered_classes
 
 # One record before it is stored. A field is ``bytes`` (an image file) or a NumPy array.
 Row = dict[str, Any]
@@ -92,12 +92,11 @@ class ColumnInput(ABC):
 
     def _class_names(self) -> list[str]:
         label = self.arrays.get("label")
-        if label is None or label.ndim != 1 or label.dtype.kind not in "iu":
-            return []
-        labels = label[:]
-        if labels.min() < 0:
-            return []
-        return numbered_classes(int(labels.max()), self.classes, self.path)
+        if label is not None and label.ndim == 1 and label.dtype.kind in "iu":
+            labels = label[:]
+            if labels.min() >= 0:
+                return numbered_classes(int(labels.max()), self.classes, self.path)
+        return check_classes((), self.classes, self.path)
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}

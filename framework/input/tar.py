@@ -4,7 +4,6 @@ Members are located once and then read in place. Nothing is ever extracted.
 """
 
 import os
-import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from framework.input.label import (
     check_classes,
     class_in,
     class_pattern,
+    label_column,
     number_classes,
-    numbered_classes,
 )
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.folder_store import SUFFIXES
@@ -118,15 +117,12 @@ class TarInput(RowInput):
         items = self.listed.items
         if self.pattern is not None:
             names = [class_in(item.key, self.pattern, str(item)) for item in items]
+            numbers, classes = number_classes(names, self.classes, self.path)
         elif _is_text(self.sources.get("label", ("",))[0]):
-            names = [self._label_text(item) for item in items]
-            if all(re.fullmatch(r"\d{1,9}", name) for name in names):
-                numbers = [int(name) for name in names]
-                classes = numbered_classes(max(numbers), self.classes, self.path)
-                return np.array(numbers, np.int64), classes
+            texts = [self._label_text(item) for item in items]
+            numbers, classes = label_column(texts, self.classes, self.path, self.name)
         else:
             return None
-        numbers, classes = number_classes(names, self.classes, self.path)
         return np.array(numbers, np.int64), classes
 
     def _label_text(self, item: Item) -> str:

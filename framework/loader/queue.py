@@ -9,15 +9,16 @@ from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
 
-from framework.contracts.batch import move, pin, use
+from framework.contracts.batch import move, pin
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.native import beside, limit_threads
+from framework.system.page_locked import use
 
 Stream = torch.cuda.Stream
 T = TypeVar("T")
 POLL_S = 0.1  # how long a stopped consumer may keep the producer waiting
-# steps that the host may queue ahead of the device; the device has that much work
+# forward passes that the host may queue ahead of the device; the device has that much work
 RUN_AHEAD = 4
 
 
@@ -57,12 +58,12 @@ def copied(
         batch = context.augment(move(batch, context.device), epoch)
         context.clock.mark("copy")
         yield micro._replace(batch=batch)
-        pace.end_step()
+        pace.end_pass()
 
 
 @final
 class Pace:
-    """Lets the host queue at most ``RUN_AHEAD`` steps that the device has not done.
+    """Lets the host queue at most ``RUN_AHEAD`` passes that the device has not done.
 
     Memory of a batch comes back only when the device is done with it. Without a limit, a host with
     few kernels to launch, such as a captured step, would fill both memories with batches.
@@ -70,17 +71,17 @@ class Pace:
 
     def __init__(self, device: torch.device) -> None:
         self._is_on = device.type == "cuda"
-        self._steps: deque[torch.cuda.Event] = deque()
+        self._passes: deque[torch.cuda.Event] = deque()
 
-    def end_step(self) -> None:
-        """Count the work that was queued since the last call, and wait for the oldest step."""
+    def end_pass(self) -> None:
+        """Count the work that was queued since the last call, and wait for the oldest pass."""
         if not self._is_on:
             return
         event = torch.cuda.Event()
         event.record()
-        self._steps.append(event)
-        if len(self._steps) > RUN_AHEAD:
-            self._steps.popleft().synchronize()
+        self._passes.append(event)
+        if len(self._passes) > RUN_AHEAD:
+            self._passes.popleft().synchronize()
 
 
 @final

@@ -84,7 +84,7 @@ class StreamLoader(QueuedLoader):
             self.context.clock.mark("copy")
             yield copy.micro._replace(batch=batch)
             del batch, copy
-            pace.end_step()
+            pace.end_pass()
 
     def _start(self, micro: MicroBatch) -> _Copy:
         assert self.stream is not None

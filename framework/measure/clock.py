@@ -112,7 +112,8 @@ class _Mark(NamedTuple):
     name: str
     host_s: float
     event: torch.cuda.Event
-    num_steps: int  # that the step stands for, at its end
+    num_steps: int = 1  # at a step's end: how many it stands for
+    is_typical: bool = True  # at a step's end: whether it may stand for others
 
 
 @final
@@ -126,9 +127,10 @@ class CudaClock:
 
     Args:
         device: The GPU.
-        every: One step in so many is measured, and one after each lap. Its device times stand for
-            the steps before it. Those at the end of a lap count as the newest one measured. The
-            host's ``wait`` is measured in every step.
+        every: One step in so many is measured, and its device times stand for those that are not.
+            The first step after a lap or a skip is measured too, but stands for itself alone: the
+            device waited before it. The step after that one is measured again. The host's ``wait``
+            is measured in every step.
     """
 
     def __init__(self, device: torch.device, every: int = 1) -> None:
@@ -140,50 +142,68 @@ class CudaClock:
         self._steps = _Steps()
         self._last: _Mark | None = None  # the newest that was read
         self._left = 0  # steps until one is measured; 0 in a step that is
-        self._host_s = 0.0  # of the newest mark in a step that is not
-        self._waits = _Steps()  # of steps that are not
-        self._num_steps = 1  # that the next measured step stands for
+        self._is_first = True  # whether this step, or the next measured one, follows a pause
+        self._has_lapped = False  # whether the next step follows a lap
+        self._has_ended = False  # whether a step has ended since the last lap
+        self._host_s = 0.0  # of the newest mark in a step that is not measured
+        self._waits = _Steps()  # of these steps
+        self._num_unmeasured = 0  # that no measured step stands for yet
         self._spans: dict[str, Span] = {}  # of all steps, from those that were measured
-        self._newest: dict[str, Span] = {}  # of the newest step that was measured
+        self._typical: dict[str, Span] = {}  # of the newest step that may stand for others
         self.skip()
 
     def mark(self, name: str) -> None:
         if self._left:
             self._mark_on_host(name)
             return
+        ends = name == STEP_ENDS
+        num_steps = 1
+        if ends and not self._is_first:
+            num_steps += self._num_unmeasured
+            self._num_unmeasured = 0
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
-        self._marks.append(_Mark(name, perf_counter(), event, self._num_steps))
-        if name == STEP_ENDS:
-            self._num_steps = 1
-            self._left = self._every - 1
+        self._marks.append(_Mark(name, perf_counter(), event, num_steps, not self._is_first))
+        if len(self._marks) > MOST_EVENTS:
+            self._count_marks()
+            self._steps.fold()
+        if ends:
             self._host_s = self._marks[-1].host_s
             self._stream = torch.cuda.current_stream(self._device)
-            if len(self._marks) > MOST_EVENTS:
-                self._count_marks()
-                self._steps.fold()
+            self._left = 0 if self._is_first else self._every - 1
+            self._is_first = False
+            self._end_step()
 
     def skip(self) -> None:
-        if self._left:
-            self._host_s = perf_counter()
-            return
-        self._stream = torch.cuda.current_stream(self._device)
-        self.mark(SKIPPED)
+        self._left = 0
+        self._is_first = True
+        self._begin()
 
     def spans(self) -> dict[str, Span]:
         self._count_marks()
-        self._left = min(self._left, 1)
         if self._every == 1:
             return self._steps.take()
-        if self._newest and self._num_steps > 1:
-            self._add(self._newest, self._num_steps - 1)
-            self._num_steps = 1
+        self._has_lapped = True
+        if not self._has_ended:  # who measures a loader alone marks no end
+            self._spans = merged(self._spans, self._steps.take())
+        self._has_ended = False
+        if self._typical:
+            self._add(self._typical, self._num_unmeasured)
+            self._num_unmeasured = 0
+        if self._left:  # measure the rest of this step: the device waits while it is reported
+            self._num_unmeasured += 1
+            self.skip()
         spans = merged(self._spans, self._waits.take())
         self._spans = {}
         return spans
 
     def lap(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans().items()}
+
+    def _begin(self) -> None:
+        """Begin a step that is measured."""
+        self._stream = torch.cuda.current_stream(self._device)
+        self.mark(SKIPPED)
 
     def _mark_on_host(self, name: str) -> None:
         now = perf_counter()
@@ -192,10 +212,21 @@ class CudaClock:
         self._host_s = now
         if name == STEP_ENDS:
             self._waits.end()
-            self._num_steps += 1
+            self._num_unmeasured += 1
             self._left -= 1
             if not self._left:
-                self.skip()  # the beginning of a step that is measured
+                self._begin()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        """Measure the next step if it follows a lap."""
+        self._has_ended = True
+        if self._has_lapped:
+            self._has_lapped = False
+            self._is_first = True
+            if self._left:
+                self._left = 0
+                self._begin()
 
     def _count_marks(self) -> None:
         """Count the marks whose events have happened, and make their events free again."""
@@ -218,15 +249,22 @@ class CudaClock:
         if mark.name == STEP_ENDS:
             self._steps.end()
             if self._every > 1:
-                self._newest = self._steps.take()
-                wait = self._newest.pop("wait", Span())
-                self._spans = merged(self._spans, {"wait": wait})
-                self._add(self._newest, mark.num_steps)
+                self._count_step(mark)
+
+    def _count_step(self, mark: _Mark) -> None:
+        """Count the step that ends with a mark, and the steps that it stands for."""
+        step = self._steps.take()
+        wait = step.pop("wait", Span())
+        self._spans = merged(self._spans, {"wait": wait})
+        self._add(step, mark.num_steps)
+        if mark.is_typical:
+            self._typical = step
 
     def _add(self, step: dict[str, Span], count: int) -> None:
         """Add the spans of one step ``count`` times."""
-        times = {name: span.scaled(count) for name, span in step.items()}
-        self._spans = merged(self._spans, times)
+        if count:
+            times = {name: span.scaled(count) for name, span in step.items()}
+            self._spans = merged(self._spans, times)
 
 
 @final

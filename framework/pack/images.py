@@ -194,7 +194,7 @@ class Preparation:
         if errors:
             raise errors[0]
         what = f"no record in its first {TRIES} items"
-        raise DataError(140, source.manifest.source, what, "set pack.size")
+        raise DataError(140, source.manifest.source, what, "set pack.size=[height,width]")
 
     def _measured(self, chunk: Chunk, name: str) -> Field:
         planes = self._pixels(chunk, name, 0).transpose(2, 0, 1)

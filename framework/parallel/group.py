@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.batch_norm import synchronized
+from framework.parallel.launch.hosts import choose_interface
 from framework.parallel.launch.ranks import all_up, meet, under_launcher
 from framework.system.stopping import handled
 
@@ -72,6 +73,7 @@ class RankGroup:
             backend = "cpu:gloo,cuda:nccl"
             device_id = self.device
         try:
+            choose_interface()
             # A rank that waits for others, which may be dead, would not run a Python handler. It
             # has nothing to save.
             with handled((signal.SIGTERM, signal.SIGUSR1), signal.SIG_DFL):
@@ -130,8 +132,8 @@ class RankGroup:
     def agree(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any rank has set it since the last exchange.
 
-        Ranks exchange the flags about once a second, by the clock of rank 0. That costs nothing in
-        fast steps, and answers soon in slow ones. Between exchanges the answer is False.
+        Ranks exchange the flags every 16 steps, or about once a second by the clock of rank 0 if
+        that is sooner. Between exchanges the answer is False.
         """
         known = zip_longest(self._flags, flags, fillvalue=False)
         self._flags = [earlier or flag for earlier, flag in known]

@@ -119,6 +119,8 @@ def _shares(value: Any, field: Field) -> list[_Share]:
 
 
 def _share(plane: np.ndarray) -> _Share:
+    if not plane.size:
+        return _Share(0, 0.0, 0.0)
     # OpenCV sums bytes as integers, so that their order cannot matter.
     if plane.dtype == np.uint8:
         mean, deviation = cv2.meanStdDev(np.ascontiguousarray(plane))

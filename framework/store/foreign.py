@@ -38,6 +38,8 @@ def pack_command(kind: str, path: str, fields: Mapping[str, str]) -> str:
 
 def free_name(path: str) -> str:
     """Return an unused name beside ``path`` for its packed store."""
+    if Path(path).name in ("", ".."):  # the working directory, or a folder above it
+        path = os.path.abspath(path)
     stem = str(Path(path).with_suffix(""))
     number = 0
     name = f"{stem}.packed.h5"

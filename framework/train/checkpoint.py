@@ -170,8 +170,10 @@ def _on_host(value: Any, copies: dict[tuple[Any, ...], Tensor]) -> Any:
         for name, item in value.items():
             result[name] = _on_host(item, copies)
         return result
-    if isinstance(value, list | tuple):
-        return type(value)([_on_host(item, copies) for item in value])
+    if isinstance(value, list):
+        return [_on_host(item, copies) for item in value]
+    if isinstance(value, tuple):  # a named one would not be read again
+        return tuple(_on_host(item, copies) for item in value)
     return value
 
 

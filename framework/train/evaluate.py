@@ -1,5 +1,7 @@
 """Evaluate a model: one pass over the validation data that does not change the weights."""
 
+from contextlib import closing
+
 import torch
 from torch import nn
 
@@ -27,8 +29,8 @@ def evaluate(
     model.eval()
     tally = Tally()
     clock.skip()  # The time since the last validation does not count.
-    with kept_generators(parallel.device):
-        for batch, weight, _ in loader.epoch(0):
+    with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
+        for batch, weight, _ in batches:
             with precision.autocast():
                 outcome = objective(model, batch)
             clock.mark("forward")

@@ -15,13 +15,12 @@ from framework.train.metrics import Pass, Progress
 FIX = "lower optim.lr, set clip_norm, leave such steps out (on_nan=skip), or look at the data"
 
 
-def all_finite(model: nn.Module, but: Mapping[str, bool] | None = None) -> bool:
+def all_finite(model: nn.Module, but: Mapping[str, bool]) -> bool:
     """Return whether all weights and buffers are finite.
 
     ``but`` names buffers that may be infinite, with True if they may also be NaN. Reads the device
     once, and once more for each of these.
     """
-    but = but or {}
     weights = [weight.detach() for weight in model.parameters() if weight.is_floating_point()]
     for name, buffer in _float_buffers(model).items():
         if name not in but:
@@ -29,6 +28,12 @@ def all_finite(model: nn.Module, but: Mapping[str, bool] | None = None) -> bool:
         elif not but[name] and buffer.isnan().any():
             return False
     return are_finite(weights)
+
+
+def finite_on_all_ranks(model: nn.Module, but: Mapping[str, bool], parallel: Parallel) -> bool:
+    """Return whether ``all_finite`` holds on every rank. Their buffers may differ."""
+    is_bad = torch.tensor([not all_finite(model, but)], dtype=torch.float64)
+    return not parallel.total(is_bad).any()
 
 
 def infinite_buffers(model: nn.Module) -> dict[str, bool]:

@@ -81,7 +81,7 @@ class Stepper:
         """Undo ``share_rates``, for parameters that no fused optimizer takes."""
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor
-            group["fused"] = False
+            group["fused"] = None  # torch's own choice, which is not the loop over single weights
             if "capturable" in group:
                 group["capturable"] = False
 

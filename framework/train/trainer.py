@@ -15,7 +15,7 @@ from framework.system.rng import generator_state, kept_generators, set_generator
 from framework.train.cuda_graph import GraphedPasses
 from framework.train.evaluate import evaluate
 from framework.train.metrics import Progress, Tally
-from framework.train.nonfinite import all_finite, gone_wrong
+from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.parts import Parts
 from framework.train.step import Passes, Stepper
 
@@ -249,7 +249,7 @@ class Trainer:
         parts = self.parts
         if parts.checkpoints is None:
             return
-        if not all_finite(self.stepper.model, self.stepper.infinite):
+        if not finite_on_all_ranks(self.stepper.model, self.stepper.infinite, parts.parallel):
             raise self._gone_wrong("a weight is NaN or infinite")
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None

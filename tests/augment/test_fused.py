@@ -67,6 +67,26 @@ def batch_of(count):
     return {"index": torch.arange(count), "image": image, "label": torch.arange(count) % 3}
 
 
+@pytest.mark.parametrize(
+    "augment",
+    [
+        Normalize("image", [0.5], [0.5]),
+        CropFlip("image", 2, 0.5, [0.5], [0.5]),
+        ColorJitter("image", 0.4, 0.4, 0.4, 0.1),
+    ],
+    ids=lambda augment: type(augment).__name__,
+)
+def test_the_compiler_need_not_look_for_functions_in_c(augment, monkeypatch):
+    def find(name):
+        torch._dynamo.graph_break()  # refused in a full graph
+
+    for module in (color_jitter, normalize):
+        monkeypatch.setattr(module, "find", find)
+    fused = torch.compile(augment, fullgraph=True, backend="eager")
+    batch = {"image": torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="meta")}
+    fused(batch, torch.empty(4, augment.num_draws, device="meta"))
+
+
 @pytest.mark.slow
 @each
 def test_few_kernels_give_the_same_numbers_in_every_epoch_and_for_a_short_batch(

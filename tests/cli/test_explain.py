@@ -17,24 +17,56 @@ from framework.cli.explain import explain, unknown_key
     ],
 )
 def test_what_hydra_says_becomes_one_line(text, words):
-    assert words in str(explain("train", [], HydraException(text)))
+    assert words in str(explain("train", [], HydraException(text), None))
 
 
 def test_an_error_that_is_not_hydras_names_its_class():
-    assert "TypeError no such thing" in str(explain("train", [], TypeError("no such thing")))
+    assert "TypeError no such thing" in str(explain("train", [], TypeError("no such thing"), None))
 
 
 def test_the_nearest_key_or_group_is_named():
-    assert "did you mean 'optim.lr'" in str(unknown_key("train", [], "optim.lrr"))
-    assert "did you mean 'loader'" in str(unknown_key("train", [], "laoder"))
+    assert "did you mean 'optim.lr'" in str(unknown_key("train", [], "optim.lrr", None))
+    assert "did you mean 'loader'" in str(unknown_key("train", [], "laoder", None))
 
 
 def test_a_key_of_another_choice_names_the_choice():
-    assert "choose precision=amp, which has it" in str(unknown_key("train", [], "precision.dtype"))
+    assert "choose precision=amp, which has it" in str(
+        unknown_key("train", [], "precision.dtype", None)
+    )
 
 
 def test_choices_of_the_users_folder_are_suggested():
     Path("mine/recipes").mkdir(parents=True)
     Path("mine/recipes/own.yaml").touch()
     error = HydraException("Could not find 'recipes/owm'")
-    assert "did you mean 'own'" in str(explain("train", ["--config-dir", "mine"], error))
+    assert "did you mean 'own'" in str(explain("train", [], error, "mine"))
+    assert "own" not in str(explain("train", [], error, None)).split("choose ")[1]
+
+
+def test_keys_of_a_users_choice_are_suggested():
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/own.yaml").write_text(
+        "# @package model\n_target_: torch.nn.Identity\nheight: 3\n"
+    )
+    error = unknown_key("train", ["model=own"], "model.heigth", "mine")
+    assert "did you mean 'model.height'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "words"),
+    [
+        (
+            "pack",
+            "output/im.h5",
+            "output = im.h5: no such choice; give a path as output.path=im.h5",
+        ),
+        ("pack", "output/data/im.h5", "output = data/im.h5: no such choice; give a path as "),
+        ("pack", "input/photos/", "give a path as input.path=photos/; choose arrays"),
+        ("train", "data/im.h5", "give a path as data.train=im.h5; choose dali"),
+        ("train", "recipes/tuned/here", "recipes = tuned/here: no such choice; add --config-dir"),
+        ("train", "hydra/launcher/x", "hydra/launcher = x: no such choice"),
+    ],
+)
+def test_a_path_that_is_given_as_a_choice_is_answered(command, name, words):
+    error = HydraException(f"Could not find '{name}'")
+    assert words in str(explain(command, [], error, None))

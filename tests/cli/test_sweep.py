@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from framework.cli.sweep import axes_of
@@ -32,6 +34,15 @@ def test_a_recipes_own_sweep_is_swept_unless_the_command_line_says_otherwise():
         "loader": ["plain", "stream"],
     }
     assert fixed == ["recipes=sweep_combinations", "data=hdf5"]
+
+
+def test_the_users_own_recipe_is_swept():
+    Path("mine/recipes").mkdir(parents=True)
+    Path("mine/recipes/own.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - digits\nhydra:\n  sweeper:\n    params: {epochs: '1,2'}\n"
+    )
+    axes, fixed = axes_of(["recipes=own"], "mine")
+    assert (axes, fixed) == ({"epochs": ["1", "2"]}, ["recipes=own"])
 
 
 @pytest.mark.parametrize("word", ["optim.lr=interval(0,1)", "hydra.job.chdir=true,false"])

@@ -3,11 +3,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from paceline_examples.digits_input import DigitsInput
 
 from framework.config.prepare_data import packed_from_others, prepare
 from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
 from framework.store.hdf5_store import HDF5Writer
@@ -131,6 +133,28 @@ def test_what_is_there_is_left_alone(tmp_path):
 )
 def test_nothing_is_packed_where_nothing_is_described(tmp_path, change):
     assert packed({**splits(tmp_path), **change}) == []
+
+
+def test_notes_and_errors_name_the_keys_of_training(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
+    for name, image in (("image", noise), ("mask", np.zeros((1, 64, 64), np.uint8))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(encode_png(image))
+    trees = {"image": str(tmp_path / "image"), "mask": str(tmp_path / "mask")}
+    source = {"_target_": "framework.input.pairs.PairsInput", "fields": trees, "unmatched": "fail"}
+    config = splits(tmp_path)
+    config["prepare"] = {"train": {"input": source}}
+    notes = []
+    with pytest.raises(ConfigError, match=r"; set \+\+prepare\.train\.pack\.encode=png"):
+        prepare(config, (), _refuse_encoding, notes.append)
+    assert "'++prepare.train.input.labels=[mask]'" in notes[0]
+    source["labels"] = ["sharp"]
+    with pytest.raises(ConfigError, match=r"prepare\.train\.input\.labels = sharp"):
+        prepare(config, (), _refuse_encoding, notes.append)
+
+
+def _refuse_encoding(*_):
+    raise ConfigError(141, "pack.encode = jpeg", "no", "set pack.encode=png")
 
 
 def test_what_is_packed_can_be_read(tmp_path):

@@ -49,7 +49,7 @@ def package(tmp_path, monkeypatch):
         ("Plain", Signature(("x", "y"), False)),
         ("Empty", Signature((), False)),
         ("Record", Signature(("one", "two"), False)),
-        ("Child", None),
+        ("Child", Signature(("x", "y"), False)),
         ("Missing", None),
     ],
 )
@@ -92,3 +92,8 @@ def test_torch_is_not_loaded_for_it():
     subprocess.run(
         [sys.executable, "-c", f"{script}; assert 'torch' not in sys.modules"], check=True, cwd=root
     )
+
+
+@pytest.mark.parametrize("name", ["cutmix.CutMix", "mixup.Mixup"])
+def test_a_class_without_a_constructor_has_that_of_its_base(name):
+    assert "alpha" in static_signature(f"framework.augment.{name}").names

@@ -1,11 +1,10 @@
-import os
-import threading
-
 import pytest
 import torch
 
-from framework.contracts.batch import described, empty, move, pin, taken, tensors, use
-from tests.store.fuzz import in_a_process
+from framework.contracts.batch import described, move, pin, taken, tensors
+from framework.system.page_locked import empty, use
+from tests.simulated_cuda.patch import simulated
+from tests.simulated_cuda.tensors import CUDA
 
 BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
 
@@ -67,40 +66,56 @@ def test_a_pinned_batch_keeps_its_values_on_the_way_to_the_device():
     assert torch.equal(move(pinned, torch.device("cuda"))["image"].cpu(), BATCH["image"])
 
 
-def test_memory_is_page_locked_in_the_threads_that_ask_for_it():
-    assert not empty((2, 3), torch.uint8).is_pinned()
-    use(torch.device("cpu"), pinned=False)
-    result = empty((2, 3), torch.int64)
-    assert (result.shape, result.dtype, result.is_pinned()) == ((2, 3), torch.int64, False)
+def made(count, extra=()):
+    """Make a batch as a source does: the images in place, the labels elsewhere."""
+    image = empty((count, 2, 3), torch.uint8)
+    image[:] = torch.arange(count * 6).view(count, 2, 3)
+    return {
+        "index": torch.arange(count),
+        "image": image,
+        "label": torch.arange(count),
+        **dict(extra),
+    }
 
 
-def test_a_process_forked_from_a_thread_that_pins_does_not():
-    codes = []
+def test_the_fields_of_a_batch_travel_in_one_block():
+    with simulated(0):
+        use(CUDA, pinned=True)
+        more = {"weight": torch.ones(4), "name": "a"}
+        pin(made(4, more))  # the first batch shows how much memory one takes
+        for count in (4, 3):
+            batch = made(count, more)
+            pinned = pin(batch)
+            moved = move(pinned, CUDA)
+            assert list(moved) == list(batch)
+            assert all(moved[name].cpu().equal(value) for name, value in tensors(batch).items())
+            assert pinned.places.keys() == {"image", "label", "weight"}
+            assert moved["image"].owner is moved["label"].owner
+            assert moved["index"].owner is not moved["image"].owner
+            assert pinned["image"].data_ptr() == batch["image"].data_ptr()
 
-    def feed():
-        use(torch.device("cpu"), pinned=True)
-        codes.append(in_a_process(lambda: os._exit(40 + empty((2, 3), torch.uint8).is_pinned())))
 
-    thread = threading.Thread(target=feed)
-    thread.start()
-    thread.join()
-    assert codes == [40]
+def test_a_batch_larger_than_the_one_before_is_whole():
+    with simulated(0):
+        use(CUDA, pinned=True)
+        for count in (1, 8, 2):
+            batch = made(count)
+            moved = move(pin(batch), CUDA)
+            assert all(moved[name].cpu().equal(value) for name, value in tensors(batch).items())
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_a_thread_that_feeds_a_gpu_makes_batches_in_page_locked_memory():
-    result = []
+def test_odd_tensors_are_pinned_one_by_one():
+    odd = {"none": torch.ones(0), "turned": torch.arange(6).view(2, 3).t()}
+    with simulated(0):
+        use(CUDA, pinned=True)
+        for _ in range(2):
+            moved = move(pin(made(2, odd)), CUDA)
+            assert moved["none"].shape == (0,)
+            assert moved["turned"].cpu().equal(odd["turned"])
 
-    def feed():
-        use(torch.device("cuda", 0), pinned=True)
-        item = empty((2, 3), torch.uint8)
-        result.extend(
-            [item.is_pinned(), pin({"image": item})["image"].data_ptr() == item.data_ptr()]
-        )
 
-    thread = threading.Thread(target=feed)
-    thread.start()
-    thread.join()
-    assert result == [True, True]
-    assert not empty((2, 3), torch.uint8).is_pinned()
+def test_what_is_pinned_already_is_not_copied():
+    with simulated(0):
+        use(CUDA, pinned=True)
+        own = torch.ones(5).pin_memory()
+        assert pin({"own": own})["own"] is own

@@ -119,7 +119,7 @@ def groups(command: str) -> dict[str, list[str]]:
 
 @cache
 def keys(command: str, chosen: tuple[str, ...]) -> list[str]:
-    return [key for key in known_keys(command, list(chosen)) if not key.startswith("hydra")]
+    return [key for key in known_keys(command, list(chosen), None) if not key.startswith("hydra")]
 
 
 def chosen_parts(command: str, draw: random.Random) -> list[str]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from framework.system.stopping import NUMBERS
 from tests.cli.command import Done
 from tests.faults.lanes import Row, repeat
+from tests.shared_memory import torch_segments
 
 # 0: it was over already; 75 and 130: state saved; 130 and 143: nothing to save
 CODES = {
@@ -88,7 +89,11 @@ class Started:
         # ranks and workers are known by this, whatever becomes of their parents
         self.mark = f"PACELINE_TEST_OF={os.getpid()}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
+        # temporary files beside it may be those of other commands
+        self.temporary = Path(tempfile.mkdtemp(prefix="paceline-start-"))
+        self.temporary_left: list[str] = []
         environment = {**os.environ, "PYTHONPATH": str(FOLDER), name: value}
+        environment["TMPDIR"] = str(self.temporary)
         start = ["-m", "framework"] if program is None else ["-c", program]
         command = [sys.executable, *start, *words]
         self.process = subprocess.Popen(
@@ -122,12 +127,20 @@ class Started:
                 os.kill(pid, signal.SIGKILL)
             self.process.wait()
             raise AssertionError("hangs") from None
+        finally:
+            self._take_temporary()
         words = []
         for file in (self.out, self.err):
             file.seek(0)
             words.append(file.read().decode(errors="replace"))
             file.close()
         return Done(code, *words)
+
+    def _take_temporary(self) -> None:
+        """Note the temporary files that are still there when the kernel has ended its processes."""
+        self.settled()
+        self.temporary_left = sorted(os.listdir(self.temporary))
+        shutil.rmtree(self.temporary)
 
     def left(self) -> list[int]:
         """Return the processes that still run and that this command has started."""
@@ -208,7 +221,7 @@ def is_survived(place: Path, way: Way, took_s: float, go_on: bool, draw: random.
 
 def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> str:
     """Return what goes wrong if ``number`` arrives ``moment_s`` after the first line of the command."""
-    before = set(os.listdir(tempfile.gettempdir())), set(os.listdir("/dev/shm"))
+    before = torch_segments()
     if way.words[0] == "pack":
         shutil.copy(place / "arrays.npz", "arrays.npz")
     started = Started(words_of(way, place))
@@ -238,7 +251,7 @@ def wrong(place: Path, way: Way, number: int, moment_s: float, go_on: bool) -> s
 
 def wrong_at_import(place: Path, way: Way, number: int, module: str) -> str:
     """Return what goes wrong if a signal arrives just as ``module`` is imported."""
-    before = set(os.listdir(tempfile.gettempdir())), set(os.listdir("/dev/shm"))
+    before = torch_segments()
     started = Started(words_of(way, place), AT_IMPORT.format(module=module, number=int(number)))
     done = started.end()
     if not done.code:
@@ -265,9 +278,7 @@ def fault_of(done: Done, number: int) -> str:
     return ""
 
 
-def left_behind(
-    started: Started, code: int, before: tuple[set[str], set[str]], place: Path, way: Way
-) -> str:
+def left_behind(started: Started, code: int, before: set[str], place: Path, way: Way) -> str:
     """Return what a command has left: processes, temporary files and locks, in its folder, /tmp and /dev/shm."""
     if pids := started.settled():
         return f"processes left: {pids}"
@@ -282,26 +293,16 @@ def left_behind(
         wrong += [
             str(path) for path in Path.cwd().rglob("*") if path.is_dir() and not any(path.iterdir())
         ]
-    if wrong_shared := shared_files(before):
-        time.sleep(2.0)  # another lane's go by themselves
-        wrong += sorted(wrong_shared & shared_files(before))
+    wrong += started.temporary_left
+    if segments := torch_segments() - before:
+        time.sleep(2.0)  # those of a test beside this one go by themselves
+        wrong += sorted(segments & torch_segments())
     run = Path("run")
     if run.exists() and not (run / "exit.json").exists():
         wrong.append(
             f"a run that does not say how it ended: {sorted(path.name for path in run.iterdir())}"
         )
     return f"left behind: {wrong}" if wrong else ""
-
-
-def shared_files(before: tuple[set[str], set[str]]) -> set[str]:
-    """Return temporary files of ours, elsewhere than in the folder of the attempt, that were not there ``before``."""
-    ours = ("paceline", "torchelastic", "pymp", "torch_")
-    found: set[str] = set()
-    for folder, names in zip((tempfile.gettempdir(), "/dev/shm"), before, strict=True):
-        found |= {
-            f"{folder}/{name}" for name in set(os.listdir(folder)) - names if name.startswith(ours)
-        }
-    return found
 
 
 def rows(times: int, seed: int, lanes: int = 2) -> Iterator[Row]:

@@ -130,6 +130,12 @@ def test_an_integer_that_numbers_no_class_is_named_with_its_line(label):
         _ = _input(f"image,label\n1.jpg,0\n2.jpg,{label}\n").manifest
 
 
+def test_classes_of_other_labels_are_not_ignored():
+    columns = {"image": "path", "label": "float"}
+    source = _input("image,label\n1.jpg,0.5\n", columns=columns, classes=["a", "b"])
+    assert source.manifest.classes == ["a", "b"]  # packing says that the label does not number them
+
+
 def test_given_classes_name_integer_labels():
     source = _input("image,label\n1.jpg,1\n2.jpg,0\n", classes=["cat", "dog", "emu"])
     assert (_all(source).records["label"].tolist(), source.manifest.classes) == (

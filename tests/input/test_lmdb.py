@@ -37,6 +37,11 @@ def test_numbers_are_in_their_order_and_integer_labels_stay():
     assert len(source.manifest.classes) == 11
 
 
+def test_classes_of_other_labels_are_not_ignored():
+    path = write_lmdb("x.lmdb", {"x1": b"0.5", "x2": b"0.7"})
+    assert LMDBInput(path, {"x": "x%d"}, classes=["a"]).manifest.classes == ["a"]
+
+
 def test_arrays_are_values_too():
     path = write_lmdb("x.lmdb", {"a": npy(np.arange(3.0)), "b": npy(np.ones(3))})
     assert LMDBInput(path, {"x": "%s"}).read(0, 2).records["x"].tolist() == [[0, 1, 2], [1, 1, 1]]

@@ -87,6 +87,13 @@ def test_labels_can_be_words_and_classes_can_be_given():
     assert _input(classes=["a", "b", "c", "d"]).manifest.classes == ["a", "b", "c", "d"]
 
 
+def test_numbers_can_be_the_names_of_classes():
+    members = [("a.jpg", jpeg(0)), ("a.cls", b"20"), ("b.jpg", jpeg(1)), ("b.cls", b"10")]
+    source = _input(members, classes=[10, 20])
+    assert _all(source).records["label"].tolist() == [1, 0]
+    assert source.manifest.classes == ["10", "20"]
+
+
 def test_fields_choose_members_and_leave_the_others():
     members = [
         *PAIR[:2],

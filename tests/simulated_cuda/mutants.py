@@ -7,10 +7,10 @@ from unittest import mock
 
 import torch
 
-from framework.contracts import batch as batches
 from framework.data.dali import DALISource
 from framework.loader import queue
 from framework.loader.stream import StreamLoader
+from framework.system import page_locked
 from framework.train.cuda_graph import CudaRecorder, GraphedPasses
 from tests.simulated_cuda import works
 from tests.simulated_cuda.device import Device, Stream
@@ -71,7 +71,7 @@ def _event_before_the_copy() -> Iterator[None]:
 
 
 def _thread_on_the_default_stream() -> AbstractContextManager[Any]:
-    use = batches.use
+    use = page_locked.use
     return mock.patch.object(queue, "use", lambda device, pinned, _: use(device, pinned))
 
 
@@ -89,6 +89,18 @@ def _aside(wait_before: bool, wait_after: bool) -> Callable[[], AbstractContextM
         return result
 
     return _patched(CudaRecorder, "aside", aside)
+
+
+def _block_for_all_batches() -> AbstractContextManager[Any]:
+    end = page_locked.Block.end
+
+    def kept(block: page_locked.Block) -> Any:
+        memory = block._memory
+        used = end(block)
+        block._memory = memory
+        return used
+
+    return mock.patch.object(page_locked.Block, "end", kept)
 
 
 @contextmanager
@@ -151,6 +163,11 @@ MUTANTS = [
         _patched(DeviceTensor, "record_stream", _nothing),
     ),
     Mutant("stream: the event follows the copy", _loads("stream"), _event_before_the_copy),
+    Mutant(
+        "stream: a batch has page-locked memory of its own",
+        _loads("stream"),
+        _block_for_all_batches,
+    ),
     Mutant(
         "stream: the thread gathers in the step's stream (data.stage=device)",
         _loads_aside("stream", "device"),

@@ -9,8 +9,8 @@ from unittest import mock
 
 import torch
 
-from framework.contracts.batch import use
 from framework.loader import queue
+from framework.system.page_locked import use
 from tests.simulated_cuda.device import Device, Event, Graph, Stream
 from tests.simulated_cuda.host import AheadInTurns
 from tests.simulated_cuda.tensors import DeviceTensor, OnDevice

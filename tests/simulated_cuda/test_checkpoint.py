@@ -1,6 +1,7 @@
 """What is saved of a device can be read on a machine without it."""
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 import torch
 
@@ -21,3 +22,13 @@ def test_saved_tensors_are_on_the_host(tmp_path):
     assert loaded["model"]["rest"][0].tolist() == [2.0, 4.0]
     assert loaded["model"]._metadata == {"": {"version": 2}}
     assert read_state(tmp_path / "state.pt")["count"] == 3
+
+
+def test_a_named_tuple_of_a_module_is_saved_and_read(tmp_path):
+    class Extra(NamedTuple):
+        mean: torch.Tensor
+        count: int
+
+    save_state(tmp_path / "state.pt", {"extra": Extra(torch.ones(2), 3)}, 1, 1)
+    mean, count = read_state(tmp_path / "state.pt")["extra"]
+    assert (mean.tolist(), count) == ([1.0, 1.0], 3)

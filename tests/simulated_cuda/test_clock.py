@@ -1,7 +1,9 @@
 """A clock that measures one step in sixteen says the same as one that measures all."""
 
 import pytest
+import torch
 
+from framework.contracts.span import Span
 from framework.measure.clock import SAMPLED_EVERY, CudaClock
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
@@ -74,3 +76,73 @@ def test_time_that_is_skipped_does_not_count():
         lap = clock.lap()
     assert lap["forward"] == pytest.approx(32.0, rel=0.02)
     assert sum(lap.values()) < 40.0
+
+
+def train(clock, device, steps, seconds, report_every=10, pause_s=0.0):
+    """Mark steps of a training; return the spans of all laps. ``seconds`` of a step by its number."""
+    laps = []
+    for number in range(steps):
+        clock.mark("wait")
+        device.current.run(lambda: None, seconds(number))
+        clock.mark("forward")
+        if number % report_every == report_every - 1:
+            device.synchronize()  # a report reads the loss
+            laps.append(clock.spans())
+            torch.cuda.Stream(CUDA).run(lambda: None, pause_s)
+            device.synchronize()
+        clock.mark("report")
+    device.synchronize()
+    return [*laps, clock.spans()]
+
+
+@pytest.mark.parametrize("report_every", [1, 2, 10, 50])
+def test_a_slow_first_step_stands_for_itself_alone(report_every):
+    with simulated(0) as device:
+        clock = CudaClock(CUDA, SAMPLED_EVERY)
+        laps = train(clock, device, 100, lambda number: 1.0 if number else 100.0, report_every)
+    assert sum(lap.get("forward", Span()).total_s for lap in laps) == pytest.approx(199, rel=0.02)
+    assert sum(lap.get("forward", Span()).num_steps for lap in laps) == pytest.approx(100, abs=1)
+
+
+def test_the_device_waits_for_reports_only_as_often_as_there_are_some():
+    with simulated(0) as device:
+        full = train(CudaClock(CUDA, 1), device, 200, lambda _: 1.0, pause_s=5.0)
+    with simulated(0) as device:
+        sampled = train(CudaClock(CUDA, SAMPLED_EVERY), device, 200, lambda _: 1.0, pause_s=5.0)
+    for laps in (full, sampled):
+        assert sum(sum(span.total_s for span in lap.values()) for lap in laps) == pytest.approx(
+            300, rel=0.02
+        )
+
+
+def test_quantiles_of_sampled_spans_are_those_of_the_steps():
+    with simulated(0) as device:
+        clock = CudaClock(CUDA, SAMPLED_EVERY)
+        laps = train(clock, device, 3000, lambda number: 2.0 if number < 1600 else 4.0, 3000)
+    whole = laps[0]["forward"] + laps[1]["forward"]
+    assert whole.p50_s == pytest.approx(2.0, rel=0.02)
+    assert whole.p90_s == pytest.approx(4.0, rel=0.02)
+
+
+def test_a_loader_that_is_measured_alone_marks_no_end():
+    with simulated(0) as device:
+        clock = CudaClock(CUDA, SAMPLED_EVERY)
+        for _ in range(600):
+            clock.mark("wait")
+            device.current.run(lambda: None, 1.0)
+            clock.mark("copy")
+        device.synchronize()
+        assert clock.lap()["copy"] == pytest.approx(600, rel=0.01)
+        assert len(clock._marks) + len(clock._free) < 600
+
+
+def test_an_epochs_first_step_stands_for_itself_alone():
+    with simulated(0) as device:
+        clock = CudaClock(CUDA, SAMPLED_EVERY)
+        laps = []
+        for _ in range(5):
+            clock.skip()
+            laps += train(clock, device, 20, lambda number: 1.0 if number else 30.0, 20)
+    assert sum(lap.get("forward", Span()).total_s for lap in laps) == pytest.approx(
+        5 * 49, rel=0.02
+    )

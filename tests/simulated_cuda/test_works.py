@@ -141,7 +141,7 @@ def test_memory_does_not_grow_with_the_number_of_batches(long_path, kind, stage)
 
 @pytest.mark.parametrize("kind", ["prefetch", "stream"])
 def test_without_a_pace_the_host_fills_the_memory(long_path, kind, monkeypatch):
-    monkeypatch.setattr(Pace, "end_step", lambda *_: None)
+    monkeypatch.setattr(Pace, "end_pass", lambda *_: None)
     assert sum(blocks_of(long_path, kind, "none", 1)) > 400
 
 

@@ -56,6 +56,13 @@ def test_both_layouts_and_a_lossless_file_give_the_same_numbers():
     )
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_images_without_pixels_have_no_statistics(dtype):
+    sampler = StatisticsSampler({"x": Field(dtype, (3, 0, 4))}, 2)
+    sampler.pass_by({"x": np.zeros((2, 3, 0, 4), dtype)}, 2)
+    assert sampler.result() == {}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
 def test_other_values_are_measured_as_normalizing_takes_them(dtype):
     images = (np.random.default_rng(0).random((9, 2, 5, 6)) * 200 + 5000).astype(dtype)

@@ -157,6 +157,9 @@ def test_names_of_fields_and_files_are_free():
     assert free_name("a/x.h5") == "a/x.packed.h5"
     open("x.packed.h5", "w").close()
     assert free_name("x.h5") == "x.packed1.h5"
+    here = os.getcwd()
+    assert free_name(".") == f"{here}.packed.h5"
+    assert free_name("..") == f"{os.path.dirname(here)}.packed.h5"
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -39,6 +39,28 @@ def test_its_time_is_measured_apart_batch_by_batch():
     assert (clock.marks, clock.skips) == (["forward", "report"] * 3, 1)
 
 
+def test_an_error_ends_the_loader_at_once():
+    ended = []
+
+    class Loader(FakeLoader):
+        def epoch(self, epoch, start=0):
+            try:
+                yield from super().epoch(epoch, start)
+            finally:
+                ended.append(True)
+
+    def fails(model, batch):
+        raise RuntimeError("out of memory")
+
+    loader, clock = Loader({"value": torch.arange(4.0)}, 2), FakeClock()
+    try:
+        evaluate(
+            nn.Linear(1, 1), loader, fails, FP32(False, device=CPU), clock, NoParallel(device=CPU)
+        )
+    except RuntimeError:  # whose traceback still holds the frame
+        assert ended == [True]
+
+
 class Drawing(nn.Module):
     """Draws in evaluation too."""
 

@@ -7,7 +7,14 @@ from torch import nn
 from framework.errors import DistributedError, NumericError
 from framework.parallel.none import NoParallel
 from framework.train.metrics import Pass, Progress
-from framework.train.nonfinite import all_finite, are_finite, gone_wrong, infinite_buffers, too_many
+from framework.train.nonfinite import (
+    all_finite,
+    are_finite,
+    finite_on_all_ranks,
+    gone_wrong,
+    infinite_buffers,
+    too_many,
+)
 from tests.fakes import CPU, Reads
 
 
@@ -15,9 +22,9 @@ from tests.fakes import CPU, Reads
 @pytest.mark.parametrize("name", ["0.weight", "0.bias", "1.running_mean"])
 def test_one_weight_or_statistic_that_is_none_is_found(bad, name):
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    assert all_finite(model)
+    assert all_finite(model, {})
     model.state_dict()[name].view(-1)[-1] = bad
-    assert not all_finite(model)
+    assert not all_finite(model, {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -79,7 +86,7 @@ def test_what_is_infinite_by_design_is_left_out():
     model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
     but = infinite_buffers(model)
     assert but == {"mask": False}
-    assert not all_finite(model)
+    assert not all_finite(model, {})
     assert all_finite(model, but)
     model.mask.fill_(math.inf)
     assert all_finite(model, but)
@@ -90,3 +97,15 @@ def test_what_is_infinite_by_design_is_left_out():
     model.mask[0] = 0.0
     model.running_mean.fill_(math.nan)
     assert not all_finite(model, but)
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_a_bad_buffer_on_another_rank_counts_here_too(others):
+    class Ranks(NoParallel):
+        def total(self, sums):
+            return sums + others
+
+    model = nn.BatchNorm1d(2)
+    assert finite_on_all_ranks(model, {}, Ranks(device=CPU)) == (not others)
+    model.running_var[0] = math.inf
+    assert not finite_on_all_ranks(model, {}, Ranks(device=CPU))

@@ -140,7 +140,7 @@ def _bench(options: BenchOptions, words: CommandWords, grant: Grant) -> int:
     if "RANK" in os.environ:
         fix = "start it without torchrun: parallel=ddp starts ranks"
         raise ConfigError(186, "paceline bench", "was started as one of several ranks", fix)
-    axes, fixed = axes_of(words.others)
+    axes, fixed = axes_of(words.others, words.config_dir)
     for word in fixed:
         if word.startswith(("hydra.run", "hydra.sweep")):
             fix = "leave it out; output= names the file of lines"

@@ -67,7 +67,7 @@ def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
 
 def _is_image(field: Field) -> bool:
     deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
-    return field.channels is not None or deep
+    return (field.channels is not None or deep) and 0 not in field.shape
 
 
 def _is_series(field: Field) -> bool:

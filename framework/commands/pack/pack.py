@@ -72,10 +72,11 @@ def _output_path(output: dict[str, Any]) -> str:
 def _pack(
     config: dict[str, Any], source: "RecordInput", make_writer: "MakeWriter", path: str
 ) -> RunOutcome:
-    from framework.cli.progress import for_output, packing_of, show_packing  # noqa: PLC0415
+    from framework.cli.progress import for_output, packing_of, print_notes, show_packing  # noqa: PLC0415
 
     packing = packing_of(source, config["pack"], make_writer, path)
     packing = for_output(packing, config["input"], config["output"])
+    print_notes(source)
     packed = show_packing(packing, config["workers"])
     if packed.bad:
         skipped = f"{len(packed.bad)} items were skipped: {packing.path}.bad.jsonl lists them"

@@ -12,9 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from framework import __version__
-from framework.contracts.records import Manifest
-from framework.errors import DataError, ResourceError
+from framework.contracts.records import Field, Manifest
+from framework.errors import ConfigError, DataError, ResourceError
 from framework.measure.host import num_cores
 from framework.pack.engine import disk_space, jobs, publish
 from framework.pack.engine.jobs import DiskFull, Increment, PackPlan, PackWork
@@ -47,6 +49,7 @@ def pack(
         start_method: As in ``ProcessPool``.
 
     Raises:
+        ConfigError: C161 for classes without a label that numbers them.
         DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are
             bad; others for a bad item.
         ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
@@ -265,7 +268,21 @@ def _manifest(packing: Packing) -> Manifest:
     if packing.prepare is not None:
         fields = packing.prepare.fields(packing.source)
         options.update(packing.prepare.options)
+    _check_label(source.classes, fields.get("label"))
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
+
+
+def _check_label(classes: Sequence[str], label: Field | None) -> None:
+    """Check that the numbers of classes are in the records. ConfigError C161."""
+    if not classes:
+        return
+    what = "there is no field label that could number them"
+    if label is not None:
+        if np.dtype(label.dtype).kind in "biu" and not label.shape:
+            return
+        what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
+    fix = "leave it out, or give a whole number per record as label"
+    raise ConfigError(161, f"input.classes = {classes[0]}, ...", what, fix)
 
 
 def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Several hosts that run the same command: they meet at one endpoint, whose host leads."""
 
+import os
 import socket
 from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import NamedTuple, final
 
 import psutil
@@ -14,6 +16,7 @@ from framework.errors import ConfigError, DistributedError
 from framework.parallel.launch.ranks import MEET_S, PREPARE_S
 
 _KEY = "run"
+NOWHERE = "192.0.2.1"  # nobody's address, by RFC 5737: packets to it take the default route
 
 
 class Endpoint(NamedTuple):
@@ -89,10 +92,7 @@ class Meeting:
         """This host's address as the others reach it: the sender of packets to the endpoint."""
         if self.leads:
             return self.endpoint.host
-        family, _, _, _, address = socket.getaddrinfo(*self.endpoint, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
+        return _sender_to(*self.endpoint)
 
     @property
     def interface(self) -> str | None:
@@ -100,12 +100,43 @@ class Meeting:
 
         Without it gloo would guess an interface from the host's name.
         """
+        return _interface_of(self.address)
+
+
+def choose_interface() -> None:
+    """Let gloo use the network interface that leads to the first rank's host.
+
+    This is for ranks of several hosts that another launcher has started. By itself gloo takes the
+    address of the host's name, and Debian's /etc/hosts maps that to 127.0.1.1.
+    """
+    num_here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+    if "GLOO_SOCKET_IFNAME" in os.environ or num_here == os.environ["WORLD_SIZE"]:
+        return
+    for host in (os.environ.get("MASTER_ADDR"), NOWHERE):
         with suppress(OSError):
-            mine = socket.gethostbyname(self.address)
-            for name, addresses in psutil.net_if_addrs().items():
-                if any(address.address == mine for address in addresses):
-                    return name
-        return None
+            address = _sender_to(host or NOWHERE, 1)
+            name = _interface_of(address)
+            if name and not ip_address(address).is_loopback:
+                os.environ["GLOO_SOCKET_IFNAME"] = name
+                return
+
+
+def _sender_to(host: str, port: int) -> str:
+    """Return this host's address in packets to another, or raise OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _interface_of(address: str) -> str | None:
+    """Return the network interface with an IPv4 address or a name of one, or None."""
+    with suppress(OSError):
+        mine = socket.gethostbyname(address)
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(address.address == mine for address in addresses):
+                return name
+    return None
 
 
 def _is_here(host: str) -> bool:

@@ -43,6 +43,13 @@ def test_an_image_is_not_distorted():
     assert np.all(grid[TILE // 2 :] == GRAY)
 
 
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_images_without_pixels_are_not_shown(path):
+    fields = {"image": Field("uint8", (3, 0, 4))}
+    write_store(path, {"image": np.zeros((2, 3, 0, 4), np.uint8)}, fields)
+    assert not write_grid(path, Path("grid.png"), 4)
+
+
 @pytest.mark.parametrize(("dtype", "factor"), [("uint8", 1), ("uint16", 257)])
 def test_gray_images_of_eight_and_sixteen_bits_are_shown(dtype, factor):
     image = np.full((2, 1, 4, 4), 99 * factor, dtype)

@@ -9,10 +9,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from framework.errors import DataError, ResourceError
+from framework.errors import ConfigError, DataError, ResourceError
+from framework.input.arrays import ArraysInput
 from framework.pack.engine import jobs, journal
 from framework.pack.engine import publish as finish
 from framework.pack.engine.pack_store import pack
@@ -93,6 +95,22 @@ def test_few_items_are_one_job_whose_file_is_the_store():
     pack(packing(source=Input(10)))
     assert labels("x.h5")[0] == [n % 3 for n in range(10)]
     assert os.listdir() == ["x.h5"]
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (None, "there is no field label"),
+        (np.zeros((4, 1), np.int64), r"int64 \[1\]"),
+        (np.zeros(4, np.float32), r"float32 \[\]"),
+    ],
+)
+def test_classes_need_a_number_per_record(label, words):
+    arrays = {"image": np.zeros((4, 3, 2, 2), np.uint8), "label": label}
+    np.savez("a.npz", **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(ConfigError, match=rf"C161.*input.classes = a, ...: .*{words}"):
+        pack(packing(source=ArraysInput("a.npz", ["a", "b"])))
+    assert os.listdir() == ["a.npz"]
 
 
 def test_progress_counts_items_records_and_bytes():

@@ -1,13 +1,15 @@
 """Two hosts' commands on one machine; hosts of their own are in tests/cluster."""
 
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from framework.errors import ConfigError, DistributedError
 from framework.parallel.launch import hosts
-from framework.parallel.launch.hosts import Endpoint, Meeting, parse_endpoint
+from framework.parallel.launch.hosts import Endpoint, Meeting, choose_interface, parse_endpoint
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,41 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Return the interface that is chosen for given variables of the ranks."""
+    networks = {"lo": ["127.0.0.1", "127.0.1.1"], "eth0": ["10.0.0.7"], "eth1": ["10.1.0.7"]}
+    addresses = {
+        name: [SimpleNamespace(address=address) for address in own]
+        for name, own in networks.items()
+    }
+    senders = {"rank0": "10.1.0.7", "here": "127.0.1.1", hosts.NOWHERE: "10.0.0.7"}
+    monkeypatch.setattr(hosts.psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(hosts, "_sender_to", lambda host, port: senders[host])
+
+    def choose(**variables):
+        for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", **variables}.items():
+            monkeypatch.setenv(name, value)
+        with monkeypatch.context() as patch:
+            if "GLOO_SOCKET_IFNAME" not in variables:
+                patch.setenv("GLOO_SOCKET_IFNAME", "")
+                patch.delenv("GLOO_SOCKET_IFNAME")
+            choose_interface()
+            return os.environ.get("GLOO_SOCKET_IFNAME")
+
+    return choose
+
+
+def test_ranks_of_several_hosts_use_the_interface_to_the_first(chosen):
+    assert chosen(MASTER_ADDR="rank0") == "eth1"
+
+
+def test_a_host_whose_name_is_a_loopback_uses_the_default_route(chosen):
+    assert chosen(MASTER_ADDR="here") == "eth0"
+
+
+def test_ranks_of_one_host_and_who_has_chosen_are_left_alone(chosen):
+    assert chosen(MASTER_ADDR="rank0", LOCAL_WORLD_SIZE="4") is None
+    assert chosen(MASTER_ADDR="rank0", GLOO_SOCKET_IFNAME="ib0") == "ib0"

@@ -1,0 +1,139 @@
+"""Cut, mirror and normalize uint8 pixels on a GPU by one kernel, if it can be compiled."""
+
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from framework.errors import words_of
+
+
+class Change(NamedTuple):
+    """What is done to each record of a batch of B images with C channels.
+
+    Attributes:
+        offsets: int64 [B, 2], the corner (y, x) of the cut in the padded image; None: no cut.
+        mirror: bool [B], which records are mirrored before the cut; None: none of them.
+        padding: Pixels on each side of the padded image.
+        reflects: Whether padding mirrors the image at its borders, without repeating the border
+            itself. Otherwise it is black.
+        scale: float32, 1 or C factors; None: pixels stay uint8.
+        shift: float32, 1 or C summands.
+    """
+
+    offsets: Tensor | None = None
+    mirror: Tensor | None = None
+    padding: int = 0
+    reflects: bool = False
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+
+    def fits(self, image: Tensor) -> bool:
+        """Return whether this is a change of ``image``, uint8 [B, C, H, W]."""
+        if image.dtype != torch.uint8 or image.dim() != 4:
+            return False
+        if self.scale is not None and self.scale.numel() not in (1, image.shape[1]):
+            return False
+        if self.reflects and self.padding >= min(image.shape[2:]):
+            return False
+        tables = [table for table in (self.offsets, self.mirror) if table is not None]
+        return all(len(table) == len(image) for table in tables)
+
+
+def by_operators(image: Tensor, change: Change) -> Tensor:
+    """Do pixel by pixel, with torch's operators, what the kernel does: [B, C, H, W]."""
+    count, channels, height, width = image.shape
+    device = image.device
+    rows = torch.arange(height, device=device).view(1, -1)
+    columns = torch.arange(width, device=device).expand(count, -1)
+    if change.mirror is not None:
+        columns = torch.where(change.mirror.view(-1, 1), width - 1 - columns, columns)
+    if change.offsets is not None:
+        rows = rows + (change.offsets[:, :1] - change.padding)
+        columns = columns + (change.offsets[:, 1:] - change.padding)
+    if change.reflects:
+        rows = _reflected(rows, height)
+        columns = _reflected(columns, width)
+    rows = rows.view(-1, 1, height, 1)
+    columns = columns.view(-1, 1, 1, width)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    record = torch.arange(count, device=device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).view(-1, 1, 1)
+    pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    result = torch.where(inside, pixels, 0)
+    if change.scale is None or change.shift is None:
+        return result
+    return result.to(torch.float32).mul_(change.scale).add_(change.shift)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    return (size - 1) - ((size - 1) - places.abs()).abs()
+
+
+@final
+class PixelKernel:
+    """The kernel. The first batch of each kind is also computed by the operators.
+
+    Attributes:
+        failure: Why it is no longer used, or None.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self._checked: set[tuple[Any, ...]] = set()
+
+    def __call__(
+        self,
+        image: Tensor,
+        change: Change,
+        dtype: torch.dtype = torch.float32,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor | None:
+        """Return the changed images, [B, C, H, W], or None if the operators must do it.
+
+        Args:
+            image: On a GPU.
+            change: What to do.
+            dtype: Of the result if ``change`` has a scale: float32, bfloat16 or float16.
+            layout: Where the result's pixels lie in memory.
+        """
+        if self.failure is not None or not change.fits(image) or not image.numel():
+            return None
+        kind = (image.shape[1:], change.padding, change.reflects, dtype, layout)
+        kind += tuple(part is None for part in change)
+        try:
+            result = _launched(image, change, dtype, layout)
+            if kind not in self._checked:
+                self._check(result, by_operators(image, change).to(result.dtype))
+                self._checked.add(kind)
+        except Exception as error:  # noqa: BLE001  # a missing package or compiler, or any fault in it
+            self.failure = f"{type(error).__name__}: {words_of(error)[:200]}"
+            return None
+        if self.failure is not None:
+            return None
+        return result
+
+    def _check(self, result: Tensor, other: Tensor) -> None:
+        if not torch.equal(result, other):
+            self.failure = "its numbers differ from the operators'"
+
+
+def _launched(
+    image: Tensor, change: Change, dtype: torch.dtype, layout: torch.memory_format
+) -> Tensor:
+    from framework.augment.pixel_kernel import launch  # noqa: PLC0415  # only with Triton
+
+    mirror, scale, shift = change.mirror, change.scale, change.shift
+    if mirror is not None:
+        mirror = mirror.view(torch.uint8).contiguous()
+    if scale is None or shift is None:
+        dtype = torch.uint8
+    else:
+        channels = image.shape[1]
+        scale, shift = (table.flatten().expand(channels).contiguous() for table in (scale, shift))
+    offsets = change.offsets
+    if offsets is not None:
+        offsets = offsets.contiguous()
+    out = torch.empty(image.shape, dtype=dtype, device=image.device, memory_format=layout)
+    launch(image, (offsets, mirror, scale, shift), change.padding, change.reflects, out)
+    return out
