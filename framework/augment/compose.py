@@ -1,12 +1,19 @@
 """Several augments in turn, each with draws of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, KnowsLabels, NeedsUnitRange, Normalizes, is_exact
+from framework.contracts.data import (
+    Augment,
+    KnowsLabels,
+    NeedsUnitRange,
+    Normalizes,
+    alternating_draws,
+    is_exact,
+)
 
 
 @final
@@ -27,6 +34,7 @@ class Compose:
         _check_pixels(parts)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
+        self.alternating = tuple(_alternating(parts))
         self.exact = all(map(is_exact, parts.values()))
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
@@ -45,6 +53,15 @@ class Compose:
             batch = part(batch, own)
             start += part.num_draws
         return dict(batch)
+
+
+def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
+    """Yield the columns that alternate, counted over the draws of all parts."""
+    start = 0
+    for part in parts.values():
+        for column in alternating_draws(part):
+            yield start + column
+        start += part.num_draws
 
 
 def _check_pixels(parts: Mapping[str, Augment]) -> None:

@@ -20,6 +20,8 @@ from framework.augment.normalize import (
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
+PADDING_MODES = ("zeros", "reflect")
+
 
 @final
 class CropFlip:
@@ -29,9 +31,11 @@ class CropFlip:
     Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
 
     Attributes:
-        padding: Black pixels on each side before the crop to the old size.
+        padding: Pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
         mean, std: As in Normalize; None: pixels keep their dtype.
+        reflects: Whether the pixels on each side mirror the image. Otherwise they are black.
+        alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
     """
 
     num_draws = 3
@@ -44,16 +48,22 @@ class CropFlip:
         flip: float,
         mean: Sequence[float] | None,
         std: Sequence[float] | None,
+        padding_mode: str = "zeros",
+        alternate: bool = False,
     ) -> None:
         check_statistics(mean, std)
         if padding < 0:
             raise ValueError(f"padding = {padding} must be at least 0")
+        if padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode = {padding_mode} must be {' or '.join(PADDING_MODES)}")
         self.fields = fields_of(field)
         self.padding = padding
         self.flip = chance("flip", flip)
         self.mean = mean
         self.std = std
         self.labels: tuple[str, ...] = ()
+        self.reflects = padding_mode == "reflect" and padding > 0
+        self.alternating = (2,) if alternate else ()
 
     @property
     def normalized_fields(self) -> tuple[str, ...]:
@@ -84,26 +94,38 @@ class CropFlip:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
             scale, shift = scale_and_shift(image, mean, std)
-            result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
+            result = None
+            if not self.reflects:  # the compiled function pads with black
+                result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
             if result is not None:
                 return result
-            image = shifted(image, offsets, mirror, self.padding)
+            image = shifted(image, offsets, mirror, self.padding, self.reflects)
         if mean is None or std is None:
             return image
         return normalized(image, mean, std)
 
 
-def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+def shifted(
+    image: Tensor, offsets: Tensor, mirror: Tensor, padding: int, reflects: bool = False
+) -> Tensor:
     """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``crop_flip`` does.
+
+    With ``reflects``, the padding mirrors the image without repeating its border, as ``reflect``
+    does in torch. ValueError if the image is not larger than the padding.
 
     Each record is mirrored on its way into the padded batch. A cut is then a strided window of the
     padded memory, and one ``index_select`` copies the windows of all records.
     """
-    if is_compiling():
-        return _gathered(image, offsets, mirror, padding)
     batch_size, channels, height, width = image.shape
+    if reflects and padding >= min(height, width):
+        what = f"padding = {padding} cannot reflect images of {height}x{width}"
+        raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
+    if is_compiling():
+        return _gathered(image, offsets, mirror, padding, reflects)
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
     padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
+    if reflects:
+        _reflect(padded, padding, side)
     rows, columns = padded.shape[2:]
     # the cut comes after the mirror here, so that its column counts from the other side
     right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
@@ -133,7 +155,21 @@ def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int)
     return padded
 
 
-def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
+def _reflect(padded: Tensor, padding: int, side: int) -> None:
+    """Fill the margins, ``padding`` wide, of images that lie ``side`` columns from the left."""
+    stop = padded.shape[-1] - side
+    left = padded[..., side + 1 : side + 1 + padding]
+    right = padded[..., stop - 1 - padding : stop - 1]
+    padded[..., side - padding : side] = left.flip(-1)
+    padded[..., stop : stop + padding] = right.flip(-1)
+    # after the columns, so that the corners are filled, too
+    padded[..., :padding, :] = padded[..., padding + 1 : 2 * padding + 1, :].flip(-2)
+    padded[..., -padding:, :] = padded[..., -2 * padding - 1 : -padding - 1, :].flip(-2)
+
+
+def _gathered(
+    image: Tensor, offsets: Tensor, mirror: Tensor, padding: int, reflects: bool
+) -> Tensor:
     """Do the same pixel by pixel, which is slow with torch's operators, but one compiled kernel."""
     count, channels, height, width = image.shape
     device = image.device
@@ -146,5 +182,12 @@ def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> T
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     record = torch.arange(count, device=device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=device).view(-1, 1, 1)
+    if reflects:
+        return image[record, channel, _reflected(rows, height), _reflected(columns, width)]
     pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
     return torch.where(inside, pixels, 0)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Return the places from 0 to ``size`` - 1 whose pixels stand at ``places``."""
+    return size - 1 - (size - 1 - places.abs()).abs()

@@ -14,6 +14,7 @@ from framework.contracts.training import Objective, Outcome, Schedule
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
+from framework.train.parameter_groups import UNTIL
 
 
 @final
@@ -57,6 +58,7 @@ class Stepper:
         self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
         self._factor = 1.0
         self._buffers: dict[str, torch.Tensor] = {}
         self._keep_buffers()
@@ -98,16 +100,23 @@ class Stepper:
     def set_rates(self, progress: Progress, last_step: int) -> None:
         """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
         self._factor = self.schedule(progress.scheduled, last_step)
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+        groups = self.optimizer.param_groups
+        for group, rate, until in zip(groups, self._rates, self._until, strict=True):
+            current = rate * self._factor
+            if progress.scheduled >= until * last_step:
+                current = 0.0
             if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(rate * self._factor)
+                group["lr"].fill_(current)
             else:
-                group["lr"] = rate * self._factor
+                group["lr"] = current
 
     def update(self) -> bool:
-        """Update the weights from the gradients. Return False if the step was skipped."""
+        """Update the weights from the gradients. Return False if the step was skipped.
+
+        This is what a graph captures, so it updates only an average that all steps update alike.
+        """
         changed = self.precision.step(self.optimizer, self.plan.clip_norm, self.plan.skip_bad)
-        if changed and self.average is not None:
+        if changed and self.average is not None and self.average.is_constant:
             self.average.update()
         return changed
 
@@ -121,6 +130,8 @@ class Stepper:
         if self.updated or self.update():
             progress.scheduled += 1
             progress.missed = 0
+            if self.average is not None and not self.average.is_constant:
+                self.average.update_after(progress.scheduled, last_step)
             self._keep_buffers()
         else:
             progress.missed += 1

@@ -92,6 +92,41 @@ def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
     assert found.is_contiguous()
 
 
+@pytest.mark.parametrize("padding", [0, 1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_reflected_margins_equal_those_of_torch(padding, dtype):
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    augment = CropFlip("image", padding, 0.5, None, None, "reflect")
+    found = augment({"image": IMAGE.to(dtype)}, numbers)["image"]
+    padded = torch.nn.functional.pad(IMAGE.float(), (padding,) * 4, mode="reflect")
+    for record, (down, right, mirror) in enumerate(numbers.tolist()):
+        top, left = int(down * (2 * padding + 1)), int(right * (2 * padding + 1))
+        expected = padded[record, :, top : top + 5, left : left + 7]
+        if mirror < 0.5:
+            expected = expected.flip(2)
+        assert torch.equal(found[record], expected.to(dtype))
+
+
+def test_reflected_margins_are_normalized_too():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    plain = _applied(CropFlip("image", 2, 0.5, None, None, "reflect"), numbers)
+    expected = Normalize("image", MEAN, STD)({"image": plain}, None)["image"]
+    assert torch.equal(_applied(CropFlip("image", 2, 0.5, MEAN, STD, "reflect"), numbers), expected)
+
+
+def test_an_image_as_small_as_its_margins_cannot_be_reflected():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    with pytest.raises(ValueError, match="padding = 5 cannot reflect images of 5x7"):
+        _applied(CropFlip("image", 5, 0.5, None, None, "reflect"), numbers)
+    with pytest.raises(ValueError, match="padding_mode = black must be zeros or reflect"):
+        CropFlip("image", 2, 0.5, None, None, "black")
+
+
+def test_mirroring_alternates_and_shifts_do_not():
+    assert CropFlip("image", 2, 0.5, None, None).alternating == ()
+    assert CropFlip("image", 2, 0.5, None, None, alternate=True).alternating == (2,)
+
+
 def test_without_a_mean_pixels_keep_their_kind():
     assert CropFlip("image", 2, 0.5, None, None)({"image": IMAGE}, None)["image"] is IMAGE
 
