@@ -112,6 +112,7 @@ def rows_of_options() -> Iterator[Row]:
     tables = [("", command.RULES) for command in commands]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]
+    groups += [("optim.groups.NAME", schema.GROUP_RULES)]
     tables += [(f"{group}.", rules) for group, rules in groups]
     for prefix, rules in tables:
         for key, rule in rules.items():

@@ -26,6 +26,7 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
+_BELOW_ONE = 1 - 2.0**-24  # the largest draw
 
 # Streams of random numbers: each use draws from its own, so that no two uses are correlated.
 _ORDER = 0  # of the records of an epoch
@@ -76,6 +77,44 @@ def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
     counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
     bits = _shift(_mix(counters * _GOLDEN + key), 40)  # the top 24 bits: exact in float32
     return bits.to(torch.float32) * 2.0**-24
+
+
+@dataclass(frozen=True)
+class DeviceDraws:
+    """The random numbers of an augment: float32 [B, num_draws] in [0, 1) for each batch.
+
+    Attributes:
+        seed: The run's seed.
+        num_draws: Numbers per record.
+        alternating: Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd
+            ones. These are all numbers that a draw can be, in reverse order.
+    """
+
+    seed: int
+    num_draws: int
+    alternating: tuple[int, ...] = ()
+
+    def keys(self, epoch: int) -> tuple[Tensor, ...]:
+        """Return what decides the numbers of an epoch: tensors without dimensions, on the host.
+
+        A compiled kernel takes a tensor as an argument, but would contain a plain number as a
+        constant.
+        """
+        key = device_key(self.seed, epoch)
+        if not self.alternating:
+            return (key,)
+        return key, torch.tensor((epoch % 2) * _BELOW_ONE)
+
+    def of(self, indices: Tensor, key: Tensor, mirror: Tensor | None = None) -> Tensor:
+        """Return the numbers of the records at ``indices``, given the ``keys`` of an epoch."""
+        result = keyed_draws(indices, key, self.num_draws)
+        if mirror is None:
+            return result
+        first = keyed_draws(indices, _key(self.seed, 0, ON_DEVICE), self.num_draws)
+        first = (mirror - first).abs()  # exact: all are multiples of 2**-24
+        for column in self.alternating:
+            result[:, column] = first[:, column]
+        return result
 
 
 def device_key(seed: int, epoch: int) -> Tensor:

@@ -26,6 +26,7 @@ LAYERS = (
         "transform",
         "augment",
         "objective",
+        "optim",
         "sink",
         "image",
         "measure",

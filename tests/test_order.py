@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import order as order_module
-from framework.order import Order, block_permutation, draws, permutation, record_seeds, spread
+from framework.order import (
+    DeviceDraws,
+    Order,
+    block_permutation,
+    draws,
+    permutation,
+    record_seeds,
+    spread,
+)
 
 SIZES = {
     "num_records": st.integers(1, 60),
@@ -196,6 +204,26 @@ def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, n
     assert torch.equal(together, alone)
     assert together.shape == (len(indices), num_draws)
     assert together.dtype == torch.float32
+
+
+@pytest.mark.parametrize("epoch", range(4))
+def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
+    indices = torch.arange(100)
+    numbers = DeviceDraws(7, 3, (0, 2))
+    found = numbers.of(indices, *numbers.keys(epoch))
+    first = draws(indices, 7, 0, 3)
+    if epoch % 2:
+        first = 1 - 2**-24 - first
+    assert torch.equal(found[:, 1], draws(indices, 7, epoch, 3)[:, 1])
+    assert torch.equal(found[:, [0, 2]], first[:, [0, 2]])
+    assert found.min() >= 0
+    assert found.max() < 1
+
+
+def test_without_alternating_columns_the_draws_are_those_of_the_epoch():
+    numbers = DeviceDraws(7, 3)
+    found = numbers.of(torch.arange(9), *numbers.keys(5))
+    assert torch.equal(found, draws(torch.arange(9), 7, 5, 3))
 
 
 def test_draws_are_uniform_between_zero_and_one():

@@ -40,7 +40,7 @@ def tiny_photographs() -> None:
 
 SMALLER = {
     "chips": ["prepare.train.input.items=16", "prepare.val.input.items=8", "model.image_size=64"],
-    "cifar10_fast": ["compile=false", "model.width=4"],
+    "cifar10_fast": ["model.widths=[4,4,4]"],
 }
 
 

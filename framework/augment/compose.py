@@ -1,12 +1,21 @@
 """Several augments in turn, each with draws of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
+import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import Augment, KnowsLabels, NeedsUnitRange, Normalizes, is_exact
+from framework.contracts.data import (
+    Augment,
+    KnowsLabels,
+    KnowsLayout,
+    NeedsUnitRange,
+    Normalizes,
+    alternating_draws,
+    is_exact,
+)
 
 
 @final
@@ -27,6 +36,7 @@ class Compose:
         _check_pixels(parts)
         self.parts = dict(parts)
         self.num_draws = sum(part.num_draws for part in parts.values())
+        self.alternating = tuple(_alternating(parts))
         self.exact = all(map(is_exact, parts.values()))
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
@@ -34,6 +44,13 @@ class Compose:
         for name, part in parts.items():
             if isinstance(part, KnowsLabels):
                 parts[name] = part.with_labels(labels)
+        return Compose(parts)
+
+    def with_layout(self, layout: torch.memory_format) -> "Compose":
+        parts = dict(self.parts)
+        for name, part in parts.items():
+            if isinstance(part, KnowsLayout):
+                parts[name] = part.with_layout(layout)
         return Compose(parts)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
@@ -45,6 +62,15 @@ class Compose:
             batch = part(batch, own)
             start += part.num_draws
         return dict(batch)
+
+
+def _alternating(parts: Mapping[str, Augment]) -> Iterator[int]:
+    """Yield the columns that alternate, counted over the draws of all parts."""
+    start = 0
+    for part in parts.values():
+        for column in alternating_draws(part):
+            yield start + column
+        start += part.num_draws
 
 
 def _check_pixels(parts: Mapping[str, Augment]) -> None:

@@ -11,14 +11,17 @@ from framework.augment.flip import words
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import (
     Fields,
+    changed_at_once,
     check_statistics,
-    crop_flip,
     fields_of,
     normalized,
     scale_and_shift,
 )
+from framework.augment.pixels import Change, by_operators, form_of, laid_out
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
+
+PADDING_MODES = ("zeros", "reflect")
 
 
 @final
@@ -29,9 +32,12 @@ class CropFlip:
     Source: the usual CIFAR recipe of Lee et al., "Deeply-supervised nets".
 
     Attributes:
-        padding: Black pixels on each side before the crop to the old size.
+        padding: Pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
         mean, std: As in Normalize; None: pixels keep their dtype.
+        form: The dtype and layout of normalized pixels.
+        reflects: Whether the pixels on each side mirror the image. Otherwise they are black.
+        alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
     """
 
     num_draws = 3
@@ -44,16 +50,24 @@ class CropFlip:
         flip: float,
         mean: Sequence[float] | None,
         std: Sequence[float] | None,
+        padding_mode: str = "zeros",
+        alternate: bool = False,
+        dtype: str = "float32",
     ) -> None:
         check_statistics(mean, std)
+        self.form = form_of(dtype)
         if padding < 0:
             raise ValueError(f"padding = {padding} must be at least 0")
+        if padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode = {padding_mode} must be {' or '.join(PADDING_MODES)}")
         self.fields = fields_of(field)
         self.padding = padding
         self.flip = chance("flip", flip)
         self.mean = mean
         self.std = std
         self.labels: tuple[str, ...] = ()
+        self.reflects = padding_mode == "reflect" and padding > 0
+        self.alternating = (2,) if alternate else ()
 
     @property
     def normalized_fields(self) -> tuple[str, ...]:
@@ -63,6 +77,9 @@ class CropFlip:
 
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
         return moving(self, labels)
+
+    def with_layout(self, layout: torch.memory_format) -> "CropFlip":
+        return laid_out(self, layout)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
@@ -84,26 +101,37 @@ class CropFlip:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
             scale, shift = scale_and_shift(image, mean, std)
-            result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
+            change = Change(offsets, mirror, self.padding, self.reflects, scale, shift)
+            result = changed_at_once(image, change, self.form)
             if result is not None:
                 return result
-            image = shifted(image, offsets, mirror, self.padding)
+            image = shifted(image, offsets, mirror, self.padding, self.reflects)
         if mean is None or std is None:
             return image
-        return normalized(image, mean, std)
+        return normalized(image, mean, std, self.form)
 
 
-def shifted(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``crop_flip`` does.
+def shifted(
+    image: Tensor, offsets: Tensor, mirror: Tensor, padding: int, reflects: bool = False
+) -> Tensor:
+    """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``changed_at_once`` does.
+
+    With ``reflects``, the padding mirrors the image without repeating its border, as ``reflect``
+    does in torch. ValueError if the image is not larger than the padding.
 
     Each record is mirrored on its way into the padded batch. A cut is then a strided window of the
     padded memory, and one ``index_select`` copies the windows of all records.
     """
-    if is_compiling():
-        return _gathered(image, offsets, mirror, padding)
     batch_size, channels, height, width = image.shape
+    if reflects and padding >= min(height, width):
+        what = f"padding = {padding} cannot reflect images of {height}x{width}"
+        raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
+    if is_compiling():
+        return by_operators(image, Change(offsets, mirror, padding, reflects))
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
     padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
+    if reflects:
+        _reflect(padded, padding, side)
     rows, columns = padded.shape[2:]
     # the cut comes after the mirror here, so that its column counts from the other side
     right = torch.where(mirror, 2 * padding - offsets[:, 1], offsets[:, 1])
@@ -133,18 +161,13 @@ def _mirrored_and_padded(image: Tensor, mirror: Tensor, padding: int, side: int)
     return padded
 
 
-def _gathered(image: Tensor, offsets: Tensor, mirror: Tensor, padding: int) -> Tensor:
-    """Do the same pixel by pixel, which is slow with torch's operators, but one compiled kernel."""
-    count, channels, height, width = image.shape
-    device = image.device
-    places = torch.arange(width, device=device)
-    rows = torch.arange(height, device=device) + (offsets[:, :1] - padding)
-    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places)
-    columns = columns + (offsets[:, 1:] - padding)
-    rows = rows.view(-1, 1, height, 1)
-    columns = columns.view(-1, 1, 1, width)
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    record = torch.arange(count, device=device).view(-1, 1, 1, 1)
-    channel = torch.arange(channels, device=device).view(-1, 1, 1)
-    pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-    return torch.where(inside, pixels, 0)
+def _reflect(padded: Tensor, padding: int, side: int) -> None:
+    """Fill the margins, ``padding`` wide, of images that lie ``side`` columns from the left."""
+    stop = padded.shape[-1] - side
+    left = padded[..., side + 1 : side + 1 + padding]
+    right = padded[..., stop - 1 - padding : stop - 1]
+    padded[..., side - padding : side] = left.flip(-1)
+    padded[..., stop : stop + padding] = right.flip(-1)
+    # after the columns, so that the corners are filled, too
+    padded[..., :padding, :] = padded[..., padding + 1 : 2 * padding + 1, :].flip(-2)
+    padded[..., -padding:, :] = padded[..., -2 * padding - 1 : -padding - 1, :].flip(-2)

@@ -37,16 +37,22 @@ def flipped(image: Tensor, chosen: Tensor, dim: int) -> Tensor:
 class Flip:
     """Random mirror images, in training only. Label maps are flipped with the images.
 
-    ``flip`` is the probability of a mirror image, ``flip_vertical`` of turning it upside down.
+    Attributes:
+        flip: Probability of a mirror image.
+        flip_vertical: Probability of turning the image upside down.
+        alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
     """
 
     num_draws = 2
     exact = True
 
-    def __init__(self, field: Fields, flip: float, flip_vertical: float) -> None:
+    def __init__(
+        self, field: Fields, flip: float, flip_vertical: float, alternate: bool = False
+    ) -> None:
         self.fields = fields_of(field)
         self.flip = chance("flip", flip)
         self.flip_vertical = chance("flip_vertical", flip_vertical)
+        self.alternating = (0, 1) if alternate else ()
         self.labels: tuple[str, ...] = ()
 
     def with_labels(self, labels: Sequence[str]) -> "Flip":

@@ -17,7 +17,7 @@ from torch import Tensor
 from framework.contracts.batch import Batch, tensors
 from framework.errors import words_of
 
-Finish = Callable[[Batch, Tensor], Batch]  # (batch, the epoch's key) -> the batch, augmented
+Finish = Callable[..., Batch]  # (batch, *the epoch's keys) -> the batch, augmented
 EXACT = {  # the first also keeps products apart from sums
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
@@ -49,27 +49,27 @@ class Fused:
         )
         self._seen: set[tuple[Any, ...]] = set()
 
-    def __call__(self, batch: Batch, key: Tensor) -> Batch:
+    def __call__(self, batch: Batch, *keys: Tensor) -> Batch:
         if self._fused is None:
-            return self._plain(batch, key)
+            return self._plain(batch, *keys)
         if len(tensors(batch)) < len(batch):  # it would compile again for every other string
             self._end("is not possible with values that are no tensors")
-            return self._plain(batch, key)
+            return self._plain(batch, *keys)
         kind = tuple((name, t.dtype, t.shape, t.stride()) for name, t in batch.items())
         if kind not in self._seen:
             self._seen.add(kind)
-            return self._first(self._fused, batch, key)
+            return self._first(self._fused, batch, *keys)
         try:
-            return self._fused(batch, key)
+            return self._fused(batch, *keys)
         except Exception as error:  # noqa: BLE001  # a compiler may raise anything
             self._end(_failure(error))
-            return self._plain(batch, key)
+            return self._plain(batch, *keys)
 
-    def _first(self, fused: Finish, batch: Batch, key: Tensor) -> Batch:
+    def _first(self, fused: Finish, batch: Batch, *keys: Tensor) -> Batch:
         """Run both. The operators go first and cache what the compiler then finds."""
-        plain = self._plain(batch, key)
+        plain = self._plain(batch, *keys)
         try:
-            other = fused(batch, key)
+            other = fused(batch, *keys)
         except Exception as error:  # noqa: BLE001
             self._end(_failure(error))
             return plain

@@ -25,9 +25,11 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
     KnowsLabels,
+    KnowsLayout,
     Source,
     SourceContext,
     Transform,
+    alternating_draws,
     is_exact,
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
@@ -37,7 +39,7 @@ from framework.errors import ConfigError
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.profile import ENDING, ProfiledClock
-from framework.order import Order, device_key, keyed_draws
+from framework.order import DeviceDraws, Order
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
@@ -327,6 +329,8 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     for where, part in list(targets(block, "augment"))[1:]:
         build(where, part, allowed)
     augment: Augment = build("augment", block, allowed)
+    if config["channels_last"] and isinstance(augment, KnowsLayout):
+        augment = augment.with_layout(torch.channels_last)
     labels = source.manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)
@@ -346,16 +350,17 @@ def _augmenter(
     say: Callable[[str], None],
 ) -> Finish:
     """Return the function that augments a batch; without random numbers outside training."""
-    num_draws = augment.num_draws if training else 0
+    draws = DeviceDraws(config["seed"], augment.num_draws, alternating_draws(augment))
+    is_random = training and draws.num_draws > 0
 
-    def plain(batch: Batch, key: Tensor) -> Batch:
-        draws = None
-        if num_draws:
-            draws = keyed_draws(batch["index"], key, num_draws)
-        return augment(batch, draws)
+    def plain(batch: Batch, *keys: Tensor) -> Batch:
+        numbers = None
+        if is_random:
+            numbers = draws.of(batch["index"], *keys)
+        return augment(batch, numbers)
 
     finish = plain
     if training and fuses(config, augment, device):
         finish = Fused(plain, say)
-    key_of_epoch = lru_cache(maxsize=1)(partial(device_key, config["seed"]))
-    return lambda batch, epoch: finish(batch, key_of_epoch(epoch))
+    keys_of_epoch = lru_cache(maxsize=1)(draws.keys)
+    return lambda batch, epoch: finish(batch, *keys_of_epoch(epoch))

@@ -5,7 +5,7 @@ from typing import Any
 from framework.config.signature import static_signature
 from framework.contracts.data import Source
 from framework.contracts.parallel import Parallel
-from framework.train.lr_scaling import without_scaling
+from framework.train.parameter_groups import optimizer_keys
 
 Config = dict[str, Any]
 
@@ -26,7 +26,7 @@ def fused(optim: Config) -> Config:
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:
     """Return why steps cannot be captured, or None. Several replicas and DALI may refuse."""
     device = parallel.device.type
-    reads_rates = fused(without_scaling(config["optim"])).get("fused")
+    reads_rates = fused(optimizer_keys(config["optim"])).get("fused")
     scales = config["precision"].get("dtype") == "fp16"
     reasons = (
         device != "cuda" and f"{device} has no graphs",

@@ -10,7 +10,7 @@ from torch import Tensor
 from framework.config.targets import did_you_mean, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
-from framework.train.lr_scaling import without_scaling
+from framework.train.lr_scaling import KEYS as SCALING_KEYS
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -18,6 +18,14 @@ Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
+# Keys that older states lack, with the values that they had then.
+LATER_KEYS: Config = {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False}
+LATER_KEYS_OF: dict[str, Config] = {
+    "framework.augment.crop_flip.CropFlip": {"padding_mode": "zeros", "alternate": False},
+    "framework.augment.flip.Flip": {"alternate": False},
+    "framework.objective.classify.Classify": {"tta": "none"},
+    "framework.schedule.one_cycle.OneCycle": {"final": 0.0},
+}
 
 
 def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
@@ -49,8 +57,9 @@ def _later(config: Config) -> Config:
     """Return the keys that older states lack, if their values differ from what those states had."""
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
-        optim = without_scaling(optim)
+        optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     keys: Config = {"optim": optim}
+    keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -62,9 +71,23 @@ def _later(config: Config) -> Config:
 def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the value of everything that is no block or list."""
     yield "data.classes", _hash("\0".join(config["data"]["classes"]))
-    for where, value in walk(config):
+    for where, value in walk(_without_later(config)):
         if not isinstance(value, dict | list) and not where.startswith("data.classes."):
             yield where, value if isinstance(value, int | float | None) else _hash(str(value))
+
+
+def _without_later(node: Any) -> Any:
+    """Return a copy without the keys of parts that older states lack, if they change nothing."""
+    if isinstance(node, list):
+        return [_without_later(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    later = LATER_KEYS_OF.get(str(node.get("_target_")), {})
+    return {
+        key: _without_later(value)
+        for key, value in node.items()
+        if key not in later or value != later[key]
+    }
 
 
 def _hash(text: str) -> str:

@@ -11,8 +11,9 @@ from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
-from framework.train.lr_scaling import KEYS as SCALING_KEYS
 from framework.train.lr_scaling import RULES as SCALINGS
+from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
+from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 # Of the run directory: what run.json says of a run, and what it will say once a resumed run has
 # loaded its state.
@@ -39,6 +40,9 @@ RULES: dict[str, Rule] = {
     "accumulate": Rule(int, 1),
     "clip_norm": Rule(float | None, above=0),
     "ema_decay": Rule(float | None, 0, below=1),
+    "ema_every": Rule(int, 1),
+    "ema_ramp": Rule(float, 0),
+    "ema_lookahead": Rule(bool),
     "report_every": Rule(int, 1),
     "validate_every": Rule(int | None, 1),
     "limit": Rule(int | None, 1),
@@ -72,6 +76,7 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
     },
     "checkpoint": {
         "every_steps": Rule(int | None, 1),
+        "every_epochs": Rule(int | None, 1),
         "every_s": Rule(float | None, above=0, means="a number of seconds"),
         "keep": Rule(int, 1),
     },
@@ -88,11 +93,18 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
 # Keys that only some choices have. They are checked if they are there.
 _COUNT = Rule(int, 1, number=126)
 _SIZE = Rule(float, above=0, number=126)
+# Keys of a group of parameters. It may have options of the optimizer, too.
+GROUP_RULES: dict[str, Rule] = {
+    "match": Rule(str | list[str], means="a name of parameters, or a list of them", number=147),
+    "lr_factor": Rule(float, 0, number=147),
+    "until": Rule(float, 0, 1, number=147),
+}
 CHOICE_RULES: dict[str, dict[str, Rule]] = {
     "optim": {
         "lr": Rule(float | None, 0),  # some optimizers find their own
         "scaling": Rule(str | None, choices=tuple(SCALINGS), number=135),
         "reference_batch_size": Rule(int | None, 1, number=135),
+        PARAMETER_GROUPS: Rule(dict | None, number=147),
     },
     "loader": {"depth": _COUNT, "copies": _COUNT},
     "parallel": {
@@ -113,8 +125,8 @@ def check(config: dict[str, Any]) -> None:
 
     Raises:
         ConfigError: The error of the option's rule for a value that it cannot have, C101 for a
-            missing key or part, C102 for a key nobody reads, C135, C139, C144 or C107 for values
-            that exclude each other.
+            missing key or part, C102 for a key nobody reads, C135, C139, C144, C147, C148 or C107
+            for values that exclude or need each other.
     """
     _check_numbers(config)
     check_values(config, RULES)
@@ -161,7 +173,7 @@ def _check_parts(config: dict[str, Any]) -> None:
     if data.get("writer") is not None:
         parts["data.writer"] = data["writer"]
     for where, block in parts.items():
-        if block is None or (where == "optim" and block.keys() == set(SCALING_KEYS)):
+        if block is None or (where == "optim" and block.keys() == set(OPTIM_KEYS)):
             fix = "choose one, see 'paceline train --help', or give a _target_"
             raise ConfigError(101, f"{where} = null", "nothing is chosen", fix)
         if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
@@ -199,8 +211,34 @@ def _check_together(config: dict[str, Any]) -> None:
         what = "the batch size that optim.lr is meant for is missing"
         fix = "give the batch size that optim.lr is right for"
         raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
+    _check_parameter_groups(optim)
+    _check_average(config)
     if "virtual_ranks" in config["parallel"]:
         _check_virtual(config["parallel"], config["accumulate"])
+
+
+def _check_parameter_groups(optim: dict[str, Any]) -> None:
+    """Raise ConfigError C147 for a group of parameters that is not described."""
+    for name, group in (optim.get(PARAMETER_GROUPS) or {}).items():
+        where = f"optim.{PARAMETER_GROUPS}.{name}"
+        if not isinstance(group, dict) or "match" not in group:
+            what = "does not say which parameters it has"
+            fix = "give it match, the names of its parameters, as in {match: '*.bias', until: 0.5}"
+            raise ConfigError(147, f"{where} = {group}"[:200], what, fix)
+        for key, rule in GROUP_RULES.items():
+            if key in group:
+                rule.check(f"{where}.{key}", group[key])
+
+
+def _check_average(config: dict[str, Any]) -> None:
+    """Raise ConfigError C148 for options of an average that is not kept."""
+    if config["ema_decay"] is not None:
+        return
+    for key, value in (("ema_every", 1), ("ema_ramp", 0), ("ema_lookahead", False)):
+        if config[key] != value:
+            what = "no average of the weights is kept without ema_decay"
+            fix = "set ema_decay, to 0.95 for example"
+            raise ConfigError(148, f"{key} = {config[key]}", what, fix)
 
 
 def _check_virtual(parallel: dict[str, Any], accumulate: int) -> None:

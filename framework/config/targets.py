@@ -7,12 +7,13 @@ from typing import Any
 
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
-from framework.train.lr_scaling import KEYS as SCALING_KEYS
+from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 
 TORCH = ("torch.nn.", "torch.optim.")
 # folders whose classes and sources a configuration may name
 FOLDERS = (
-    "augment|data|input|loader|model|objective|parallel|precision|schedule|sink|store|transform"
+    "augment|data|input|loader|model|objective|optim|parallel|precision|schedule|sink|store"
+    "|transform"
 )
 _PART = re.compile(
     rf"framework\.({FOLDERS})\.\w+\.([A-Z]\w*|(\w+_)?source)"
@@ -64,7 +65,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
 def _more_keys(where: str) -> tuple[str, ...]:
     """Return the keys of a block that are not its target's own."""
     if where == "optim":
-        return SCALING_KEYS
+        return OPTIM_KEYS
     if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
         return MARK_KEYS
     return ()

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,9 +27,10 @@ from framework.parallel.warm_up_ddp import warm_up_ddp
 from framework.system.rng import kept_generators
 from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
+from framework.train.data_start import start_from_data
 from framework.train.ema import Average
-from framework.train.lr_scaling import without_scaling
 from framework.train.metrics import TrainPlan
+from framework.train.parameter_groups import check_options, optimizer_keys, parameter_groups
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 
@@ -52,9 +54,7 @@ def training_parts(
     precision: Precision = assembly.build("precision", device=assembly.device)
     _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model)
-    average = checkpoints = recorder = None
-    if config["ema_decay"] is not None:
-        average = Average(parallel.unwrap(model), config["ema_decay"])
+    checkpoints = recorder = None
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
     if assembly.captures and optimizer.defaults.get("fused"):
@@ -72,7 +72,7 @@ def training_parts(
         clock=assembly.clock,
         val_clock=assembly.val_clock,
         checkpoints=checkpoints,
-        average=average,
+        average=_average(config, parallel.unwrap(model)),
         stop=stop,
         recorder=recorder,
         say=assembly.say,
@@ -108,6 +108,12 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
         raise why or error from error.__cause__
+    start_from_data(
+        model,
+        objective,
+        assembly.train_source.sample,
+        lambda records: move(_augmented(assembly, records), parallel.home),
+    )
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
@@ -158,6 +164,7 @@ def _plan(config: Config) -> TrainPlan:
         report_every=config["report_every"],
         validate_every=config["validate_every"],
         save_every=config["checkpoint"]["every_steps"],
+        save_epochs=config["checkpoint"]["every_epochs"],
         clip_norm=config["clip_norm"],
         skip_bad=config["on_nan"] == "skip",
         max_missed=config["max_skips"],
@@ -165,7 +172,8 @@ def _plan(config: Config) -> TrainPlan:
 
 
 def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
-    block = without_scaling(assembly.config["optim"])
+    block = optimizer_keys(assembly.config["optim"])
+    groups = assembly.config["optim"].get("groups") or {}
     parameters = list(model.parameters())
     if assembly.captures:
         if all(parameter.is_floating_point() for parameter in parameters):
@@ -173,10 +181,27 @@ def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
         else:
             what = "no fused optimizer takes complex parameters"
             assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
-    optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=parameters)
+    params: list[Any] = parameters
+    if groups:
+        named = assembly.parallel.unwrap(model).named_parameters()
+        params = parameter_groups(named, groups, block.get("lr"))
+    optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
+    check_options(optimizer, groups)
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor
     return optimizer
+
+
+def _average(config: Config, model: nn.Module) -> Average | None:
+    if config["ema_decay"] is None:
+        return None
+    return Average(
+        model,
+        config["ema_decay"],
+        every=config["ema_every"],
+        ramp=config["ema_ramp"],
+        lookahead=config["ema_lookahead"],
+    )
 
 
 def _schedule(assembly: Assembly) -> Config:

@@ -1,9 +1,9 @@
 """Contracts for training: objectives, schedules, reports, sinks and checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -31,6 +31,23 @@ class Objective(Protocol):
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         """Return whether the validation means ``new`` are better than ``old``."""
+        ...
+
+
+@runtime_checkable
+class StartsFromData(Protocol):
+    """A capability of a module: it computes its first weights from training records.
+
+    All ranks do so with the same records, before the model is wrapped and compiled.
+    """
+
+    @property
+    def num_start_records(self) -> int:
+        """How many training records it wants. It gets fewer if there are fewer."""
+        ...
+
+    def start_from(self, inputs: Iterable[Tensor]) -> None:
+        """Set the weights. ``inputs`` are what reaches the module in evaluation, in batches."""
         ...
 
 

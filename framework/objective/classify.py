@@ -8,6 +8,7 @@ from torch import nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
+from framework.objective.tta import check_tta, mean_logits
 
 
 @final
@@ -16,14 +17,24 @@ class Classify:
     """Cross-entropy over the model's logits [B, classes]. Better: higher accuracy, then lower loss.
 
     ``target`` is int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
+
+    ``tta`` names the test-time augmentation, see ``framework.objective.tta``. It is used while the
+    model is in evaluation mode.
     """
 
     input: str
     target: str
     label_smoothing: float
+    tta: str = "none"
+
+    def __post_init__(self) -> None:
+        check_tta(self.tta)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(batch[self.input])
+        if model.training or self.tta == "none":
+            logits = model(batch[self.input])
+        else:
+            logits = mean_logits(model, batch[self.input], self.tta)
         target = batch[self.target]
         loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
         classes = target

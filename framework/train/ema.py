@@ -1,4 +1,9 @@
-"""An exponential moving average of the weights, which is evaluated and kept instead of them."""
+"""An exponential moving average of the weights, which is evaluated and kept instead of them.
+
+Source of lookahead: Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", 2019; as an
+average whose decay rises over the run: hlb-CIFAR10 and Jordan, "94% on CIFAR-10 in 3.29 seconds on
+a single GPU", 2024.
+"""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -24,26 +29,70 @@ def local(tensor: Tensor) -> Tensor:
 class Average:
     """The moving average of a model's weights.
 
-    Buffers, such as batch norm's statistics, are copied. ``decay``, 0 to 1, is the share of the
-    old average that each optimizer step keeps.
+    Buffers, such as batch norm's statistics, are copied. With ``lookahead``, those that are floats
+    are averaged like weights.
+
+    Attributes:
+        decay: The share of the old average that an optimizer step keeps, 0 to 1. An update after
+            ``every`` steps keeps ``decay ** every``.
+        every: Optimizer steps between updates.
+        ramp: The power of the share of all steps done that multiplies what an update keeps. With 0
+            all updates keep alike. Above 0, the average follows the weights at first.
+        lookahead: Whether each update copies the average back into the model.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        decay: float,
+        every: int = 1,
+        ramp: float = 0.0,
+        lookahead: bool = False,
+    ) -> None:
         self.model = model
         self.decay = decay
+        self.every = every
+        self.ramp = ramp
+        self.lookahead = lookahead
         self._weights = [weight.detach().clone() for weight in model.parameters()]
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether every step updates the average in the same way, so that a graph can repeat it."""
+        return self.every == 1 and self.ramp == 0
+
+    def update_after(self, step: int, total_steps: int) -> None:
+        """Update the average if optimizer step ``step``, counted from 1, is due for it."""
+        if step % self.every == 0:
+            self.update(self.decay**self.every * (step / total_steps) ** self.ramp)
+
     @torch.no_grad()
-    def update(self) -> None:
-        """Add the current weights in one fused operation. Never synchronizes."""
-        torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
-            [local(average) for average in self._weights],
-            [local(weight.detach()) for weight in self.model.parameters()],
-            1 - self.decay,
-        )
+    def update(self, kept: float | None = None) -> None:
+        """Add the current weights in one fused operation. Never synchronizes.
+
+        ``kept`` is the share of the old average that stays; None: ``decay``.
+        """
+        if kept is None:
+            kept = self.decay
+        averages, own = self._averaged()
+        torch._foreach_lerp_(averages, own, 1 - kept)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
         for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
-            average.copy_(buffer)
+            if not (self.lookahead and buffer.is_floating_point()):
+                average.copy_(buffer)
+        if self.lookahead:
+            torch._foreach_copy_(own, averages)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+    def _averaged(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the averages, and the model's tensors that they average."""
+        averages = [local(average) for average in self._weights]
+        own = [local(weight.detach()) for weight in self.model.parameters()]
+        if self.lookahead:
+            for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
+                if buffer.is_floating_point():
+                    averages.append(average)
+                    own.append(buffer)
+        return averages, own
 
     @contextmanager
     def applied(self) -> Generator[None]:

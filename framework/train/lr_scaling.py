@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 # the power of the ratio of the batch sizes
 RULES = {"none": 0.0, "linear": 1.0, "sqrt": 0.5, "cube_root_squared": 2 / 3}
-KEYS = ("scaling", "reference_batch_size")  # keys of ``optim`` that are not the optimizer's own
+KEYS = ("scaling", "reference_batch_size")  # keys of ``optim`` that say how to scale
 
 
 class Scaling(NamedTuple):
@@ -44,8 +44,3 @@ def scaling_of(optim: dict[str, Any], batch_size: int) -> Scaling:
     """Return the scaling that the block ``optim`` asks for at ``batch_size`` records per step."""
     rule = optim.get("scaling") or "none"
     return Scaling(rule, optim.get("reference_batch_size") or batch_size, batch_size)
-
-
-def without_scaling(optim: dict[str, Any]) -> dict[str, Any]:
-    """Return the block with the optimizer's own keys only."""
-    return {key: value for key, value in optim.items() if key not in KEYS}

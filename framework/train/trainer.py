@@ -46,7 +46,7 @@ class Trainer:
                 passes,
                 self.stepper,
                 parts.recorder,
-                lambda: self.stepper.set_rates(self.progress, self._last_step),
+                lambda: (self.progress.scheduled, self._last_step),
                 parts.say,
             )
         self.progress = Progress()
@@ -142,7 +142,8 @@ class Trainer:
         else:
             validate = finished or progress.step % plan.validate_every == 0
         save = late or (plan.save_every is not None and progress.step % plan.save_every == 0)
-        weights = validate or ends_epoch or self.stopped
+        saves_epoch = plan.save_epochs is not None and progress.epoch % plan.save_epochs == 0
+        weights = validate or self.stopped or (ends_epoch and saves_epoch)
         if weights or save:
             self._pause(validate, weights)
         return ends_epoch or finished or self.stopped

@@ -55,3 +55,22 @@ def test_parts_are_other_choices_of_the_group_in_the_order_they_are_named():
     )
     assert list(composed.parts) == ["flip", "color_jitter", "normalize", "mixup"]
     assert found["label"].shape == (6, 7)
+
+
+def test_draws_of_a_part_alternate_where_they_are_in_the_row():
+    parts = {
+        "shift": CropFlip("image", 1, 0.5, None, None, alternate=True),
+        "normalize": PARTS["normalize"],
+        "plain": PARTS["flip"],
+        "flip": Flip("image", 0.5, 0.5, alternate=True),
+    }
+    composed = Compose(parts)
+    assert composed.alternating == (2, 5, 6)
+    assert composed.with_labels(["mask"]).alternating == (2, 5, 6)
+    assert Compose(PARTS).alternating == ()
+
+
+def test_parts_that_know_layouts_get_that_of_the_model():
+    composed = Compose(PARTS).with_layout(torch.channels_last)
+    assert composed.parts["normalize"].form.layout == torch.channels_last
+    assert composed.parts["flip"] is PARTS["flip"]

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.augment import normalize
+from framework.augment import crop_flip, normalize
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
+from framework.augment.pixels import by_operators
 from framework.order import draws
 from framework.system.native import find
 
@@ -90,6 +91,41 @@ def test_any_kind_of_pixels_in_any_memory_is_shifted(change):
     found = CropFlip("image", 2, 0.5, None, None)({"image": change(IMAGE)}, numbers)["image"]
     assert torch.equal(found, _slow(change(IMAGE), 2, 0.5, numbers).to(found.dtype))
     assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_reflected_margins_equal_those_of_torch(padding, dtype):
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    augment = CropFlip("image", padding, 0.5, None, None, "reflect")
+    found = augment({"image": IMAGE.to(dtype)}, numbers)["image"]
+    padded = torch.nn.functional.pad(IMAGE.float(), (padding,) * 4, mode="reflect")
+    for record, (down, right, mirror) in enumerate(numbers.tolist()):
+        top, left = int(down * (2 * padding + 1)), int(right * (2 * padding + 1))
+        expected = padded[record, :, top : top + 5, left : left + 7]
+        if mirror < 0.5:
+            expected = expected.flip(2)
+        assert torch.equal(found[record], expected.to(dtype))
+
+
+def test_reflected_margins_are_normalized_too():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    plain = _applied(CropFlip("image", 2, 0.5, None, None, "reflect"), numbers)
+    expected = Normalize("image", MEAN, STD)({"image": plain}, None)["image"]
+    assert torch.equal(_applied(CropFlip("image", 2, 0.5, MEAN, STD, "reflect"), numbers), expected)
+
+
+def test_an_image_as_small_as_its_margins_cannot_be_reflected():
+    numbers = draws(torch.arange(12), 1, 2, 3)
+    with pytest.raises(ValueError, match="padding = 5 cannot reflect images of 5x7"):
+        _applied(CropFlip("image", 5, 0.5, None, None, "reflect"), numbers)
+    with pytest.raises(ValueError, match="padding_mode = black must be zeros or reflect"):
+        CropFlip("image", 2, 0.5, None, None, "black")
+
+
+def test_mirroring_alternates_and_shifts_do_not():
+    assert CropFlip("image", 2, 0.5, None, None).alternating == ()
+    assert CropFlip("image", 2, 0.5, None, None, alternate=True).alternating == (2,)
 
 
 def test_without_a_mean_pixels_keep_their_kind():
@@ -173,3 +209,25 @@ def test_threads_that_share_a_batch_round_alike():
     subprocess.run(
         [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
     )
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_images_of_a_gpu_go_through_the_kernel_in_the_models_layout(mode, monkeypatch):
+    seen = []
+
+    def kernel(image, change, form):
+        seen.append((change, form))
+        return by_operators(image, change).to(form.dtype).contiguous(memory_format=form.layout)
+
+    monkeypatch.setattr(normalize, "find", lambda name: None)
+    monkeypatch.setattr(crop_flip, "changed_at_once", kernel)
+    image = torch.arange(2 * 3 * 8 * 8, dtype=torch.uint8).view(2, 3, 8, 8)
+    batch, draws = {"image": image}, torch.tensor([[0.0, 0.9, 0.1], [0.5, 0.2, 0.9]])
+    own = CropFlip("image", 2, 0.5, [0.5], [0.5], mode, dtype="bfloat16")
+    result = own.with_layout(torch.channels_last)(batch, draws)["image"]
+    [(change, form)] = seen
+    assert form == (torch.bfloat16, torch.channels_last)
+    assert change.reflects == (mode == "reflect")
+    monkeypatch.undo()
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert result.equal(own(batch, draws)["image"])

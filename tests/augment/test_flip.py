@@ -1,10 +1,12 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.augment.flip import Flip
-from framework.order import draws
+from framework.order import DeviceDraws, draws
 
 
 def _image(channels=3, height=4, width=8, dtype=torch.uint8):
@@ -54,3 +56,36 @@ def test_nothing_is_flipped_outside_training():
 def test_what_is_no_probability_is_refused():
     with pytest.raises(ValueError, match="flip_vertical = 2"):
         Flip("image", 0.5, 2)
+
+
+def _mirrored(epoch, flip, alternate=True, seed=3):
+    """Which of 2,000 records are mirrored in an epoch."""
+    augment = Flip("image", flip, 0.0, alternate)
+    numbers = DeviceDraws(seed, augment.num_draws, augment.alternating)
+    batch = {"image": torch.tensor([[[[1, 2]]]]).repeat(2000, 1, 1, 1)}
+    found = augment(batch, numbers.of(torch.arange(2000), *numbers.keys(epoch)))["image"]
+    return found[:, 0, 0, 0] == 2
+
+
+def test_alternating_images_show_both_sides_in_two_successive_epochs():
+    epochs = [_mirrored(epoch, 0.5) for epoch in range(5)]
+    for epoch, following in pairwise(epochs):
+        assert torch.equal(epoch, ~following)
+    assert 0.45 < epochs[0].float().mean() < 0.55
+
+
+def test_the_first_epoch_is_as_without_alternating():
+    assert torch.equal(_mirrored(0, 0.5), _mirrored(0, 0.5, alternate=False))
+    assert not torch.equal(_mirrored(2, 0.5), _mirrored(2, 0.5, alternate=False))
+
+
+def test_a_rarer_mirror_image_keeps_its_probability():
+    even, odd = _mirrored(0, 0.2), _mirrored(1, 0.2)
+    assert 0.17 < even.float().mean() < 0.23
+    assert 0.17 < odd.float().mean() < 0.23
+    assert not (even & odd).any()
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_what_is_certain_does_not_alternate(flip):
+    assert all(bool((_mirrored(epoch, flip) == bool(flip)).all()) for epoch in range(2))

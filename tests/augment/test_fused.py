@@ -15,7 +15,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.order import device_key, draws, keyed_draws
+from framework.order import DeviceDraws, device_key, draws, keyed_draws
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit.*:DeprecationWarning"
@@ -59,6 +59,24 @@ def finish_of(augment):
         )
 
     return finish
+
+
+@pytest.mark.slow
+def test_alternating_flips_and_reflected_margins_are_compiled_alike():
+    augment = CropFlip("image", 3, 0.5, [0.5], [0.2], "reflect", alternate=True)
+    numbers, told = DeviceDraws(0, augment.num_draws, augment.alternating), []
+
+    def finish(batch, *keys):
+        return augment(batch, numbers.of(batch["index"], *keys))
+
+    fused = Fused(finish, told.append)
+    metrics.reset()
+    for epoch in range(3):
+        keys = numbers.keys(epoch)
+        found, expected = fused(batch_of(6), *keys), finish(batch_of(6), *keys)
+        assert torch.equal(found["image"], expected["image"])
+    assert not told
+    assert 0 < metrics.generated_kernel_count <= 6  # an epoch is not compiled for
 
 
 def batch_of(count):

@@ -16,6 +16,9 @@ CONFIG = {
     "limit": None,
     "clip_norm": None,
     "ema_decay": None,
+    "ema_every": 1,
+    "ema_ramp": 0.0,
+    "ema_lookahead": False,
     "epochs": 3,
     "loader": {},
     "parallel": {"num_processes": 2},
@@ -60,13 +63,40 @@ def test_what_changes_what_is_learned_is_refused_by_its_key(changed, word):
         ({"last": "drop"}, "last"),
         ({"optim": {"scaling": "sqrt"}}, "optim.scaling"),
         ({"parallel": {"virtual_ranks": 4}}, r"parallel.virtual_ranks \(nothing, now 4\)"),
+        ({"ema_lookahead": True}, r"ema_lookahead \(nothing, now True\)"),
+        ({"optim": {"groups": {"a": {"match": "x", "until": 0.5}}}}, "optim.groups.a.match"),
     ],
 )
 def test_later_keys_count_where_they_change_something(changed, word):
-    plain = of(optim={"scaling": "none", "reference_batch_size": 8})
+    plain = of(optim={"scaling": "none", "reference_batch_size": 8, "groups": {}})
     assert plain == of()
     with pytest.raises(CheckpointError, match=word):
         check_same("run", plain, of(**changed), [])
+
+
+FLIP = "framework.augment.flip.Flip"
+
+
+@pytest.mark.parametrize(
+    ("part", "target", "key", "value", "other"),
+    [
+        ("augment", FLIP, "alternate", False, True),
+        ("objective", "framework.objective.classify.Classify", "tta", "none", "mirror"),
+        ("schedule", "framework.schedule.one_cycle.OneCycle", "final", 0.0, 0.1),
+    ],
+)
+def test_later_keys_of_a_part_count_where_they_change_something(part, target, key, value, other):
+    older = of(**{part: {"_target_": target}})
+    assert of(**{part: {"_target_": target, key: value}}) == older
+    with pytest.raises(CheckpointError, match=rf"{part}.{key}"):
+        check_same("run", older, of(**{part: {"_target_": target, key: other}}), [])
+
+
+def test_later_keys_of_a_part_inside_another_are_seen():
+    flip = {"_target_": FLIP, "flip": 0.5}
+    older = of(augment={"parts": {"first": flip}})
+    assert of(augment={"parts": {"first": {**flip, "alternate": False}}}) == older
+    assert of(augment={"parts": {"first": {**flip, "alternate": True}}}) != older
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,13 @@ VALUES = {
     "cuda_graph": False,
     "on_nan": "stop",
     "max_skips": 20,
+    "ema_every": 1,
+    "ema_ramp": 0.0,
+    "ema_lookahead": False,
 }
 WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
-CHECKPOINT = {"every_steps": None, "every_s": 600, "keep": 2}
+CHECKPOINT = {"every_steps": None, "every_epochs": 1, "every_s": 600, "keep": 2}
 RESUME = {"run": None, "auto": False, "allow": []}
 BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
 PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
@@ -120,6 +123,38 @@ def test_the_least_value_is_said():
 def test_a_group_without_a_choice_is_named(group):
     with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
         check({**CONFIG, group: None})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("ema_every", 5), ("ema_ramp", 3.0), ("ema_lookahead", True)]
+)
+def test_an_option_of_an_average_that_is_not_kept_is_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"C148.*{key} = {value}.*set ema_decay"):
+        check({**CONFIG, key: value})
+    check({**CONFIG, key: value, "ema_decay": 0.95})
+
+
+def _groups(**groups):
+    check({**CONFIG, "optim": {**PARTS["optim"], "groups": groups}})
+
+
+def test_groups_of_parameters_that_are_described_pass():
+    _groups(a={"match": "*.bias", "lr_factor": 64, "until": 1}, b={"match": ["x", "y*"]})
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("*.bias", r"optim.groups.a = \*.bias: does not say which parameters"),
+        ({"lr_factor": 2}, "does not say which parameters"),
+        ({"match": 3}, r"a.match = 3: must be a name of parameters, or a list of them"),
+        ({"match": "x", "lr_factor": -1}, "a.lr_factor = -1: must be a number of at least 0"),
+        ({"match": "x", "until": 2}, "a.until = 2: must be a number from 0 to 1"),
+    ],
+)
+def test_groups_of_parameters_that_are_not_described_are_named(group, words):
+    with pytest.raises(ConfigError, match=f"C147.*{words}"):
+        _groups(a=group)
 
 
 def test_a_run_may_have_no_sink():

@@ -10,6 +10,7 @@ from torch import nn
 from framework.config.assemble import Assembly, assemble
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
+from framework.model.whitening import Whitening
 from tests.commands.tune.test_candidate import config_of
 
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
@@ -60,3 +61,39 @@ def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(mon
     assert parts.recorder is None
     what = "no fused optimizer takes complex parameters"
     assert notes == [f"note: cuda_graph=true: {what}; steps run kernel by kernel"]
+
+
+SMALL_NET = ("model=airbench", "model.widths=[4,4]", "model.whiten_records=40")
+
+
+def test_the_first_layer_starts_from_the_training_data_as_the_model_sees_it():
+    with assembled(*SMALL_NET) as assembly:
+        model = training_parts(assembly).model
+        records = assembly.augmenter(training=False)(assembly.train_source.sample(40), 0)
+    other = Whitening(model.whiten.in_channels, 2, 40)
+    other.start_from([records["image"]])
+    assert torch.equal(model.whiten.weight, other.weight)
+
+
+def test_groups_of_parameters_have_rates_of_their_own():
+    group = "+optim.groups.norms={match: '*.norm?.bias', lr_factor: 64, weight_decay: 0}"
+    with assembled(*SMALL_NET, "optim.lr=0.1", group) as assembly:
+        optimizer = training_parts(assembly).optimizer
+    rest, norms = optimizer.param_groups
+    assert (rest["lr"], norms["lr"]) == (0.1, pytest.approx(6.4))
+    assert (rest["weight_decay"], norms["weight_decay"]) == (5e-4, 0)
+    assert len(norms["params"]) == 4
+
+
+def test_a_group_without_parameters_is_refused():
+    group = "+optim.groups.norms={match: bn.bias}"
+    with assembled(*SMALL_NET, group) as assembly, pytest.raises(ConfigError, match="C147"):
+        training_parts(assembly)
+
+
+def test_an_average_is_kept_as_it_is_asked_for():
+    words = ("ema_decay=0.95", "ema_every=5", "ema_ramp=3", "ema_lookahead=true")
+    with assembled(*SMALL_NET, *words) as assembly:
+        average = training_parts(assembly).average
+    assert average is not None
+    assert (average.decay, average.every, average.ramp, average.lookahead) == (0.95, 5, 3, True)

@@ -13,7 +13,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.contracts.data import is_exact
+from framework.contracts.data import alternating_draws, is_exact
 from framework.order import draws
 
 NORMALIZE = Normalize("image", [0.5], [0.5])
@@ -24,7 +24,9 @@ ALONE = [
     NORMALIZE,
     CropFlip("image", 2, 0.5, [0.4, 0.5, 0.6], [0.2, 0.2, 0.3]),
     CropFlip("image", 3, 0.5, None, None),
+    CropFlip("image", 2, 0.5, [0.5], [0.2], "reflect", alternate=True),
     Flip("image", 0.5, 0.5),
+    Flip("image", 0.5, 0.5, alternate=True),
     JITTER,
     ERASING,
     Compose(
@@ -77,6 +79,11 @@ def _equal(item, two):
 @every
 def test_only_ours_say_that_they_are_exact(augment):
     assert is_exact(augment) == (type(augment) is not Kornia)
+
+
+@every
+def test_only_numbers_that_are_drawn_alternate(augment):
+    assert set(alternating_draws(augment)) <= set(range(augment.num_draws))
 
 
 @pytest.mark.skipif(not find_spec("kornia"), reason="Kornia is not installed")

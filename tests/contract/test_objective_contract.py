@@ -18,6 +18,7 @@ NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
 KINDS = {
     "classify": (Classify("image", "label", 0.0), CLASSES),
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
+    "classify, smoothed, several views": (Classify("image", "label", 0.1, "mirror"), CLASSES),
     "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
     "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
     "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),

@@ -17,6 +17,7 @@ KINDS = {
     "cosine, warmed up": Cosine(warmup_steps=7, final=0.1),
     "one cycle": OneCycle(peak=0.3, start=0.1),
     "one cycle, late": OneCycle(peak=1.0, start=0.0),
+    "one cycle, not to the end": OneCycle(peak=0.23, start=0.2, final=0.07),
 }
 every = pytest.mark.parametrize("schedule", KINDS.values(), ids=KINDS)
 

@@ -36,3 +36,10 @@ def test_it_has_one_summit(peak, start, total_steps):
     top = factors.index(max(factors))
     assert factors[: top + 1] == sorted(factors[: top + 1])
     assert factors[top:] == sorted(factors[top:], reverse=True)
+
+
+def test_it_ends_at_the_final_factor():
+    """The published triangle: 0.2 at the start, 1 after 23 %, 0.07 at the end."""
+    schedule = OneCycle(peak=0.23, start=0.2, final=0.07)
+    factors = [schedule(step, 100) for step in (0, 23, 50, 100)]
+    assert factors == pytest.approx([0.2, 1.0, 0.07 + 0.93 * 50 / 77, 0.07])

@@ -9,6 +9,7 @@ from framework.objective.classify import Classify
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
+from framework.train.ema import Average
 from tests.fakes import FakeLoader, make_data, make_trainer
 
 CUDA = torch.device("cuda")
@@ -115,6 +116,22 @@ def test_captured_steps_learn_what_others_learn(kind):
     assert all(torch.equal(one, other) for one, other in zip(found_state, state, strict=True))
     assert (recorder.asides, recorder.captures) == (WARM_UPS, 1)
     assert recorder.replays == 3 * 4 - WARM_UPS  # short batches are run as they are
+
+
+@pytest.mark.parametrize("words", [{"every": 3, "ramp": 1.0}, {}])
+def test_an_average_that_looks_ahead_is_the_same_with_captured_steps(words):
+    def learned(recorder):
+        model = small_model()
+        average = Average(model, 0.5, lookahead=True, **words)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        parts = {"model": model, "average": average, "optimizer": optimizer, "recorder": recorder}
+        torch.manual_seed(1)
+        make_trainer(make_data(18, torch.float32), 4, epochs=3, **parts).fit()
+        return [*model.state_dict().values(), *average.state_dict().values()]
+
+    recorder = Again()
+    assert all(map(torch.equal, learned(recorder), learned(None)))
+    assert recorder.replays > 0
 
 
 class Named(FakeLoader):

@@ -1,5 +1,6 @@
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -88,3 +89,60 @@ def test_its_state_has_the_plain_names_and_comes_back():
     other.load_state_dict(average.state_dict())
     assert list(average.state_dict()) == list(model.state_dict())
     assert all(map(torch.equal, values(other), values(average)))
+
+
+def test_lookahead_equals_a_sequence_by_hand():
+    """Each second step keeps 0.5**2 of the average, and copies it into the weights."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 8.0)
+    average = Average(model, 0.5, every=2, lookahead=True)
+    seen = []
+    for step in range(1, 5):
+        shifted(model, 4.0)
+        average.update_after(step, 4)
+        seen.append((model.weight.item(), values(average)[0].item()))
+    # 16 and 8 make 0.75 * 16 + 0.25 * 8 = 14; 22 and 14 make 20
+    assert seen == [(12.0, 8.0), (14.0, 14.0), (18.0, 14.0), (20.0, 20.0)]
+
+
+def test_a_ramp_follows_the_weights_at_first():
+    """What an update keeps is 0.5 * (step / 4)**3, as published with 0.95**5."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Average(model, 0.5, ramp=3.0)
+    expected = 0.0
+    for step in range(1, 5):
+        shifted(model, 1.0)
+        average.update_after(step, 4)
+        kept = 0.5 * (step / 4) ** 3
+        expected = kept * expected + (1 - kept) * step
+        assert values(average)[0].item() == pytest.approx(expected)
+
+
+def test_without_lookahead_the_weights_go_their_own_way():
+    model = nn.Linear(1, 1, bias=False)
+    average = Average(model, 0.5, every=2, ramp=1.0)
+    before = model.weight.item()
+    for step in (1, 2, 3):
+        average.update_after(step, 3)
+        shifted(model, 1.0)
+    assert model.weight.item() == pytest.approx(before + 3)
+
+
+def test_lookahead_averages_statistics_too_and_copies_counts():
+    model = make()
+    average = Average(model, 0.5, lookahead=True)
+    model(torch.randn(8, 3))
+    mean = model[1].running_mean.clone()
+    average.update()
+    torch.testing.assert_close(model[1].running_mean, mean / 2)
+    torch.testing.assert_close(average.state_dict()["1.running_mean"], mean / 2)
+    assert int(average.state_dict()["1.num_batches_tracked"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "constant"),
+    [({}, True), ({"lookahead": True}, True), ({"every": 2}, False), ({"ramp": 1.0}, False)],
+)
+def test_it_says_whether_a_graph_can_repeat_its_update(words, constant):
+    assert Average(make(), 0.5, **words).is_constant == constant

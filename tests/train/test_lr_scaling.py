@@ -1,6 +1,6 @@
 import pytest
 
-from framework.train.lr_scaling import RULES, Scaling, scaling_of, without_scaling
+from framework.train.lr_scaling import RULES, Scaling, scaling_of
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,3 @@ def test_a_warm_up_never_vanishes_nor_appears():
 def test_blocks_without_the_keys_change_nothing():
     assert scaling_of({"lr": 0.1}, 96) == Scaling("none", 96, 96)
     assert scaling_of({"scaling": None, "reference_batch_size": None}, 96).factor == 1
-
-
-def test_the_optimizer_gets_its_own_keys():
-    assert without_scaling(
-        {"_target_": "x", "lr": 0.1, "scaling": "none", "reference_batch_size": 1}
-    ) == {
-        "_target_": "x",
-        "lr": 0.1,
-    }

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -46,6 +48,34 @@ def test_every_group_follows_the_schedule_from_its_own_rate():
     assert all(second == pytest.approx(10 * first) for first, second in rates)
     assert rates[2][0] < rates[1][0] < rates[0][0]
     assert stepper.rate == rates[2][0]
+
+
+def test_a_group_stops_after_its_share_of_the_steps():
+    stepper, progress = make(), Progress()
+    groups = stepper.optimizer.param_groups
+    groups[1]["until"] = 0.3
+    stepper = replace(stepper)
+    rates, biases = [], []
+    for _ in range(5):
+        learn(stepper, progress)
+        rates.append(groups[1]["lr"])
+        biases.append(stepper.model[1].bias.tolist())
+    assert [rate > 0 for rate in rates] == [True, True, True, False, False]
+    assert biases[1] != biases[2] == biases[3] == biases[4]
+    assert groups[0]["lr"] > 0
+
+
+def test_lookahead_moves_the_weights_and_what_a_skipped_step_puts_back():
+    stepper = make(skip_bad=True)
+    average = Average(stepper.model, 0.5, every=2, lookahead=True)
+    stepper, progress = replace(stepper, average=average), Progress()
+    for _ in range(2):
+        learn(stepper, progress)
+    state = {name: value.clone() for name, value in stepper.model.state_dict().items()}
+    assert all(torch.equal(state[name], own) for name, own in average.state_dict().items())
+    learn(stepper, progress, float("nan"))
+    assert progress.missed == 1
+    assert all(torch.equal(state[name], own) for name, own in stepper.model.state_dict().items())
 
 
 def test_gradients_are_gone_after_the_step():

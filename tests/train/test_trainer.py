@@ -376,6 +376,14 @@ def test_without_validation_the_state_is_saved_at_the_end_of_every_epoch():
     ]
 
 
+@pytest.mark.parametrize(("save_epochs", "steps"), [(2, [4, 6]), (None, [6])])
+def test_epochs_between_two_saves_end_without_one(save_epochs, steps):
+    checkpoints = FakeCheckpoints()
+    plan = {"epochs": 3, "save_epochs": save_epochs, "validate_every": 100}
+    make_trainer(make_data(8), 4, checkpoints=checkpoints, **plan).fit()
+    assert [state["progress"]["step"] for state, _, _ in checkpoints.saved] == steps
+
+
 def test_what_is_kept_is_the_average_where_there_is_one():
     checkpoints = FakeCheckpoints()
     trainer = make_trainer(make_data(8), 4, ema=0.5, checkpoints=checkpoints)

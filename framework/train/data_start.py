@@ -1,0 +1,70 @@
+"""Let modules of a model compute their first weights from training records."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts.batch import Batch, taken
+from framework.contracts.training import Objective, StartsFromData
+
+CHUNK = 256  # records of one pass, so that few images lie in memory as floats
+
+
+class _Reached(Exception):
+    """A pass has reached the module, with these inputs."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+
+def start_from_data(
+    model: nn.Module,
+    objective: Objective,
+    sample: Callable[[int], Batch],
+    finish: Callable[[Batch], Batch],
+) -> None:
+    """Start every module that can from training records, in the order of ``modules()``.
+
+    A module gets what reaches it in evaluation, through the modules before it.
+
+    Args:
+        model: On the device of the batches that ``finish`` returns.
+        objective: Passes a batch to the model.
+        sample: Returns at most so many training records.
+        finish: Augments a batch as in evaluation, and moves it to the model's device.
+    """
+    for module in model.modules():
+        if isinstance(module, StartsFromData):
+            records = sample(module.num_start_records)
+            module.start_from(_inputs_of(module, model, objective, records, finish))
+
+
+def _inputs_of(
+    module: nn.Module,
+    model: nn.Module,
+    objective: Objective,
+    records: Batch,
+    finish: Callable[[Batch], Batch],
+) -> Iterator[Tensor]:
+    """Yield the module's inputs, chunk by chunk."""
+    training = model.training
+    for numbers in torch.arange(len(records["index"])).split(CHUNK):
+        batch = finish(taken(records, numbers))
+        hook = module.register_forward_pre_hook(_stop)
+        model.eval()
+        try:
+            with torch.no_grad():
+                objective(model, batch)
+        except _Reached as reached:
+            yield reached.inputs
+        finally:
+            model.train(training)
+            hook.remove()
+
+
+def _stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """End the pass. The rest of the model is not needed, and may take long."""
+    raise _Reached(inputs[0])
