@@ -1,8 +1,11 @@
 """Figures of a GPU stand beside their goals."""
 
+import argparse
 from pathlib import Path
 
 import pytest
+
+from tests.simulated_cuda.patch import simulated
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -59,3 +62,19 @@ def test_the_page_of_goals_has_every_target(goals):
     targets = [str(goal.limit).removesuffix(".0") for goal in goals.GOALS]
     assert len(rows) == len(targets) - 1  # the two kinds of step share a row
     assert all(any(target in row for row in rows) for target in targets)
+
+
+def test_copies_of_every_loader_are_timed_on_a_device(goals, tmp_path, monkeypatch, capsys):
+    import gpu
+
+    def as_it_is(timed, batch, epoch):
+        return batch
+
+    monkeypatch.setattr(gpu.Timed, "normalize", as_it_is)  # the simulated device cannot
+    options = argparse.Namespace(device="cuda", seconds=0.05, small=True, cifar10=None)
+    with simulated(0):
+        bench = gpu.Bench(options, tmp_path)
+        gpu.overlap(bench)
+    assert len(bench.result) == 2 * 2 * 4
+    assert "timm's scheme" in capsys.readouterr().out
+    assert all(row[3] in ("yes", "no") for row in goals.judged("overlap", bench.result))

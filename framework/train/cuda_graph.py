@@ -16,6 +16,7 @@ from framework.contracts.training import Outcome
 from framework.errors import ResourceError, words_of
 from framework.train.metrics import check_outcome
 from framework.train.step import Passes, Stepper
+from framework.train.step_slots import StepSlots
 
 # steps before the captured one, in which libraries choose kernels and the optimizer makes its
 # moments
@@ -102,13 +103,13 @@ class GraphedPasses:
 
     Batches that do not count fully, or have another shape, run kernel by kernel. If a step cannot
     be captured, ``say`` prints one note, and all steps run kernel by kernel. A captured step marks
-    only ``forward``, and calls ``set_rates`` before it.
+    only ``forward``. ``position`` returns the number of the next step and that of the last.
     """
 
     passes: Passes
     stepper: Stepper
     recorder: Recorder
-    set_rates: Callable[[], None]
+    position: Callable[[], tuple[int, int]]
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -116,10 +117,10 @@ class GraphedPasses:
         self._unmarked = replace(self.passes, mark=lambda _: None)
         self._inputs: Batch = {}
         self._warm_ups = WARM_UPS
-        self._outcome: Outcome | None = None
+        self._newest: Outcome | None = None  # of a warm-up step
         self._replay: Callable[[], None] | None = None
         self._failed = False
-        self.stepper.share_rates()
+        self._slots = StepSlots(self.stepper.share_rates(), self.stepper.rates_of)
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
         if weight != 1.0 or self._failed or not self._fits(batch):
@@ -128,6 +129,7 @@ class GraphedPasses:
             self._warm_ups -= 1
             # the clock's stream waits for the work; a mark inside it would be in another stream
             outcome = self.recorder.aside(lambda: self._unmarked(batch, weight, last))
+            self._newest = outcome
             self.passes.mark("forward")
             if self._has_sparse_gradients():
                 self._give_up("no fused optimizer takes sparse gradients")
@@ -160,6 +162,10 @@ class GraphedPasses:
         return any(gradient is not None and gradient.is_sparse for gradient in gradients)
 
     def _capture(self) -> bool:
+        assert self._newest is not None
+        check_outcome(self._newest)
+        self._slots.make_slots(self._newest)
+        self._newest = None
         try:
             self._replay = self.recorder.capture(self._step)
         except RuntimeError as error:
@@ -174,11 +180,11 @@ class GraphedPasses:
         )
 
     def _step(self) -> None:
+        self._slots.begin()
         outcome = self._unmarked(self._inputs, 1.0, True)
         check_outcome(outcome)
         self.stepper.update()
-        sums = {name: value.detach() for name, value in outcome.sums.items()}
-        self._outcome = Outcome(outcome.loss.detach(), sums, outcome.count)
+        self._slots.end(outcome)
 
     def _repeat(self, batch: Batch) -> Outcome:
         """Copy the batch to where the graph reads it, and replay the graph."""
@@ -186,10 +192,8 @@ class GraphedPasses:
         own = list(self._inputs.values())
         new = [batch[name] for name in self._inputs]
         torch._foreach_copy_(own, new)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        self.set_rates()
+        outcome = self._slots.next_step(*self.position())
         self._replay()
-        assert self._outcome is not None
         self.stepper.updated = True
         self.passes.mark("forward")
-        sums = {name: value.clone() for name, value in self._outcome.sums.items()}
-        return Outcome(self._outcome.loss.clone(), sums, self._outcome.count)
+        return outcome

@@ -58,31 +58,44 @@ class Stepper:
         self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._position = (0, 1)  # the newest step, and the last one
         self._until = [group.get(UNTIL, 1.0) for group in self.optimizer.param_groups]
-        self._factor = 1.0
         self._buffers: dict[str, torch.Tensor] = {}
         self._keep_buffers()
 
     @property
     def rate(self) -> float:
         """The newest learning rate of the first parameter group."""
-        return self._rates[0] * self._factor
+        return self.rates_of(*self._position)[0]
 
-    def share_rates(self) -> None:
-        """Keep the rates on the device as float32, where a captured step reads the current ones."""
+    def rates_of(self, step: int, last_step: int) -> list[float]:
+        """Return the learning rates of the parameter groups at a step."""
+        factor = self.schedule(step, last_step)
+        rates = [rate * factor for rate in self._rates]
+        for number, until in enumerate(self._until):
+            if step >= until * last_step:
+                rates[number] = 0.0
+        return rates
+
+    def share_rates(self) -> list[torch.Tensor]:
+        """Keep the rates on the device as float32, where a captured step reads them; return them."""
+        shared: list[torch.Tensor] = []
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+            shared.append(group["lr"])
             if "capturable" in group:
                 group["capturable"] = True
         # torch would warn of steps that are not captured, but the first ones and short batches are
         # not
         self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        return shared
 
     def unshare_rates(self) -> None:
         """Undo ``share_rates``, for parameters that no fused optimizer takes."""
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * self._factor
+        rates = self.rates_of(*self._position)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
             group["fused"] = None  # torch's own choice, which is not the loop over single weights
             if "capturable" in group:
                 group["capturable"] = False
@@ -99,16 +112,12 @@ class Stepper:
 
     def set_rates(self, progress: Progress, last_step: int) -> None:
         """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
-        self._factor = self.schedule(progress.scheduled, last_step)
-        groups = self.optimizer.param_groups
-        for group, rate, until in zip(groups, self._rates, self._until, strict=True):
-            current = rate * self._factor
-            if progress.scheduled >= until * last_step:
-                current = 0.0
+        rates = self.rates_of(progress.scheduled, last_step)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(current)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = current
+                group["lr"] = rate
 
     def update(self) -> bool:
         """Update the weights from the gradients. Return False if the step was skipped.
@@ -125,6 +134,7 @@ class Stepper:
 
         NumericError N102 if more steps in a row than ``plan.max_missed`` were missed.
         """
+        self._position = (progress.scheduled, last_step)
         if not self.updated:
             self.set_rates(progress, last_step)
         if self.updated or self.update():

@@ -46,7 +46,7 @@ class Trainer:
                 passes,
                 self.stepper,
                 parts.recorder,
-                lambda: self.stepper.set_rates(self.progress, self._last_step),
+                lambda: (self.progress.scheduled, self._last_step),
                 parts.say,
             )
         self.progress = Progress()

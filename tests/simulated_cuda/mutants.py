@@ -11,7 +11,8 @@ from framework.data.dali import DALISource
 from framework.loader import queue
 from framework.loader.stream import StreamLoader
 from framework.system import page_locked
-from framework.train.cuda_graph import CudaRecorder, GraphedPasses
+from framework.train.cuda_graph import CudaRecorder
+from framework.train.step_slots import StepSlots
 from tests.simulated_cuda import works
 from tests.simulated_cuda.device import Device, Stream
 from tests.simulated_cuda.patch import simulated
@@ -103,24 +104,24 @@ def _block_for_all_batches() -> AbstractContextManager[Any]:
     return mock.patch.object(page_locked.Block, "end", kept)
 
 
-@contextmanager
-def _outcome_not_cloned() -> Iterator[None]:
-    repeat = GraphedPasses._repeat
-
-    def again(passes: GraphedPasses, batch: Any) -> Any:
-        repeat(passes, batch)
-        return passes._outcome
-
-    with mock.patch.object(GraphedPasses, "_repeat", again):
-        yield
-
-
 def _loads(kind: str, stage: str = "none") -> Callable[[str, Device], bool]:
     return lambda path, _: works.loads(path, kind, stage)
 
 
 def _loads_aside(kind: str, stage: str) -> Callable[[str, Device], bool]:
     return lambda path, device: works.loads_on_a_side_stream(path, kind, stage, device)
+
+
+@contextmanager
+def _counter_that_stands_still() -> Iterator[None]:
+    end = StepSlots.end
+
+    def without_counting(slots: StepSlots, outcome: Any) -> None:
+        end(slots, outcome)
+        slots._place.sub_(1)
+
+    with mock.patch.object(StepSlots, "end", without_counting):
+        yield
 
 
 def _trains(path: str, _: Device) -> bool:
@@ -180,16 +181,25 @@ MUTANTS = [
     ),
     Mutant("graph: a warm-up step waits for its batch", _trains, _aside(False, True)),
     Mutant("graph: the next step waits for a warm-up step", _trains, _aside(True, False)),
-    Mutant("graph: outcomes are cloned", _trains, _outcome_not_cloned),
+    Mutant(
+        "graph: outcomes are kept before their slots are used again",
+        _trains,
+        _patched(StepSlots, "_keep_given", _nothing),
+    ),
+    Mutant(
+        "graph: each step leaves its outcome in a slot of its own",
+        _trains,
+        _counter_that_stands_still,
+    ),
     Mutant(
         "graph: the batch is copied to where the graph reads it",
         _trains,
         _patched(torch, "_foreach_copy_", _nothing),
     ),
     Mutant(
-        "graph: the rates are set before the replay",
+        "graph: the table has the rates of the next steps",
         _trains,
-        _patched(works.train.__globals__["Update"], "set_rates", _nothing),
+        _patched(works.train.__globals__["Update"], "rates_of", lambda *_: [0.1]),
     ),
     Mutant(
         "dali: outputs are copied in a stream of their own",

@@ -16,6 +16,7 @@ from framework.train.cuda_graph import CudaRecorder, GraphedPasses
 from framework.train.step import Passes
 
 NUM_PIXELS = 48
+LAST_STEP = 100
 
 
 class Linear(nn.Module):
@@ -69,14 +70,17 @@ class Update:
         self.num_steps = 0
         self.updated = False
 
-    def share_rates(self) -> None:
+    def share_rates(self) -> list[Tensor]:
         for group in self.optimizer.param_groups:
             group["lr"] = torch.tensor(group["lr"]).to(self.device)
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def rates_of(self, step: int, last_step: int) -> list[float]:
+        return [0.1 / (step + 1)]
 
     def set_rates(self) -> None:
-        self.num_steps += 1
         for group in self.optimizer.param_groups:
-            group["lr"].fill_(0.1 / self.num_steps)
+            group["lr"].fill_(self.rates_of(self.num_steps, LAST_STEP)[0])
 
     def update(self) -> None:
         self.optimizer.step()
@@ -98,7 +102,8 @@ def train(
     update = Update(model, device)
     passes = Passes(model, objective, manual, manual, mark)
     if graphed:
-        passes = GraphedPasses(passes, update, CudaRecorder(device), update.set_rates, say)
+        position = lambda: (update.num_steps, LAST_STEP)  # noqa: E731
+        passes = GraphedPasses(passes, update, CudaRecorder(device), position, say)
     else:
         update.share_rates()
     outcomes: list[Outcome] = []
@@ -110,6 +115,7 @@ def train(
                 update.set_rates()
                 update.update()
             update.updated = False
+            update.num_steps += 1
             update.optimizer.zero_grad(set_to_none=True)
             mark("report")
             del batch, micro

@@ -4,6 +4,7 @@ Every work takes the path of a store and returns whether its numbers are those o
 """
 
 from functools import cache
+from unittest import mock
 
 import torch
 
@@ -11,6 +12,7 @@ from framework.contracts.loader import LoaderContext
 from framework.data.hdf5 import hdf5_source
 from framework.loader.plain import PlainLoader
 from framework.measure.clock import NoClock
+from framework.train import step_slots
 from tests.conftest import make_context
 from tests.simulated_cuda.device import Device
 from tests.simulated_cuda.host import BATCH_SIZE, augment, expected, make_loader, take
@@ -69,6 +71,7 @@ def leaves_early(path: str, kind: str, stage: str = "none") -> bool:
 def trains(path: str, kind: str) -> bool:
     """Train three epochs with captured steps; the last batch of each is short."""
     loader = make_loader(kind, path)
-    numbers = train(loader, 3, CUDA, graphed=True)
+    with mock.patch.object(step_slots, "NUM_SLOTS", 4):  # so that slots are used again
+        numbers = train(loader, 3, CUDA, graphed=True)
     loader.close()
     return numbers == _trained(path)
