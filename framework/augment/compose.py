@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
+import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
     KnowsLabels,
+    KnowsLayout,
     NeedsUnitRange,
     Normalizes,
     alternating_draws,
@@ -42,6 +44,13 @@ class Compose:
         for name, part in parts.items():
             if isinstance(part, KnowsLabels):
                 parts[name] = part.with_labels(labels)
+        return Compose(parts)
+
+    def with_layout(self, layout: torch.memory_format) -> "Compose":
+        parts = dict(self.parts)
+        for name, part in parts.items():
+            if isinstance(part, KnowsLayout):
+                parts[name] = part.with_layout(layout)
         return Compose(parts)
 
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:

@@ -11,12 +11,13 @@ from framework.augment.flip import words
 from framework.augment.labels import inverted, moving
 from framework.augment.normalize import (
     Fields,
+    changed_at_once,
     check_statistics,
-    crop_flip,
     fields_of,
     normalized,
     scale_and_shift,
 )
+from framework.augment.pixels import Change, by_operators, form_of, laid_out
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
@@ -34,6 +35,7 @@ class CropFlip:
         padding: Pixels on each side before the crop to the old size.
         flip: Probability of a mirror image.
         mean, std: As in Normalize; None: pixels keep their dtype.
+        form: The dtype and layout of normalized pixels.
         reflects: Whether the pixels on each side mirror the image. Otherwise they are black.
         alternating: Draws that alternate from epoch to epoch, see ``Alternates``.
     """
@@ -50,8 +52,10 @@ class CropFlip:
         std: Sequence[float] | None,
         padding_mode: str = "zeros",
         alternate: bool = False,
+        dtype: str = "float32",
     ) -> None:
         check_statistics(mean, std)
+        self.form = form_of(dtype)
         if padding < 0:
             raise ValueError(f"padding = {padding} must be at least 0")
         if padding_mode not in PADDING_MODES:
@@ -74,6 +78,9 @@ class CropFlip:
     def with_labels(self, labels: Sequence[str]) -> "CropFlip":
         return moving(self, labels)
 
+    def with_layout(self, layout: torch.memory_format) -> "CropFlip":
+        return laid_out(self, layout)
+
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
         result = dict(batch)
         for name in self.fields:
@@ -94,21 +101,20 @@ class CropFlip:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
             scale, shift = scale_and_shift(image, mean, std)
-            result = None
-            if not self.reflects:  # the compiled function pads with black
-                result = crop_flip(image, offsets, mirror, self.padding, scale, shift)
+            change = Change(offsets, mirror, self.padding, self.reflects, scale, shift)
+            result = changed_at_once(image, change, self.form)
             if result is not None:
                 return result
             image = shifted(image, offsets, mirror, self.padding, self.reflects)
         if mean is None or std is None:
             return image
-        return normalized(image, mean, std)
+        return normalized(image, mean, std, self.form)
 
 
 def shifted(
     image: Tensor, offsets: Tensor, mirror: Tensor, padding: int, reflects: bool = False
 ) -> Tensor:
-    """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``crop_flip`` does.
+    """Pad, cut and mirror images ([B, C, H, W] of any dtype) as ``changed_at_once`` does.
 
     With ``reflects``, the padding mirrors the image without repeating its border, as ``reflect``
     does in torch. ValueError if the image is not larger than the padding.
@@ -121,7 +127,7 @@ def shifted(
         what = f"padding = {padding} cannot reflect images of {height}x{width}"
         raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
     if is_compiling():
-        return _gathered(image, offsets, mirror, padding, reflects)
+        return by_operators(image, Change(offsets, mirror, padding, reflects))
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
     padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
     if reflects:
@@ -165,29 +171,3 @@ def _reflect(padded: Tensor, padding: int, side: int) -> None:
     # after the columns, so that the corners are filled, too
     padded[..., :padding, :] = padded[..., padding + 1 : 2 * padding + 1, :].flip(-2)
     padded[..., -padding:, :] = padded[..., -2 * padding - 1 : -padding - 1, :].flip(-2)
-
-
-def _gathered(
-    image: Tensor, offsets: Tensor, mirror: Tensor, padding: int, reflects: bool
-) -> Tensor:
-    """Do the same pixel by pixel, which is slow with torch's operators, but one compiled kernel."""
-    count, channels, height, width = image.shape
-    device = image.device
-    places = torch.arange(width, device=device)
-    rows = torch.arange(height, device=device) + (offsets[:, :1] - padding)
-    columns = torch.where(mirror.view(-1, 1), width - 1 - places, places)
-    columns = columns + (offsets[:, 1:] - padding)
-    rows = rows.view(-1, 1, height, 1)
-    columns = columns.view(-1, 1, 1, width)
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    record = torch.arange(count, device=device).view(-1, 1, 1, 1)
-    channel = torch.arange(channels, device=device).view(-1, 1, 1)
-    if reflects:
-        return image[record, channel, _reflected(rows, height), _reflected(columns, width)]
-    pixels = image[record, channel, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-    return torch.where(inside, pixels, 0)
-
-
-def _reflected(places: Tensor, size: int) -> Tensor:
-    """Return the places from 0 to ``size`` - 1 whose pixels stand at ``places``."""
-    return size - 1 - (size - 1 - places.abs()).abs()

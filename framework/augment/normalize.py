@@ -7,9 +7,10 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result
+from torch.compiler import assume_constant_result, is_compiling
 
 from framework.augment.labels import leaving_alone
+from framework.augment.pixels import PLAIN, Change, Form, form_of, laid_out, pixel_kernel
 from framework.contracts.batch import Batch
 from framework.system.native import find, num_threads
 
@@ -68,66 +69,54 @@ def _scale_and_shift(
     )
 
 
-def normalized(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Return ``(pixel - mean) / std`` per channel as float32, for pixels in [0, 1].
+def normalized(
+    image: Tensor, mean: Sequence[float], std: Sequence[float], form: Form = PLAIN
+) -> Tensor:
+    """Return ``(pixel - mean) / std`` per channel, for pixels in [0, 1].
 
     The product and the sum are kernels of their own that each round, so every device gives the
     same result. One kernel for both (``addcmul``, batch norm) may round once, depending on the
-    compiler. The second pass works in place on cached memory and costs a tenth of the whole. On
-    the CPU, ``native/crop_flip.c`` does uint8 and rounds alike.
+    compiler. The second pass works in place on cached memory and costs a tenth of the whole.
     """
     scale, shift = scale_and_shift(image, mean, std)
-    result = crop_flip(image, None, None, 0, scale, shift)
+    result = changed_at_once(image, Change(scale=scale, shift=shift), form)
     if result is not None:
         return result
     assert scale is not None
     assert shift is not None
-    return image.to(torch.float32, copy=True).mul_(scale).add_(shift)
+    return image.to(torch.float32, copy=True).mul_(scale).add_(shift).to(form.dtype)
 
 
-def crop_flip(
-    image: Tensor,
-    offsets: Tensor | None,
-    mirror: Tensor | None,
-    padding: int,
-    scale: Tensor | None,
-    shift: Tensor | None,
-) -> Tensor | None:
-    """Cut, mirror and normalize a batch on the CPU in one pass of compiled code.
+def changed_at_once(image: Tensor, change: Change, form: Form = PLAIN) -> Tensor | None:
+    """Cut, mirror and normalize uint8 images ([B, C, H, W]) in one pass of compiled code.
 
-    Args:
-        image: uint8 [B, C, H, W].
-        offsets: int64 [B, 2], the corner of the cut out of the padded image.
-        mirror: bool [B], which records to mirror.
-        padding: Black pixels on each side.
-        scale: Of ``scale_and_shift``; None: the result stays uint8.
-        shift: Like ``scale``.
-
-    Returns:
-        The batch; None if the compiled function is missing or is not made for this input.
+    On the CPU ``native/crop_flip.c`` does it, on a GPU a Triton kernel. None if that is missing or
+    is not made for this input. The numbers are those of torch's operators.
     """
-    # The device comes first: torch's compiler cannot look into ``find``.
-    if image.device.type != "cpu" or image.dtype != torch.uint8:
+    # torch's compiler cannot look into ``find``, and makes one kernel of the operators.
+    if is_compiling() or not change.fits(image):
+        return None
+    if image.device.type == "cuda":
+        return pixel_kernel(image, change, form)
+    if image.device.type != "cpu" or change.reflects:
         return None
     compiled = find("paceline_crop_flip")
     if compiled is None:
         return None
-    if image.dim() != 4 or (scale is not None and scale.numel() not in (1, image.shape[1])):
-        return None
-    if any(given is not None and len(given) != len(image) for given in (offsets, mirror)):
-        return None  # torch says what is wrong
     image = image.contiguous()
     dtype = torch.uint8
-    tables = [offsets, mirror, None, None]
-    if scale is not None and shift is not None:
+    tables = [change.offsets, change.mirror, None, None]
+    if change.scale is not None and change.shift is not None:
         dtype = torch.float32
-        tables[2:] = [table.flatten().expand(image.shape[1]) for table in (scale, shift)]
+        tables[2:] = [
+            table.flatten().expand(image.shape[1]) for table in (change.scale, change.shift)
+        ]
     out = torch.empty(image.shape, dtype=dtype)
     held = [table if table is None else table.contiguous() for table in tables]
     pointers = [table if table is None else table.data_ptr() for table in held]
     threads = threads_for(out.numel())
-    compiled(image.data_ptr(), *image.shape, padding, *pointers, out.data_ptr(), threads)
-    return out
+    compiled(image.data_ptr(), *image.shape, change.padding, *pointers, out.data_ptr(), threads)
+    return out if dtype == torch.uint8 else out.to(form.dtype)
 
 
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
@@ -144,14 +133,18 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
 class Normalize:
     """Subtract the mean and divide by the deviation, in training and evaluation.
 
-    ``mean`` and ``std`` hold a number per channel, or one for all, for pixels in [0, 1].
+    ``mean`` and ``std`` hold a number per channel, or one for all, for pixels in [0, 1]. ``dtype``
+    is that of the result: float32, bfloat16 or float16.
     """
 
     num_draws = 0
     exact = True
 
-    def __init__(self, field: Fields, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, field: Fields, mean: Sequence[float], std: Sequence[float], dtype: str = "float32"
+    ) -> None:
         check_statistics(mean, std)
+        self.form = form_of(dtype)
         self.fields = fields_of(field)
         self.mean = mean
         self.std = std
@@ -163,6 +156,11 @@ class Normalize:
     def with_labels(self, labels: Sequence[str]) -> "Normalize":
         return leaving_alone(self, labels, "normalizes")
 
+    def with_layout(self, layout: torch.memory_format) -> "Normalize":
+        return laid_out(self, layout)
+
     def __call__(self, batch: Batch, draws: Tensor | None) -> Batch:
-        images = {name: normalized(batch[name], self.mean, self.std) for name in self.fields}
+        images = {
+            name: normalized(batch[name], self.mean, self.std, self.form) for name in self.fields
+        }
         return {**batch, **images}

@@ -1,11 +1,19 @@
 """Cut, mirror and normalize uint8 pixels on a GPU by one kernel, if it can be compiled."""
 
+from copy import copy
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from framework.errors import words_of
+
+
+class Form(NamedTuple):
+    """How normalized pixels lie in memory: float32, bfloat16 or float16, and in which layout."""
+
+    dtype: torch.dtype = torch.float32
+    layout: torch.memory_format = torch.contiguous_format
 
 
 class Change(NamedTuple):
@@ -40,8 +48,29 @@ class Change(NamedTuple):
         return all(len(table) == len(image) for table in tables)
 
 
+PLAIN = Form()
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def form_of(dtype: str) -> Form:
+    """Return the form for a dtype's name, or raise ValueError."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype = {dtype} must be {', '.join(DTYPES)}")
+    return Form(DTYPES[dtype])
+
+
+def laid_out(augment: Any, layout: torch.memory_format) -> Any:
+    """Return a copy of ``augment`` whose normalized pixels have this layout."""
+    changed = copy(augment)
+    changed.form = augment.form._replace(layout=layout)
+    return changed
+
+
 def by_operators(image: Tensor, change: Change) -> Tensor:
-    """Do pixel by pixel, with torch's operators, what the kernel does: [B, C, H, W]."""
+    """Do pixel by pixel, with torch's operators, what the kernel does: [B, C, H, W].
+
+    That is slow, but torch's compiler makes one kernel of it.
+    """
     count, channels, height, width = image.shape
     device = image.device
     rows = torch.arange(height, device=device).view(1, -1)
@@ -67,6 +96,7 @@ def by_operators(image: Tensor, change: Change) -> Tensor:
 
 
 def _reflected(places: Tensor, size: int) -> Tensor:
+    """Return the places from 0 to ``size`` - 1 whose pixels stand at ``places``."""
     return (size - 1) - ((size - 1) - places.abs()).abs()
 
 
@@ -82,27 +112,17 @@ class PixelKernel:
         self.failure: str | None = None
         self._checked: set[tuple[Any, ...]] = set()
 
-    def __call__(
-        self,
-        image: Tensor,
-        change: Change,
-        dtype: torch.dtype = torch.float32,
-        layout: torch.memory_format = torch.contiguous_format,
-    ) -> Tensor | None:
-        """Return the changed images, [B, C, H, W], or None if the operators must do it.
+    def __call__(self, image: Tensor, change: Change, form: Form = PLAIN) -> Tensor | None:
+        """Return the changed images of a GPU, or None if the operators must do it.
 
-        Args:
-            image: On a GPU.
-            change: What to do.
-            dtype: Of the result if ``change`` has a scale: float32, bfloat16 or float16.
-            layout: Where the result's pixels lie in memory.
+        The result, [B, C, H, W], has the dtype of ``form`` if it is normalized.
         """
         if self.failure is not None or not change.fits(image) or not image.numel():
             return None
-        kind = (image.shape[1:], change.padding, change.reflects, dtype, layout)
+        kind = (image.shape[1:], change.padding, change.reflects, form)
         kind += tuple(part is None for part in change)
         try:
-            result = _launched(image, change, dtype, layout)
+            result = _launched(image, change, form)
             if kind not in self._checked:
                 self._check(result, by_operators(image, change).to(result.dtype))
                 self._checked.add(kind)
@@ -118,12 +138,11 @@ class PixelKernel:
             self.failure = "its numbers differ from the operators'"
 
 
-def _launched(
-    image: Tensor, change: Change, dtype: torch.dtype, layout: torch.memory_format
-) -> Tensor:
+def _launched(image: Tensor, change: Change, form: Form) -> Tensor:
     from framework.augment.pixel_kernel import launch  # noqa: PLC0415  # only with Triton
 
     mirror, scale, shift = change.mirror, change.scale, change.shift
+    dtype = form.dtype
     if mirror is not None:
         mirror = mirror.view(torch.uint8).contiguous()
     if scale is None or shift is None:
@@ -134,6 +153,9 @@ def _launched(
     offsets = change.offsets
     if offsets is not None:
         offsets = offsets.contiguous()
-    out = torch.empty(image.shape, dtype=dtype, device=image.device, memory_format=layout)
+    out = torch.empty(image.shape, dtype=dtype, device=image.device, memory_format=form.layout)
     launch(image, (offsets, mirror, scale, shift), change.padding, change.reflects, out)
     return out
+
+
+pixel_kernel = PixelKernel()

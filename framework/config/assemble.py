@@ -25,6 +25,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
     KnowsLabels,
+    KnowsLayout,
     Source,
     SourceContext,
     Transform,
@@ -328,6 +329,8 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     for where, part in list(targets(block, "augment"))[1:]:
         build(where, part, allowed)
     augment: Augment = build("augment", block, allowed)
+    if config["channels_last"] and isinstance(augment, KnowsLayout):
+        augment = augment.with_layout(torch.channels_last)
     labels = source.manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)

@@ -2,6 +2,7 @@
 
 import json
 
+from framework.augment.pixels import pixel_kernel
 from framework.config.assemble import Assembly, fuses
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
@@ -29,6 +30,9 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(
             "compile=true: the augmentation is not said to be exact, and runs kernel by kernel"
         )
+    if on_gpu and pixel_kernel.failure:
+        what = f"no kernel cuts and normalizes pixels at once ({pixel_kernel.failure})"
+        notes.append(f"augment: {what}; torch's operators do it")
     return [*notes, *assembly.parallel.notes, *assembly.train.notes]
 
 

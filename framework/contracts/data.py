@@ -31,6 +31,15 @@ class KnowsLabels(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsLayout(Protocol):
+    """A capability of an Augment: on a GPU it writes pixels in the layout that the model wants."""
+
+    def with_layout(self, layout: torch.memory_format) -> Any:
+        """Return a copy whose normalized pixels have this layout, if they are on a GPU."""
+        ...
+
+
 class Transform(Protocol):
     """The geometry of one image on the host: which window is cut, and to what size it is scaled."""
 
@@ -75,7 +84,7 @@ class Transform(Protocol):
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    Further capabilities: ``KnowsLabels``, ``Exact``, ``Alternates``, ``NeedsUnitRange`` and
+    Further capabilities: ``KnowsLabels``, ``KnowsLayout``, ``Exact``, ``Alternates``, ``NeedsUnitRange`` and
     ``Normalizes``.
     """
 

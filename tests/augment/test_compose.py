@@ -68,3 +68,9 @@ def test_draws_of_a_part_alternate_where_they_are_in_the_row():
     assert composed.alternating == (2, 5, 6)
     assert composed.with_labels(["mask"]).alternating == (2, 5, 6)
     assert Compose(PARTS).alternating == ()
+
+
+def test_parts_that_know_layouts_get_that_of_the_model():
+    composed = Compose(PARTS).with_layout(torch.channels_last)
+    assert composed.parts["normalize"].form.layout == torch.channels_last
+    assert composed.parts["flip"] is PARTS["flip"]

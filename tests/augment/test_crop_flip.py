@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.augment import normalize
+from framework.augment import crop_flip, normalize
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
+from framework.augment.pixels import by_operators
 from framework.order import draws
 from framework.system.native import find
 
@@ -208,3 +209,25 @@ def test_threads_that_share_a_batch_round_alike():
     subprocess.run(
         [sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True, timeout=100
     )
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_images_of_a_gpu_go_through_the_kernel_in_the_models_layout(mode, monkeypatch):
+    seen = []
+
+    def kernel(image, change, form):
+        seen.append((change, form))
+        return by_operators(image, change).to(form.dtype).contiguous(memory_format=form.layout)
+
+    monkeypatch.setattr(normalize, "find", lambda name: None)
+    monkeypatch.setattr(crop_flip, "changed_at_once", kernel)
+    image = torch.arange(2 * 3 * 8 * 8, dtype=torch.uint8).view(2, 3, 8, 8)
+    batch, draws = {"image": image}, torch.tensor([[0.0, 0.9, 0.1], [0.5, 0.2, 0.9]])
+    own = CropFlip("image", 2, 0.5, [0.5], [0.5], mode, dtype="bfloat16")
+    result = own.with_layout(torch.channels_last)(batch, draws)["image"]
+    [(change, form)] = seen
+    assert form == (torch.bfloat16, torch.channels_last)
+    assert change.reflects == (mode == "reflect")
+    monkeypatch.undo()
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert result.equal(own(batch, draws)["image"])

@@ -3,6 +3,7 @@ import torch
 
 from framework.augment import normalize
 from framework.augment.normalize import Normalize
+from framework.augment.pixels import Change
 from framework.system.native import find
 
 IMAGE = torch.randint(
@@ -83,4 +84,18 @@ def test_only_images_on_the_cpu_look_for_compiled_code(monkeypatch):
 
     monkeypatch.setattr(normalize, "find", find_nothing)
     image = torch.empty(2, 3, 4, 4, dtype=torch.uint8, device="meta")
-    assert normalize.crop_flip(image, None, None, 0, None, None) is None
+    assert normalize.changed_at_once(image, Change()) is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_pixels_in_sixteen_bits_are_rounded_from_float32(dtype):
+    batch = {"image": torch.arange(2 * 3 * 5 * 5, dtype=torch.uint8).view(2, 3, 5, 5)}
+    whole = Normalize("image", [0.4], [0.3])(batch, None)["image"]
+    half = Normalize("image", [0.4], [0.3], dtype)(batch, None)["image"]
+    assert half.dtype == getattr(torch, dtype)
+    assert half.equal(whole.to(half.dtype))
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(ValueError, match="dtype = int8 must be float32, bfloat16, float16"):
+        Normalize("image", [0.4], [0.3], "int8")

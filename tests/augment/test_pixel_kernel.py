@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from framework.augment.pixels import Change, PixelKernel, by_operators
+from framework.augment.pixels import Change, Form, PixelKernel, by_operators
 
 pytest.importorskip("triton", reason="needs Triton")
 MODULE = "framework.augment.pixel_kernel"
@@ -58,7 +58,7 @@ def change(shape, padding, reflects=False, cuts=True, mirrors=True, normalizes=T
 
 def assert_same(image, change, dtype=torch.float32, layout=torch.contiguous_format):
     kernel = PixelKernel()
-    result = kernel(image, change, dtype, layout)
+    result = kernel(image, change, Form(dtype, layout))
     assert kernel.failure is None
     assert result.is_contiguous(memory_format=layout)
     assert result.equal(by_operators(image, change).to(result.dtype))
@@ -112,3 +112,18 @@ def test_a_gpu_rounds_product_and_sum_apart(out, compiled):
     assert "cubin" in made.asm
     assert "fma.rn" not in made.asm["ptx"]
     assert "mul.f32" in made.asm["ptx"] or "mul.rn.f32" in made.asm["ptx"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gpu_gives_the_numbers_of_the_cpu(dtype, layout):
+    shape = (64, 3, 33, 40)
+    for reflects in (False, True):
+        here = change(shape, 4, reflects)
+        there = Change(*(part.cuda() if isinstance(part, torch.Tensor) else part for part in here))
+        kernel = PixelKernel()
+        result = kernel(images(shape).cuda(), there, Form(dtype, layout))
+        assert kernel.failure is None
+        assert result.cpu().equal(by_operators(images(shape), here).to(dtype))
