@@ -17,7 +17,7 @@ from framework.augment.normalize import (
     normalized,
     scale_and_shift,
 )
-from framework.augment.pixels import Change, by_operators, form_of, laid_out
+from framework.augment.pixels import PixelChange, by_operators, form_of, laid_out
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
@@ -101,7 +101,7 @@ class CropFlip:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip
             scale, shift = scale_and_shift(image, mean, std)
-            change = Change(offsets, mirror, self.padding, self.reflects, scale, shift)
+            change = PixelChange(offsets, mirror, self.padding, self.reflects, scale, shift)
             result = changed_at_once(image, change, self.form)
             if result is not None:
                 return result
@@ -127,7 +127,7 @@ def shifted(
         what = f"padding = {padding} cannot reflect images of {height}x{width}"
         raise ValueError(f"{what}: choose a smaller padding, or padding_mode=zeros")
     if is_compiling():
-        return by_operators(image, Change(offsets, mirror, padding, reflects))
+        return by_operators(image, PixelChange(offsets, mirror, padding, reflects))
     side = -(-padding // 4) * 4  # keeps words whole; the cut begins later by what is too much
     padded = _mirrored_and_padded(image.contiguous(), mirror, padding, side)
     if reflects:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.compiler import assume_constant_result, is_compiling
 
 from framework.augment.labels import leaving_alone
-from framework.augment.pixels import PLAIN, Change, Form, form_of, laid_out, pixel_kernel
+from framework.augment.pixels import PLAIN, PixelChange, PixelForm, form_of, laid_out, pixel_kernel
 from framework.contracts.batch import Batch
 from framework.system.native import find, num_threads
 
@@ -70,7 +70,7 @@ def _scale_and_shift(
 
 
 def normalized(
-    image: Tensor, mean: Sequence[float], std: Sequence[float], form: Form = PLAIN
+    image: Tensor, mean: Sequence[float], std: Sequence[float], form: PixelForm = PLAIN
 ) -> Tensor:
     """Return ``(pixel - mean) / std`` per channel, for pixels in [0, 1].
 
@@ -79,7 +79,7 @@ def normalized(
     compiler. The second pass works in place on cached memory and costs a tenth of the whole.
     """
     scale, shift = scale_and_shift(image, mean, std)
-    result = changed_at_once(image, Change(scale=scale, shift=shift), form)
+    result = changed_at_once(image, PixelChange(scale=scale, shift=shift), form)
     if result is not None:
         return result
     assert scale is not None
@@ -87,7 +87,7 @@ def normalized(
     return image.to(torch.float32, copy=True).mul_(scale).add_(shift).to(form.dtype)
 
 
-def changed_at_once(image: Tensor, change: Change, form: Form = PLAIN) -> Tensor | None:
+def changed_at_once(image: Tensor, change: PixelChange, form: PixelForm = PLAIN) -> Tensor | None:
     """Cut, mirror and normalize uint8 images ([B, C, H, W]) in one pass of compiled code.
 
     On the CPU ``native/crop_flip.c`` does it, on a GPU a Triton kernel. None if that is missing or

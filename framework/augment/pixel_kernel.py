@@ -29,7 +29,7 @@ def launch(
     Args:
         image: uint8 [B, C, H, W].
         tables: Contiguous, or None: offsets (int64 [B, 2]), mirror (uint8 [B]), scale and shift
-            (float32 [C]), as in ``pixels.Change``.
+            (float32 [C]), as in ``pixels.PixelChange``.
         padding: Pixels on each side of the padded image.
         reflects: Whether these mirror the image. Otherwise they are black.
         out: The results, [B, C, H, W], contiguous or ``channels_last``: float32, bfloat16 or

@@ -9,14 +9,14 @@ from torch import Tensor
 from framework.errors import words_of
 
 
-class Form(NamedTuple):
+class PixelForm(NamedTuple):
     """How normalized pixels lie in memory: float32, bfloat16 or float16, and in which layout."""
 
     dtype: torch.dtype = torch.float32
     layout: torch.memory_format = torch.contiguous_format
 
 
-class Change(NamedTuple):
+class PixelChange(NamedTuple):
     """What is done to each record of a batch of B images with C channels.
 
     Attributes:
@@ -48,15 +48,15 @@ class Change(NamedTuple):
         return all(len(table) == len(image) for table in tables)
 
 
-PLAIN = Form()
+PLAIN = PixelForm()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def form_of(dtype: str) -> Form:
+def form_of(dtype: str) -> PixelForm:
     """Return the form for a dtype's name, or raise ValueError."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype = {dtype} must be {', '.join(DTYPES)}")
-    return Form(DTYPES[dtype])
+    return PixelForm(DTYPES[dtype])
 
 
 def laid_out(augment: Any, layout: torch.memory_format) -> Any:
@@ -66,7 +66,7 @@ def laid_out(augment: Any, layout: torch.memory_format) -> Any:
     return changed
 
 
-def by_operators(image: Tensor, change: Change) -> Tensor:
+def by_operators(image: Tensor, change: PixelChange) -> Tensor:
     """Do pixel by pixel, with torch's operators, what the kernel does: [B, C, H, W].
 
     That is slow, but torch's compiler makes one kernel of it.
@@ -112,7 +112,9 @@ class PixelKernel:
         self.failure: str | None = None
         self._checked: set[tuple[Any, ...]] = set()
 
-    def __call__(self, image: Tensor, change: Change, form: Form = PLAIN) -> Tensor | None:
+    def __call__(
+        self, image: Tensor, change: PixelChange, form: PixelForm = PLAIN
+    ) -> Tensor | None:
         """Return the changed images of a GPU, or None if the operators must do it.
 
         The result, [B, C, H, W], has the dtype of ``form`` if it is normalized.
@@ -138,7 +140,7 @@ class PixelKernel:
             self.failure = "its numbers differ from the operators'"
 
 
-def _launched(image: Tensor, change: Change, form: Form) -> Tensor:
+def _launched(image: Tensor, change: PixelChange, form: PixelForm) -> Tensor:
     from framework.augment.pixel_kernel import launch  # noqa: PLC0415  # only with Triton
 
     mirror, scale, shift = change.mirror, change.scale, change.shift

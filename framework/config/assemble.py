@@ -38,6 +38,7 @@ from framework.data.classes import with_agreed_classes
 from framework.errors import ConfigError
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
+from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
 from framework.order import DeviceDraws, Order
 from framework.system.malloc import keep_freed_memory
@@ -182,6 +183,9 @@ def assemble(
         say = _ignore
     device = parallel.device
     use(device, pinned=False)
+    stay_beside(device)
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True  # batches have few sizes
     clock: Clock = make_clock(device, config["clock"])
     val_clock: Clock = make_clock(device, config["clock"])
     trace: ProfiledClock | None = None

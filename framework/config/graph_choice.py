@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from torch import nn
+
 from framework.config.signature import static_signature
 from framework.contracts.data import Source
 from framework.contracts.parallel import Parallel
+from framework.train.ema import is_sharded
 from framework.train.parameter_groups import optimizer_keys
 
 Config = dict[str, Any]
@@ -21,6 +24,19 @@ def fused(optim: Config) -> Config:
     if not can_fuse or optim.get("foreach") or optim.get("differentiable"):
         return optim
     return {"fused": True, **optim}
+
+
+def fuses_by_default(optim: Config, model: nn.Module) -> bool:
+    """Return whether torch's optimizer may update all weights of ``model`` in one kernel.
+
+    It takes no sparse gradients, which embeddings may have, and not every sharded weight.
+    """
+    weights = list(model.parameters())
+    on_gpu = all(weight.is_cuda and weight.is_floating_point() for weight in weights)
+    if not on_gpu or any(map(is_sharded, weights)):
+        return False
+    is_sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    return not is_sparse and str(optim["_target_"]).startswith("torch.optim.")
 
 
 def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | None:

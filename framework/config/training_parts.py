@@ -15,7 +15,7 @@ from torch import nn
 from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
-from framework.config.graph_choice import fused
+from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken
@@ -181,6 +181,8 @@ def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
         else:
             what = "no fused optimizer takes complex parameters"
             assembly.say(f"note: cuda_graph=true: {what}; steps run kernel by kernel")
+    elif fuses_by_default(block, model):
+        block = fused(block)
     params: list[Any] = parameters
     if groups:
         named = assembly.parallel.unwrap(model).named_parameters()

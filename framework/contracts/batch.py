@@ -54,7 +54,7 @@ def _form(value: Any) -> str:
     return type(value).__name__
 
 
-class _Place(NamedTuple):
+class _FieldPlace(NamedTuple):
     """Where a field lies in a block."""
 
     start: int  # byte
@@ -63,7 +63,7 @@ class _Place(NamedTuple):
 
 
 @final
-class Packed(Batch):
+class PinnedBatch(Batch):
     """A batch in page-locked memory whose fields share one block, so that one copy moves them.
 
     Attributes:
@@ -71,7 +71,7 @@ class Packed(Batch):
         places: Where the fields of the block lie. Other fields lie elsewhere.
     """
 
-    def __init__(self, batch: Batch, block: Tensor, places: dict[str, _Place]) -> None:
+    def __init__(self, batch: Batch, block: Tensor, places: dict[str, _FieldPlace]) -> None:
         super().__init__(batch)
         self.block = block
         self.places = places
@@ -84,7 +84,7 @@ def move(batch: Batch, device: torch.device) -> Batch:
     copy.
     """
     result = dict(batch)
-    if isinstance(batch, Packed) and device.type == "cuda":
+    if isinstance(batch, PinnedBatch) and device.type == "cuda":
         copy = batch.block.to(device, non_blocking=True)
         for name, (start, dtype, shape) in batch.places.items():
             stop = start + shape.numel() * dtype.itemsize
@@ -102,17 +102,17 @@ def pin(batch: Batch) -> Batch:
     must not keep the images with it.
     """
     result = dict(batch)
-    places: dict[str, _Place] = {}
+    places: dict[str, _FieldPlace] = {}
     for name, value in batch.items():
         if isinstance(value, Tensor) and not value.is_cuda:
             result[name] = value.pin_memory() if name == "index" else _in_block(value)
             start = block.start_of(result[name])
             if start is not None:
-                places[name] = _Place(start, value.dtype, value.shape)
+                places[name] = _FieldPlace(start, value.dtype, value.shape)
     used = block.end()
     if used is None or not places:
         return result
-    return Packed(result, used, places)
+    return PinnedBatch(result, used, places)
 
 
 def _in_block(tensor: Tensor) -> Tensor:

@@ -60,12 +60,28 @@ def busy_cpu_s() -> float | None:
         return None
 
 
+_before: list[int] = []  # the cores that this process had before ``run_on``
+
+
 def num_cores() -> int:
     """Return the cores this process may use: its affinity, limited by its container's share."""
     allowed = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
+    if _before:
+        allowed = _before[0]
+    elif hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
     return max(1, math.ceil(min(allowed, _cgroup_cores())))
+
+
+def run_on(cores: set[int]) -> None:
+    """Run all threads of this process, one of several ranks, on these cores only.
+
+    ``num_cores`` still counts all that it had, which the ranks of this host share.
+    """
+    _before.append(num_cores())
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 def cores_per_rank() -> int:

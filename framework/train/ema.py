@@ -77,9 +77,15 @@ class Average:
             kept = self.decay
         averages, own = self._averaged()
         torch._foreach_lerp_(averages, own, 1 - kept)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
-        for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
-            if not (self.lookahead and buffer.is_floating_point()):
-                average.copy_(buffer)
+        pairs = zip(self._buffers, self.model.buffers(), strict=True)
+        copied = [
+            (average, buffer)
+            for average, buffer in pairs
+            if not (self.lookahead and buffer.is_floating_point())
+        ]
+        if copied:
+            kept_buffers, own_buffers = map(list, zip(*copied, strict=True))
+            torch._foreach_copy_(kept_buffers, own_buffers)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         if self.lookahead:
             torch._foreach_copy_(own, averages)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 

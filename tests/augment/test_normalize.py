@@ -3,7 +3,7 @@ import torch
 
 from framework.augment import normalize
 from framework.augment.normalize import Normalize
-from framework.augment.pixels import Change
+from framework.augment.pixels import PixelChange
 from framework.system.native import find
 
 IMAGE = torch.randint(
@@ -84,7 +84,7 @@ def test_only_images_on_the_cpu_look_for_compiled_code(monkeypatch):
 
     monkeypatch.setattr(normalize, "find", find_nothing)
     image = torch.empty(2, 3, 4, 4, dtype=torch.uint8, device="meta")
-    assert normalize.changed_at_once(image, Change()) is None
+    assert normalize.changed_at_once(image, PixelChange()) is None
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

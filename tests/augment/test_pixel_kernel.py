@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from framework.augment.pixels import Change, Form, PixelKernel, by_operators
+from framework.augment.pixels import PixelChange, PixelForm, PixelKernel, by_operators
 
 pytest.importorskip("triton", reason="needs Triton")
 MODULE = "framework.augment.pixel_kernel"
@@ -46,7 +46,7 @@ def change(shape, padding, reflects=False, cuts=True, mirrors=True, normalizes=T
     mirror = torch.rand(count, generator=generator) < 0.5
     scale = torch.rand(channels, 1, 1, generator=generator) / 100
     shift = torch.randn(channels, 1, 1, generator=generator)
-    return Change(
+    return PixelChange(
         offsets if cuts else None,
         mirror if mirrors else None,
         padding,
@@ -58,7 +58,7 @@ def change(shape, padding, reflects=False, cuts=True, mirrors=True, normalizes=T
 
 def assert_same(image, change, dtype=torch.float32, layout=torch.contiguous_format):
     kernel = PixelKernel()
-    result = kernel(image, change, Form(dtype, layout))
+    result = kernel(image, change, PixelForm(dtype, layout))
     assert kernel.failure is None
     assert result.is_contiguous(memory_format=layout)
     assert result.equal(by_operators(image, change).to(result.dtype))
@@ -82,7 +82,7 @@ def test_every_part_may_be_left_out(interpreted):
 
 
 def test_one_factor_serves_all_channels(interpreted):
-    one = Change(scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
+    one = PixelChange(scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
     assert_same(images((2, 3, 4, 4)), one)
 
 
@@ -122,8 +122,10 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(dtype, layout):
     shape = (64, 3, 33, 40)
     for reflects in (False, True):
         here = change(shape, 4, reflects)
-        there = Change(*(part.cuda() if isinstance(part, torch.Tensor) else part for part in here))
+        there = PixelChange(
+            *(part.cuda() if isinstance(part, torch.Tensor) else part for part in here)
+        )
         kernel = PixelKernel()
-        result = kernel(images(shape).cuda(), there, Form(dtype, layout))
+        result = kernel(images(shape).cuda(), there, PixelForm(dtype, layout))
         assert kernel.failure is None
         assert result.cpu().equal(by_operators(images(shape), here).to(dtype))

@@ -6,7 +6,7 @@ import torch
 from framework.augment import pixels
 from framework.augment.crop_flip import shifted
 from framework.augment.normalize import normalized, scale_and_shift
-from framework.augment.pixels import Change, PixelKernel, by_operators
+from framework.augment.pixels import PixelChange, PixelKernel, by_operators
 
 IMAGE = torch.arange(2 * 3 * 6 * 7, dtype=torch.uint8).view(2, 3, 6, 7)
 MEAN = (0.1, 0.2, 0.3)
@@ -15,33 +15,33 @@ STD = (0.4, 0.5, 0.6)
 
 def test_the_operators_cut_and_mirror_as_crop_flip_does():
     offsets, mirror = torch.tensor([[0, 5], [4, 2]]), torch.tensor([True, False])
-    result = by_operators(IMAGE, Change(offsets, mirror, padding=3))
+    result = by_operators(IMAGE, PixelChange(offsets, mirror, padding=3))
     assert result.equal(shifted(IMAGE, offsets, mirror, 3))
 
 
 def test_the_operators_normalize_as_normalize_does():
     scale, shift = scale_and_shift(IMAGE, MEAN, STD)
-    result = by_operators(IMAGE, Change(scale=scale, shift=shift))
+    result = by_operators(IMAGE, PixelChange(scale=scale, shift=shift))
     assert result.equal(normalized(IMAGE, MEAN, STD))
 
 
 def test_reflected_borders_are_those_of_torch():
     padded = torch.nn.functional.pad(IMAGE.float(), (2, 2, 2, 2), mode="reflect")
     for y, x in ((0, 0), (4, 1), (2, 4)):
-        change = Change(torch.tensor([[y, x]] * 2), padding=2, reflects=True)
+        change = PixelChange(torch.tensor([[y, x]] * 2), padding=2, reflects=True)
         assert by_operators(IMAGE, change).equal(padded[:, :, y : y + 6, x : x + 7].byte())
 
 
 @pytest.mark.parametrize(
     ("image", "change"),
     [
-        (IMAGE.float(), Change()),
-        (IMAGE[0], Change()),
-        (IMAGE, Change(scale=torch.ones(2), shift=torch.ones(2))),
-        (IMAGE, Change(mirror=torch.tensor([True]))),
-        (IMAGE, Change(torch.zeros(3, 2, dtype=torch.int64))),
-        (IMAGE, Change(torch.zeros(2, 2, dtype=torch.int64), padding=6, reflects=True)),
-        (IMAGE[:0], Change()),
+        (IMAGE.float(), PixelChange()),
+        (IMAGE[0], PixelChange()),
+        (IMAGE, PixelChange(scale=torch.ones(2), shift=torch.ones(2))),
+        (IMAGE, PixelChange(mirror=torch.tensor([True]))),
+        (IMAGE, PixelChange(torch.zeros(3, 2, dtype=torch.int64))),
+        (IMAGE, PixelChange(torch.zeros(2, 2, dtype=torch.int64), padding=6, reflects=True)),
+        (IMAGE[:0], PixelChange()),
     ],
 )
 def test_what_the_kernel_is_not_made_for_is_left_to_the_operators(image, change):
@@ -53,16 +53,16 @@ def test_what_the_kernel_is_not_made_for_is_left_to_the_operators(image, change)
 def test_without_triton_the_reason_is_kept_and_it_is_not_tried_again(monkeypatch):
     monkeypatch.setitem(sys.modules, "framework.augment.pixel_kernel", None)
     kernel = PixelKernel()
-    assert kernel(IMAGE, Change()) is None
+    assert kernel(IMAGE, PixelChange()) is None
     assert kernel.failure.startswith("ModuleNotFoundError: ")
     monkeypatch.setattr(pixels, "_launched", None)
-    assert kernel(IMAGE, Change()) is None
+    assert kernel(IMAGE, PixelChange()) is None
 
 
 def test_a_kernel_with_other_numbers_is_not_used(monkeypatch):
     monkeypatch.setattr(pixels, "_launched", lambda image, *_: image + 1)
     kernel = PixelKernel()
-    assert kernel(IMAGE, Change()) is None
+    assert kernel(IMAGE, PixelChange()) is None
     assert kernel.failure == "its numbers differ from the operators'"
 
 
@@ -73,6 +73,6 @@ def test_the_operators_check_the_first_batch_of_each_kind_alone(monkeypatch):
     monkeypatch.setattr(pixels, "by_operators", lambda *given: checked.append(1) or real(*given))
     kernel = PixelKernel()
     for _ in range(3):
-        assert kernel(IMAGE, Change()).equal(IMAGE)
-    assert kernel(IMAGE, Change(mirror=torch.tensor([True, True]))).equal(IMAGE.flip(-1))
+        assert kernel(IMAGE, PixelChange()).equal(IMAGE)
+    assert kernel(IMAGE, PixelChange(mirror=torch.tensor([True, True]))).equal(IMAGE.flip(-1))
     assert len(checked) == 2

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from framework.config.graph_choice import fused, graph_refusal
+from framework.config.graph_choice import fused, fuses_by_default, graph_refusal
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.parallel.ddp import DistributedParallel
@@ -62,3 +62,41 @@ def test_the_optimizer_is_fused_if_it_can_be_and_nothing_else_is_typed():
 
 def test_a_host_has_no_graphs():
     assert refusal(device=CPU) == "cpu has no graphs"
+
+
+class Weight:
+    def __init__(self, is_cuda=True, floating=True):
+        self.is_cuda, self._floating = is_cuda, floating
+
+    def is_floating_point(self):
+        return self._floating
+
+
+class Model:
+    def __init__(self, *weights, sparse=False):
+        self.weights, self.sparse = weights, sparse
+
+    def parameters(self):
+        return iter(self.weights)
+
+    def modules(self):
+        return [self]
+
+
+SHARDED = Weight()
+SHARDED.full_tensor = None
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "fuses"),
+    [
+        (Model(Weight()), "torch.optim.SGD", True),
+        (Model(Weight(is_cuda=False)), "torch.optim.SGD", False),
+        (Model(Weight(), Weight(floating=False)), "torch.optim.SGD", False),
+        (Model(Weight(), sparse=True), "torch.optim.SGD", False),
+        (Model(Weight(), SHARDED), "torch.optim.AdamW", False),
+        (Model(Weight()), "mine.SGD", False),
+    ],
+)
+def test_on_a_gpu_torchs_optimizers_update_all_weights_in_one_kernel(model, target, fuses):
+    assert fuses_by_default({"_target_": target}, model) == fuses
