@@ -782,7 +782,7 @@ def cifar10_fast(bench: Bench) -> None:
         f"dataset={bench.work / 'cifar10'}",
     ]
     tiny = ["limit=512", "batch_size=64"] if bench.small else []
-    short = ["epochs=1", "max_steps=3", "device=cpu"] if bench.small else []
+    short = ["epochs=1", "max_steps=3", "device=cpu", "compile=false"] if bench.small else []
     paceline("train", *words, *tiny, *short, f"hydra.run.dir={run_dir}")
     summary = json.loads((run_dir / "summary.json").read_text())
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

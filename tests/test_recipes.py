@@ -1,6 +1,7 @@
 """Every recipe runs for two steps on tiny data, and says in its header what to expect."""
 
 import gzip
+import re
 import struct
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def test_a_recipe_trains_two_steps(name):
     assert len(losses(Path("run"))) == 2
     which = "last.pt" if name == "photos" else "best.pt"  # nothing validates photos
     assert (Path("run") / "checkpoints" / which).exists()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_header_gives_keys_of_pack_to_pack_alone(name):
+    header = (ROOT / "recipes" / f"{name}.yaml").read_text().splitlines()[1]
+    key = re.search(r"\b(input|output|pack)(\.\w+)?=", header)
+    assert key is None or "paceline pack " in header[: key.start()]
 
 
 @pytest.mark.parametrize("data", ["hdf5", "lmdb", "dali", "folder"])

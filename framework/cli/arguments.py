@@ -68,6 +68,14 @@ def plain_words(arguments: list[str]) -> list[str]:
     return [word for word in without_options(arguments) if "=" not in word or os.path.exists(word)]
 
 
+def plain_words_alone(arguments: list[str], key: str) -> list[str]:
+    """Return the plain words, which take the place of ``key``. ConfigError C100 beside ``key=``."""
+    plain = plain_words(arguments)
+    if plain and option(arguments, key) is not None:
+        raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
+    return plain
+
+
 def without_options(arguments: list[str]) -> list[str]:
     """Return the words that are neither options nor options' values."""
     pairs = zip(["", *arguments], arguments, strict=False)

@@ -33,7 +33,7 @@ SWEEP_COLUMNS = 110
 
 def print_run(run_dir: Path, code: int, short: bool) -> None:
     """Print the table of one run, or one line for a job of a sweep (``short``)."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     summary: dict[str, Any] = {}
     if code in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED):
         summary = _read(run_dir / "summary.json")
@@ -128,7 +128,7 @@ def print_sweep(run_dirs: list[Path]) -> None:
         table.add_column(name, justify="right")
     for number, (run_dir, job) in enumerate(zip(run_dirs, chosen, strict=True)):
         table.add_row(str(number), *[job.get(key, "") for key in keys], *_figures(run_dir))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, SWEEP_COLUMNS)
     console.print(table)
     differing = [{key: job[key] for key in keys if key in job} for job in chosen]

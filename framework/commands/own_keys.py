@@ -11,6 +11,13 @@ from framework.errors import ConfigError
 CONFIG_DIR = ("--config-dir", "-cd")
 
 
+def config_flags(config_dir: str | None) -> list[str]:
+    """Return ``--config-dir`` and its value, for a command to type; nothing without a folder."""
+    if config_dir is None:
+        return []
+    return ["--config-dir", config_dir]
+
+
 class CommandWords(NamedTuple):
     """A command line.
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 COLUMNS = 110  # without a terminal Rich wraps rows at 80 columns
@@ -25,13 +24,13 @@ def print_table(
         rows: The cells of each row. A short row has empty cells at its end.
         last: The last columns, which are aligned to the left.
     """
-    table = Table(*map(escape, left), title=escape(title), title_justify="left")
+    table = Table(*left, title=title, title_justify="left")
     for name in right:
-        table.add_column(escape(name), justify="right")
+        table.add_column(name, justify="right")
     for name in last:
-        table.add_column(escape(name))
+        table.add_column(name)
     for row in rows:
-        table.add_row(*map(escape, row))
-    console = Console(highlight=False)
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, COLUMNS)
     console.print(table)

@@ -43,18 +43,25 @@ class ArraysInput(ColumnInput):
             self.fields = text_by_field("fields", fields, "{image: x, label: y}")
 
     def load(self) -> dict[str, Any]:
-        arrays = self._all_arrays()
+        arrays = self._arrays()
         if self.fields is None:
             return arrays
-        if missing := [name for name in self.fields.values() if name not in arrays]:
-            what = f"has no array {', '.join(missing)}, but {listed(list(arrays))}"
-            raise DataError(112, self.path, what, "correct input.fields")
         return {field: arrays[name] for field, name in self.fields.items()}
+
+    def _chosen(self, names: Sequence[str]) -> list[str]:
+        """Return the arrays of ``fields``, or all of ``names``. DataError D112 for a missing one."""
+        if self.fields is None:
+            return list(names)
+        if missing := [name for name in self.fields.values() if name not in names]:
+            what = f"has no array {', '.join(missing)}, but {listed(names)}"
+            raise DataError(112, self.path, what, "correct input.fields")
+        return list(dict.fromkeys(self.fields.values()))
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self.path,)
 
-    def _all_arrays(self) -> dict[str, Any]:
+    def _arrays(self) -> dict[str, Any]:
+        """Return the chosen arrays by their own names."""
         if not Path(self.path).is_file():
             raise DataError(101, self.path, "no such file", "give a .npz, .npy or HDF5 file")
         try:
@@ -63,10 +70,11 @@ class ArraysInput(ColumnInput):
                 if head == SIGNATURE:
                     return self._datasets()
                 if head.startswith(b"PK"):
-                    arrays = _arrays_of_npz(file, self.path)
+                    arrays = self._arrays_of_npz(file)
                 else:
+                    names = self._chosen([Path(self.path).stem])
                     size = file.seek(0, 2)
-                    arrays = {Path(self.path).stem: _map_array(file, 0, size, self.path)}
+                    arrays = {name: _map_array(file, 0, size, self.path) for name in names}
         except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise not_arrays(self.path, str(error)) from error
         scalars = [name for name, array in arrays.items() if array.ndim == 0]
@@ -79,7 +87,7 @@ class ArraysInput(ColumnInput):
         if not datasets:
             raise not_arrays(self.path, "no dataset of numbers")
         if self.fields is not None:
-            return dict(datasets)
+            return {name: datasets[name] for name in self._chosen(list(datasets))}
         by_name = {name.rpartition("/")[2]: rows for name, rows in datasets.items()}
         if len(by_name) < len(datasets):
             what = f"has several datasets of one name: {listed(list(datasets))}"
@@ -87,23 +95,25 @@ class ArraysInput(ColumnInput):
             raise DataError(163, self.path, what, fix)
         return dict(by_name)
 
+    def _arrays_of_npz(self, file: BinaryIO) -> dict[str, np.ndarray]:
+        """Return the chosen members. Others may be what is no array, or cannot be a field."""
+        with zipfile.ZipFile(file) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            chosen = {name: members[name] for name in self._chosen(list(members))}
+            files = [member.filename for member in chosen.values()]
+            if others := [name for name in files if not name.endswith(".npy")]:
+                raise not_arrays(self.path, f"holds {', '.join(others[:3])}")
+            return {
+                name: _array_of_member(archive, member, file, self.path)
+                for name, member in chosen.items()
+            }
+
 
 def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
     """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
     file.seek(begin)
     header = read_npy_header(file, size, where)
     return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)
-
-
-def _arrays_of_npz(file: BinaryIO, path: str) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if others := [m.filename for m in members if not m.filename.endswith(".npy")]:
-            raise not_arrays(path, f"holds {', '.join(others[:3])}")
-        return {
-            member.filename.removesuffix(".npy"): _array_of_member(archive, member, file, path)
-            for member in members
-        }
 
 
 def _array_of_member(

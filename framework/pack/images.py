@@ -133,6 +133,10 @@ class Preparation:
         is_plain = self.encode in ("keep", "raw") and self.bit_depth != 16 and self.layout == "chw"
         return not is_plain or any(value is not None for value in asked)
 
+    def _changes(self, field: Field) -> bool:
+        """Return whether raw pixels are to be changed, if only in their layout."""
+        return self._changes_pixels or (self.encode == "raw" and field.interleaved)
+
     def fields(self, source: RecordInput) -> dict[str, Field]:
         """Return the fields of the prepared records, and settle them for ``__call__``.
 
@@ -151,7 +155,7 @@ class Preparation:
         prepared = {
             name: self._prepared_field(field)
             for name, field in source.manifest.fields.items()
-            if field.encoding == "image" or (field.channels is not None and self._changes_pixels)
+            if field.encoding == "image" or (field.channels is not None and self._changes(field))
         }
         if not prepared and (self._changes_pixels or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())

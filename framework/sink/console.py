@@ -20,7 +20,7 @@ class ConsoleSink:
     """Writes to standard error. Without a terminal it writes only the lines."""
 
     def __init__(self, *, run: RunContext) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._run = run
         self._drawn_at = 0.0
         self._progress = Progress(

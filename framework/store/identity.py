@@ -12,10 +12,12 @@ def identify(path: str, before: Identity | None = None) -> Identity:
     """Return the identity of a file.
 
     Raises:
-        DataError: D101 if the file is missing; D117 if its identity was another one ``before``.
+        DataError: D101 if the file is missing or cannot be read; D117 if its identity was another one ``before``.
     """
     try:
         status = os.stat(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
     except OSError as error:
         raise _missing(path) from error
     now = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -49,7 +51,7 @@ def unreadable(path: str, error: Exception) -> DataError:
 
 
 def _missing(path: str) -> DataError:
-    fix = "give the path of a packed store, or make one with 'paceline pack'"
+    fix = "correct the path; 'paceline pack' makes a store"
     return DataError(101, path, f"no such file{_nearest(path)}", fix)
 
 

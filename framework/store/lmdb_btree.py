@@ -50,7 +50,7 @@ def read_meta(path: str) -> Meta:
     if is_long and _uint32(head, LATER_MAGIC_AT) == META_MAGIC:
         raise _unknown_version(path, "LMDB 1.0", _uint32(head, LATER_MAGIC_AT + 4))
     if not is_long or _uint32(head, 16) != META_MAGIC:
-        fix = "give a file made by 'paceline pack output=lmdb'"
+        fix = "give an LMDB file, such as 'paceline pack output=lmdb' makes"
         raise DataError(102, path, "not an LMDB file", fix)
     page_bytes = _uint32(head, 40)
     if page_bytes not in (1 << n for n in range(8, 17)) or len(head) < page_bytes + META_BYTES:

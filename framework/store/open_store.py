@@ -30,7 +30,7 @@ def open_file(path: str) -> RecordStore:
     kind = None
     if os.path.isfile(path):
         kind = file_kind(read_head(path, HEAD_BYTES))
-    if kind == "hdf5" or (kind is None and path.endswith(".h5")):
+    if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
         return HDF5Store(path)
     return LMDBStore(path)
 

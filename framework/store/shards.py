@@ -10,7 +10,7 @@ from torch import Tensor
 from framework.contracts.records import Manifest, Records, RecordStore
 from framework.errors import DataError
 from framework.store.foreign import IN_FOLDER, lmdb_advice
-from framework.store.identity import Identity, identify
+from framework.store.identity import Identity, identify, unreadable
 from framework.store.manifest import from_json
 
 MANIFEST = "manifest.json"
@@ -85,11 +85,15 @@ class ShardedStore:
 
     def _read_manifest(self) -> Manifest:
         path = os.path.join(self.path, MANIFEST)
-        if os.path.isfile(path):
-            self._identity = identify(path)
-            with open(path, "rb") as file:
-                return from_json(self.path, file.read())
-        if os.path.isfile(os.path.join(self.path, IN_FOLDER)):
+        try:
+            names = os.listdir(self.path)
+            if MANIFEST in names:
+                self._identity = identify(path)
+                with open(path, "rb") as file:
+                    return from_json(self.path, file.read())
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if IN_FOLDER in names:
             what = "is an LMDB folder, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
@@ -102,9 +106,12 @@ class ShardedStore:
             what = "its manifest names files outside the directory"
             raise DataError(104, self.path, what, "pack it again")
         present: dict[str, int] = {}
-        for entry in os.scandir(self.path):
-            if entry.is_file() and entry.name != MANIFEST:
-                present[entry.name] = entry.stat().st_size
+        try:
+            for entry in os.scandir(self.path):
+                if entry.is_file() and entry.name != MANIFEST:
+                    present[entry.name] = entry.stat().st_size
+        except OSError as error:
+            raise unreadable(self.path, error) from error
         wrong = [f"{name} is missing" for name in sizes if name not in present]
         for name, size in sizes.items():
             if present.get(name, size) != size:

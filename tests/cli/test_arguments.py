@@ -8,6 +8,7 @@ from framework.cli.arguments import (
     literal,
     option,
     plain_words,
+    plain_words_alone,
     quoted,
     without_options,
 )
@@ -76,3 +77,10 @@ def test_thousands_of_overrides_are_refused_but_not_of_files():
     check_words([f"x{number}.h5" for number in range(5000)])
     Path("a=[[").touch()
     check_words(["a=[["])
+
+
+def test_a_plain_word_does_not_hide_its_key():
+    assert plain_words_alone(["a.h5", "workers=3"], "stores") == ["a.h5"]
+    assert plain_words_alone(["stores=[a.h5]"], "stores") == []
+    with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
+        plain_words_alone(["a.h5", "stores=[b.h5]"], "stores")

@@ -163,3 +163,21 @@ def test_a_sweep_shows_what_other_programs_took_beside_each_job(tmp_path, capsys
 def test_repeats_alone_are_not_compared(tmp_path, capsys):
     print_sweep(sweep(tmp_path, {"plain": [1.0, 2.0]}))
     assert "rate" not in capsys.readouterr().out
+
+
+def test_brackets_are_text(tmp_path, capsys):
+    folder = tmp_path / "exp[lr]" / "[" / "a.h5]"
+    folder.mkdir(parents=True)
+    words = ["resume.allow=[optim.lr]", "data.train=[/data/a.h5]", "epochs=[red]"]
+    for number, run_dir in enumerate([folder / "0", folder / "1"]):
+        run_dir.mkdir()
+        (run_dir / "summary.json").write_text(json.dumps({**SUMMARY, "val": {"[x]": number}}))
+        overrides = [words[0], words[1 + number]]
+        (run_dir / "run.json").write_text(json.dumps({"overrides": overrides}))
+    print_run(folder / "0", 0, short=False)
+    print_run(folder / "1", 0, short=True)
+    print_sweep([folder / "0", folder / "1"])
+    out = "".join(capsys.readouterr().out.split())
+    assert out.count("exp[lr]/[/a.h5]") == 3
+    assert "[/data/a.h5]" in out
+    assert "val[x]1.0000" in out

@@ -1,6 +1,6 @@
 import pytest
 
-from framework.commands.own_keys import read_keys, split_words
+from framework.commands.own_keys import config_flags, read_keys, split_words
 from framework.config.rule import Rule
 from framework.errors import ConfigError
 
@@ -13,6 +13,11 @@ def test_the_keys_of_a_command_are_separated_from_the_other_words():
 @pytest.mark.parametrize("words", [["--config-dir", "."], ["-cd", "."], ["--config-dir=."]])
 def test_the_config_dir_is_no_override(words):
     assert split_words([*words, "x=1"], []) == ({}, ["x=1"], ".")
+
+
+def test_the_config_dir_is_typed_again_if_there_is_one():
+    assert config_flags(None) == []
+    assert config_flags("my dir") == ["--config-dir", "my dir"]
 
 
 def test_a_config_dir_must_be_a_folder():

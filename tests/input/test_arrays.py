@@ -1,5 +1,6 @@
 import contextlib
 import pickle
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -190,6 +191,16 @@ def test_fields_choose_and_name_arrays():
     assert (source.manifest.num_records, list(source.manifest.fields)) == (2, ["image", "label"])
     np.savez("y.npz", a=X, b=LABEL)
     assert list(ArraysInput("y.npz", None, {"label": "b"}).manifest.fields) == ["label"]
+
+
+def test_members_that_were_not_chosen_may_be_anything():
+    np.savez("x.npz", x=X, names=np.array(["a"]), date=np.array(3), extra=np.array([{}]))
+    with zipfile.ZipFile("x.npz", "a") as archive:
+        archive.writestr("readme.txt", "by hand")
+    source = ArraysInput("x.npz", None, {"image": "x", "again": "x"})
+    assert np.array_equal(_records(source)["again"], X)
+    with pytest.raises(DataError, match=r"D112.*has no array y, but x, names, date, extra"):
+        _ = ArraysInput("x.npz", None, {"image": "y"}).manifest
 
 
 def test_a_field_that_is_no_array_is_named():

@@ -3,7 +3,10 @@ import pickle
 
 import numpy as np
 import pytest
+import yaml
 
+from framework.cli.paths import CONF
+from framework.config.targets import MARK_KEYS
 from framework.errors import ConfigError, DataError
 from framework.input.lmdb import LMDBInput
 from tests.contract.cases import jpeg
@@ -40,6 +43,11 @@ def test_numbers_are_in_their_order_and_integer_labels_stay():
 def test_classes_of_other_labels_are_not_ignored():
     path = write_lmdb("x.lmdb", {"x1": b"0.5", "x2": b"0.7"})
     assert LMDBInput(path, {"x": "x%d"}, classes=["a"]).manifest.classes == ["a"]
+
+
+def test_label_maps_can_be_said_and_mapped():
+    block = yaml.safe_load((CONF / "input" / "lmdb.yaml").read_text())
+    assert {key: block.get(key, "missing") for key in MARK_KEYS} == dict.fromkeys(MARK_KEYS)
 
 
 def test_arrays_are_values_too():

@@ -244,6 +244,15 @@ def test_arrays_stay_where_nothing_is_asked_of_them(encode):
     assert np.array_equal(chunk.records["image"], source.records["image"])
 
 
+def test_arrays_get_the_layout_that_was_asked_for():
+    images = np.stack([pixels(n) for n in range(3)])
+    source = Items(images, array_fields(16, 12, 3))
+    fields, chunk = prepared(source, encode="raw", layout="chw")
+    assert fields == array_fields(3, 16, 12)
+    assert np.array_equal(chunk.records["image"], images.transpose(0, 3, 1, 2))
+    assert prepared(source, encode="keep")[0] == source.manifest.fields
+
+
 def test_both_of_a_pair_are_prepared_alike():
     fields = {
         "image": Field("uint8", (3, None, None), "image"),

@@ -33,8 +33,10 @@ def test_a_missing_store_is_named_at_its_first_use(name):
         _ = store.manifest
 
 
-@pytest.mark.parametrize("name", ["empty.h5", "empty.lmdb"])
-def test_an_empty_file_is_named_at_its_first_use(name):
+@pytest.mark.parametrize(
+    ("name", "kind"), [("x.h5", "HDF5"), ("x.hdf5", "HDF5"), ("x.lmdb", "LMDB")]
+)
+def test_an_empty_file_is_named_at_its_first_use(name, kind):
     open(name, "wb").close()
-    with pytest.raises(DataError, match=rf"D102.*{name}"):
+    with pytest.raises(DataError, match=rf"D102.*{name}: not an {kind} file"):
         _ = open_store(name).manifest

@@ -21,6 +21,7 @@ from framework.store.open_store import open_file, open_store
 from framework.store.shards import ShardedStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 from tests.contract.cases import micros, plain, rows
+from tests.faults.forked import is_one_line, needs_root, no_privileges, paceline
 
 
 def write_directory(path, cuts, suffix="h5", count=20):
@@ -169,6 +170,16 @@ def test_a_file_replaced_between_epochs_is_reported(file):
     with pytest.raises(DataError, match=rf"D117.*x/{file}"):
         micros(source, 1)
     source.close()
+
+
+@needs_root
+@pytest.mark.parametrize(("place", "mode"), [("x/manifest.json", 0), ("x", 0), ("x", 0o400)])
+def test_a_folder_that_cannot_be_read_is_named(place, mode):
+    write_directory("x", [7])
+    Path(place).chmod(mode)
+    done = paceline("inspect", "x", before=no_privileges)
+    Path(place).chmod(0o700)
+    assert is_one_line(done, "D101", 3, "x", "Permission denied")
 
 
 @pytest.mark.parametrize(("num", "kind"), [(0, "thread"), (3, "thread"), (2, "process")])

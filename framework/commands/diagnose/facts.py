@@ -45,6 +45,7 @@ class Storage:
     target: str = ""  # a free path, without ending, for a store packed from this one
     val: str | None = None  # path of the validation store
     val_target: str = ""  # a free path, without ending, for a packed validation store
+    follow_links: str | None = None  # of a folder: where symbolic links are followed
 
     @property
     def num_bytes(self) -> float:

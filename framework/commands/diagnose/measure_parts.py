@@ -308,6 +308,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         target=free_target(path),
         val=val and str(val),
         val_target=free_target(str(val)) if val else "",
+        follow_links=config["data"].get("follow_links"),
         **_pixels(store.manifest.fields, records),
     )
 

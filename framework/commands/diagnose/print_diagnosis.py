@@ -11,6 +11,7 @@ from framework.commands.diagnose.device_syncs import Sync
 from framework.commands.diagnose.diagnosis import Applied, Diagnosis
 from framework.commands.diagnose.facts import DiagnosisFacts
 from framework.commands.diagnose.verdict import Verdict
+from framework.commands.own_keys import config_flags
 from framework.commands.print_table import print_table
 from framework.commands.tune.candidate import PLURALS
 
@@ -20,9 +21,7 @@ Changed = Callable[[Sequence[str]], list[str]]  # adds overrides to the words of
 
 def show(diagnosis: Diagnosis, changed: Changed, config_dir: str | None) -> None:
     """Print the diagnosis. ``changed`` adds the overrides of advice to the words of ``train``."""
-    flags: list[str] = []
-    if config_dir is not None:
-        flags = ["--config-dir", config_dir]
+    flags = config_flags(config_dir)
     facts = diagnosis.facts
     advice = [verdict for verdict in diagnosis.verdicts if verdict.words or verdict.edit]
     title = "what to do, the most promising first"

@@ -31,7 +31,7 @@ class RecordSample(NamedTuple):
 
 def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> RecordSample:
     """Pack evenly spread records in about ``seconds``, and repeat them up to ``wanted``."""
-    source = _input(repack.source, repack.path)
+    source = _input(repack, repack.path)
     prepare = Preparation(**repack.options)
     fields = prepare.fields(source)
     num_records = source.manifest.num_records
@@ -63,10 +63,12 @@ def write_sample(repack: Repack, folder: str, wanted: int, seconds: float) -> Re
 def pack_all(repack: Repack) -> None:
     """Pack every split to its target."""
     for path, target in repack.paths.values():
-        source = _input(repack.source, path)
+        source = _input(repack, path)
         pack(Packing(source, WRITERS[repack.output], target, Preparation(**repack.options)), None)
 
 
-def _input(source: str, path: str) -> RecordInput:
-    store_input: Any = FolderInput(path, None, None) if source == "folder" else StoreInput(path)
-    return store_input
+def _input(repack: Repack, path: str) -> RecordInput:
+    made: Any = StoreInput(path)
+    if repack.source == "folder":
+        made = FolderInput(path, None, None, repack.follow_links)
+    return made

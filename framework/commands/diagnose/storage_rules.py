@@ -173,7 +173,8 @@ RULES = (repack_smaller, repack_raw, pack_folder, repack_contiguous, order_block
 def _repack(storage: Storage, **options: Any) -> Repack:
     source = "folder" if storage.form == "folder" else "store"
     val = (storage.val, storage.val_target)
-    return Repack(source, storage.path, storage.target, "hdf5", options, *val)
+    follow = storage.follow_links
+    return Repack(source, storage.path, storage.target, "hdf5", options, *val, follow_links=follow)
 
 
 def _side(facts: DiagnosisFacts) -> float:

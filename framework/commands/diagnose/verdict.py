@@ -21,6 +21,7 @@ class Repack:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of ``pack``
     val: str | None = None  # the validation set to pack
     val_target: str = ""  # the new validation store, without its ending
+    follow_links: str | None = None  # of the folder: where symbolic links are followed
 
     @property
     def paths(self) -> dict[str, tuple[str, str]]:
@@ -36,6 +37,8 @@ class Repack:
         commands: list[list[str]] = []
         for path, target in self.paths.values():
             words = ["pack", f"input={self.source}", f"input.path={_literal(path)}"]
+            if self.follow_links is not None:
+                words.append(f"input.follow_links={_literal(self.follow_links)}")
             for key, value in self.options.items():
                 words.append(f"pack.{key}={str(value).replace(' ', '')}")
             words += [f"output={self.output}", f"output.path={_literal(target)}"]

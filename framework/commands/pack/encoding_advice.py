@@ -17,6 +17,7 @@ from framework.contracts.records import RecordInput
 from framework.measure.host import num_cores, total_memory_bytes
 from framework.pack.engine.disk_space import free_bytes
 from framework.pack.engine.jobs import MakeWriter
+from framework.pack.images import QUALITY
 
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 NOT_KEPT = ("advise=", "pack.encode=", "pack.quality=", "hydra.")
@@ -31,9 +32,10 @@ def show_advice(
 ) -> None:
     """Print a line per encoding, which one is best, and the command that packs so.
 
-    ``options`` are the values of ``pack``, and ``words`` the overrides as typed.
+    ``options`` are the values of ``pack``, and ``words`` the command line as typed.
     """
-    packing_of(source, _with(options, "jpeg"), make_writer, path)  # checks the other keys
+    # Checks the other keys. Raw takes all of them.
+    packing_of(source, _with(options, "raw"), make_writer, path)
     sample = take_sample(source)
     tried = [_with(options, encode) for encode in ENCODINGS]
     costs = [measure(source, sample, path, each, preparation_of) for each in tried]
@@ -69,8 +71,8 @@ def show_advice(
 def _with(options: Mapping[str, Any], encode: str) -> dict[str, Any]:
     """Return the options with another encoding. A quality that is typed is for JPEG alone."""
     changed = {**options, "encode": encode}
-    if options["encode"] not in ("jpeg", encode):
-        changed["quality"] = 90
+    if encode != "jpeg":
+        changed["quality"] = QUALITY
     return changed
 
 

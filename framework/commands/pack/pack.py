@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from framework.cli.allowed import Grant, allowed_targets, granted
+from framework.cli.arguments import option
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.cli.paths import SUFFIXES
+from framework.commands.own_keys import CONFIG_DIR, config_flags
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import check_targets
 from framework.errors import EXIT_SKIPPED, ConfigError
@@ -30,10 +32,11 @@ FORMATS = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
 
 def main(arguments: list[str]) -> int:
     grant = granted(arguments)
-    return run_app("pack", arguments, lambda cfg: told(lambda _: _run(cfg, grant)))
+    config_dir = option(arguments, *CONFIG_DIR)
+    return run_app("pack", arguments, lambda cfg: told(lambda _: _run(cfg, grant, config_dir)))
 
 
-def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
+def _run(cfg: DictConfig, grant: Grant, config_dir: str | None) -> RunOutcome:
     config: dict[str, Any] = resolved(cfg)
     allowed = allowed_targets(config, grant)
     check_targets(config, allowed)
@@ -50,8 +53,8 @@ def _run(cfg: DictConfig, grant: Grant) -> RunOutcome:
             return _pack(config, source, make_writer, path)
         from framework.commands.pack.encoding_advice import show_advice  # noqa: PLC0415
 
-        typed = OmegaConf.to_container(HydraConfig.get().overrides.task) or []
-        show_advice(source, config["pack"], make_writer, path, list(map(str, typed)))
+        words = [*config_flags(config_dir), *map(str, HydraConfig.get().overrides.task)]
+        show_advice(source, config["pack"], make_writer, path, words)
         return RunOutcome(0, "advised")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from framework.cli.arguments import option, plain_words, quoted
+from framework.cli.arguments import plain_words_alone, quoted
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.commands.report.units import plural
@@ -29,11 +29,7 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         fix = "name runs, sweeps or bench files: paceline report DIR [DIR ...]"
         raise ConfigError(103, "dirs", "must be given", fix)
-    plain = plain_words(arguments)
-    if plain and arguments[:1] != ["-sc"]:
-        if option(arguments, "dirs") is not None:
-            fix = "give one or the other"
-            raise ConfigError(100, " ".join(plain), "stands beside dirs=", fix)
+    if arguments[:1] != ["-sc"] and (plain := plain_words_alone(arguments, "dirs")):
         dirs = f"dirs=[{','.join(map(quoted, plain))}]"
         arguments = [*(word for word in arguments if word not in plain), dirs]
     return run_app("report", arguments, lambda cfg: told(partial(_report, cfg)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
+from framework.commands.own_keys import config_flags
 from framework.commands.print_table import print_table
 from framework.commands.report.units import rate
 from framework.commands.tune.batch_sizes import NEAR, BatchSizeSearch, SpeedCurve, Trial
@@ -37,10 +38,11 @@ def tune_batch_size(request: "TuneRequest", config: Config, allowed: tuple[str, 
         def print_known() -> Config:
             if not search.curve.fitting:
                 return {}
-            return print_curve(search.curve, request.words, config, process.cuda)
+            words = [*config_flags(request.config_dir), *request.words]
+            return print_curve(search.curve, words, config, process.cuda)
 
-        words = "stopped{by}: the results so far are above; nothing was written"
-        with undone(printed(print_known)), message_if_stopped(words):
+        stopped = "stopped{by}: the results so far are above; nothing was written"
+        with undone(printed(print_known)), message_if_stopped(stopped):
             for trial in search.run():
                 print_trial(trial)
                 if not search.curve.fitting:
@@ -60,7 +62,10 @@ def print_trial(trial: Trial) -> None:
 
 
 def print_curve(curve: SpeedCurve, words: Sequence[str], config: Config, cuda: bool) -> Config:
-    """Print the table and the recommended size. Return the same as plain values."""
+    """Print the table and the recommended size. Return the same as plain values.
+
+    ``words`` are the options and overrides of the command line.
+    """
     key = "batch_size" if config["rank_batch_size"] is None else "rank_batch_size"
     best = curve.recommended
     typed = [word for word in words if word.split("=")[0] != key]

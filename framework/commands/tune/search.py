@@ -14,6 +14,7 @@ import torch
 from framework.cli.compose_config import composed
 from framework.cli.outcome import RunOutcome
 from framework.cli.progress import pack_missing
+from framework.commands.own_keys import config_flags
 from framework.commands.probe import Probe, visit
 from framework.commands.report.units import plural
 from framework.commands.tune.candidate import Candidate, applied, candidates, facts_of, present
@@ -115,7 +116,8 @@ def _keep(
         wanted = applied(config, winner, printer.search.loaders)
     parts = typed(words, request.config_dir)
     again = [f"recipes=tuned/{path.stem}", *parts.again]
-    tuned_by = shlex.join(["paceline", "tune", *request.words])
+    flags = config_flags(request.config_dir)
+    tuned_by = shlex.join(["paceline", "tune", *flags, *request.words])
     facts = machine()
     cores = (
         f"{plural(facts['num_cores'], 'core')} of {facts['processor'] or 'an unnamed processor'}"

@@ -11,6 +11,7 @@ from framework.commands.diagnose.measure_parts import (
     touch,
 )
 from framework.contracts.records import Field, Manifest
+from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.commands.diagnose.setting import setting, write_photos
 from tests.conftest import make_records, write_store
@@ -75,6 +76,12 @@ def test_chunks_and_shards_are_seen(tmp_path):
     assert (storage.form, storage.chunk_records, storage.encoding) == ("hdf5", 16, "raw")
     assert storage.record_bytes == 3 * 4 * 4 + 8
     assert storage.cached == 1.0
+
+
+def test_the_links_of_a_folder_are_followed_for_its_packed_store_too(tmp_path):
+    photos = write_photos(tmp_path / "photos", count=2)
+    data = {"train": photos, "val": None, "follow_links": str(tmp_path)}
+    assert storage_of(FolderStore(photos), {"data": data}).follow_links == str(tmp_path)
 
 
 def test_the_workers_are_those_that_null_became(tmp_path):

@@ -88,6 +88,7 @@ def test_a_place_or_an_order_is_advised_where_it_helps(rule, changes, wanted):
 
 def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
     assert pack_folder(facts()).repack.source == "folder"
+    assert pack_folder(facts(storage={"follow_links": "/data"})).repack.follow_links == "/data"
     assert repack_contiguous(facts(storage=CHUNKED)).repack.source == "store"
 
 

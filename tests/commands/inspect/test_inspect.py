@@ -43,6 +43,7 @@ def test_inspect_takes_one_word_for_the_store():
     assert is_one_error_line(paceline("inspect"), "C103")
     assert is_one_error_line(paceline("inspect", "nowhere=x"), "C102")
     assert is_one_error_line(paceline("inspect", "a.h5", "b.h5"), "C100")
+    assert is_one_error_line(paceline("inspect", "a.h5", "store=b.h5"), "C100")
 
 
 def test_inspect_does_not_draw_over_a_store():

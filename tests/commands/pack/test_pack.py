@@ -103,13 +103,13 @@ def test_an_output_folder_that_exists_is_refused():
     )
 
 
-def many_images(count=600):
-    """A folder of noise large enough for several jobs."""
+def many_images(count=600, size=(40, 56)):
+    """A folder of noise, by default large enough for several jobs."""
     rng = np.random.default_rng(0)
     for number in range(count):
         path = Path(f"many/{'ab'[number % 2]}/{number}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), rng.integers(0, 256, (40, 56, 3), np.uint8))
+        cv2.imwrite(str(path), rng.integers(0, 256, (*size, 3), np.uint8))
     return ["input.path=many", "pack.encode=raw", "pack.size=[32,32]"]
 
 

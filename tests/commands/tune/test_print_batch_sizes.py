@@ -17,9 +17,12 @@ def test_a_trial_is_one_line_with_its_rate_or_the_reason(capsys):
 
 def test_the_curve_ends_with_the_command_that_follows_it(capsys):
     plain = print_curve(
-        SpeedCurve((FITS, BETTER, TOO_LARGE), "memory"), ["batch_size=8", "epochs=3"], CONFIG, False
+        SpeedCurve((FITS, BETTER, TOO_LARGE), "memory"),
+        ["--config-dir", "my dir", "batch_size=8", "epochs=3"],
+        CONFIG,
+        False,
     )
-    assert "paceline train epochs=3 batch_size=16" in capsys.readouterr().out
+    assert "paceline train --config-dir 'my dir' epochs=3 batch_size=16" in capsys.readouterr().out
     assert (plain["recommended"], plain["largest"], plain["bound"]) == (16, 16, "memory")
     assert [trial["fits"] for trial in plain["curve"]] == [True, True, False]
 

@@ -203,11 +203,13 @@ def test_a_search_prints_its_ladder_and_leaves_a_recipe_that_trains():
 @pytest.mark.slow
 def test_batch_sizes_are_tried_in_memory_that_is_limited():
     few = ["data.source.num_records=60000", "memory=300M"]
-    done = paceline("tune", *TINY, *few, "what=batch_size", "budget=5", "output=curve.json")
+    words = ["--config-dir", ".", *TINY, *few, "what=batch_size", "budget=5"]
+    done = paceline("tune", *words, "output=curve.json")
     assert done.code == 0, done.err
     result = json.loads(Path("curve.json").read_text())
     assert 8 <= result["recommended"] <= result["largest"] < 60_000
     assert f"recommended: batch_size={result['recommended']}: " in done.out
+    assert "paceline train --config-dir . data=synthetic" in done.out
     assert (
         f"the largest that {'fits' if result['bound'] == 'memory' else 'was tried'}: {result['largest']}"
         in done.out

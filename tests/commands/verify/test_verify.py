@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import h5py
 import pytest
 
 from tests.cli.command import is_one_error_line, paceline
@@ -45,7 +46,20 @@ def test_what_is_no_store_is_bad():
     assert "error[D102]: x.h5" in done.out
 
 
-@pytest.mark.parametrize("words", [[], ["stores=5"], ["x.h5", "workers=-1"]])
+def test_what_is_not_there_or_another_programs_is_told_with_its_own_fix(store):
+    with h5py.File("other.h5", "w") as file:
+        file["x"] = [1, 2]
+    done = paceline("verify", "typo.h5", "workers=0")
+    assert done.last_line.startswith("error[D101]: typo.h5: no such file")
+    done = paceline("verify", "other.h5", "typo.h5", "workers=0")
+    assert done.last_line.startswith("error[D103]: other.h5: ")
+    done = paceline("verify", store, "typo.h5", "workers=0")
+    assert "1 of 2 stores are not what was packed" in done.last_line
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["stores=5"], ["x.h5", "workers=-1"], ["x.h5", "stores=[y.h5]"]]
+)
 def test_a_command_line_that_cannot_be_is_refused(words):
     done = paceline("verify", *words)
     assert done.code == 2
