@@ -944,7 +944,14 @@ def in_a_process(name: str, left_s: float, work: Path) -> dict[str, Any]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # and what the part has started
         process.wait()
-    result = json.loads((work / RESULT).read_text()) if (work / RESULT).exists() else {}
+    return stored(work, why)
+
+
+def stored(work: Path, why: str) -> dict[str, Any]:
+    """Return the figures that a part has stored, and why there are no more."""
+    result: dict[str, Any] = {}
+    if (work / RESULT).exists():
+        result = json.loads((work / RESULT).read_text())
     if why:
         result["failed"] = why
     return result
@@ -985,7 +992,12 @@ def main() -> int:
     for name in options.only.split(","):
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as work:
-            result = results[name] = in_a_process(name, end - start, Path(work))
+            try:
+                result = results[name] = in_a_process(name, end - start, Path(work))
+            except (KeyboardInterrupt, SystemExit):
+                results[name] = stored(Path(work), "was interrupted")
+                write_json(out / "gpu.json", results)
+                raise
         print_goals(options, name, result)
         why = ""
         if "failed" in result:
