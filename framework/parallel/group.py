@@ -63,8 +63,7 @@ class RankGroup:
         self.world_size = dist.get_world_size()
         self.sync_batch_norm = sync_batch_norm
         self.notes: tuple[str, ...] = ()
-        self._steps_left = 1
-        self._every_steps = 1
+        self._steps_left = self._every_steps = 1
         self._agreed_at = time.monotonic()
         self._flags: list[bool] = []
 
