@@ -1,6 +1,7 @@
 """Figures of a GPU stand beside their goals."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,22 @@ def test_an_unfinished_part_keeps_its_rows(goals, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu.sys, "argv", ["gpu.py"])
     result = gpu.in_a_process("facts", 2, tmp_path)
     assert result == {"row": 1, "failed": "was not done in the 2 s that were left"}
+
+
+def test_an_interrupted_part_keeps_its_rows(goals, tmp_path, monkeypatch):
+    import gpu
+
+    def interrupted(name, left_s, work):
+        gpu.write_json(work / gpu.RESULT, {"row": 1})
+        raise SystemExit(143)
+
+    words = ["gpu.py", "--device", "cpu", "--only", "facts", "--out", str(tmp_path)]
+    monkeypatch.setattr(gpu, "in_a_process", interrupted)
+    monkeypatch.setattr(gpu.sys, "argv", words)
+    with pytest.raises(SystemExit):
+        gpu.main()
+    kept = json.loads((tmp_path / "gpu.json").read_text())
+    assert kept == {"facts": {"row": 1, "failed": "was interrupted"}}
 
 
 def test_the_page_of_goals_has_every_target(goals):

@@ -22,6 +22,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
 PADDING_MODES = ("zeros", "reflect")
+Numbers = Sequence[float] | None
 
 
 @final
@@ -90,13 +91,7 @@ class CropFlip:
                 result[name] = inverted(self._changed(inverted(batch[name]), draws, None, None))
         return result
 
-    def _changed(
-        self,
-        image: Tensor,
-        draws: Tensor | None,
-        mean: Sequence[float] | None,
-        std: Sequence[float] | None,
-    ) -> Tensor:
+    def _changed(self, image: Tensor, draws: Tensor | None, mean: Numbers, std: Numbers) -> Tensor:
         if draws is not None:
             offsets = (draws[:, :2] * (2 * self.padding + 1)).long()
             mirror = draws[:, 2] < self.flip

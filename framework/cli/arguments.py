@@ -83,10 +83,7 @@ def without_options(arguments: list[str]) -> list[str]:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Check the overrides' sizes.
-
-    ConfigError C128 for those on which Hydra's grammar would hang.
-    """
+    """Check the overrides' sizes. ConfigError C128 if Hydra's grammar would hang on one."""
     overrides = [word for word in words if "=" in word and not os.path.exists(word[:4096])]
     if len(overrides) > MOST_WORDS:
         what = f"more than {MOST_WORDS:,} overrides"

@@ -33,11 +33,7 @@ class CommandWords(NamedTuple):
 
 
 def split_words(arguments: Sequence[str], keys: Collection[str]) -> CommandWords:
-    """Separate words ``key=value`` with a key in ``keys`` from the others.
-
-    Raises:
-        ConfigError: C104 if ``--config-dir`` does not name a folder.
-    """
+    """Separate words ``key=value`` with a key in ``keys`` from the others. ConfigError C104."""
     config_dir = option(list(arguments), *CONFIG_DIR)
     if config_dir is not None and not Path(config_dir).is_dir():
         fix = "give a folder that holds recipes/NAME.yaml"

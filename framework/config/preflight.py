@@ -97,6 +97,8 @@ def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigE
             "set the model's keys (in_channels, num_classes, ...) "
             "or the objective's input and target to what the data is"
         )
+        if "Half" in why or "BFloat16" in why:
+            fix = "choose precision=amp, or leave out augment.dtype"
         if "Byte" in why and any(value.dtype == torch.uint8 for value in tensors(batch).values()):
             fix = "pixels are still bytes: augment=normalize, or such a part, makes floats of them"
     what = f"does not fit the data's {described(batch)} ({why})"

@@ -21,8 +21,13 @@ KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 # Keys that older states lack, with the values that they had then.
 LATER_KEYS: Config = {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False}
 LATER_KEYS_OF: dict[str, Config] = {
-    "framework.augment.crop_flip.CropFlip": {"padding_mode": "zeros", "alternate": False},
+    "framework.augment.crop_flip.CropFlip": {
+        "padding_mode": "zeros",
+        "alternate": False,
+        "dtype": "float32",
+    },
     "framework.augment.flip.Flip": {"alternate": False},
+    "framework.augment.normalize.Normalize": {"dtype": "float32"},
     "framework.objective.classify.Classify": {"tta": "none"},
     "framework.schedule.one_cycle.OneCycle": {"final": 0.0},
 }

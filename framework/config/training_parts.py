@@ -18,7 +18,7 @@ from framework.config.build import build, last_line
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
-from framework.contracts.batch import Batch, move, taken
+from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.parallel import Precision
 from framework.contracts.training import Objective, RunContext, Sink
 from framework.errors import ConfigError, ResourceError
@@ -50,8 +50,8 @@ def training_parts(
     """
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
-    model = _model(assembly, objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
+    model = _model(assembly, objective, precision)
     _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model)
     checkpoints = recorder = None
@@ -94,7 +94,7 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
     return sinks
 
 
-def _model(assembly: Assembly, objective: Objective) -> nn.Module:
+def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn.Module:
     """Build the model, try it on a few records, and wrap it for its ranks."""
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     model: nn.Module = assembly.build("model").to(parallel.home)
@@ -102,9 +102,9 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
         try_augment(config, assembly.augment, sample, assembly.allowed)
-    batch = move(_augmented(assembly, sample), parallel.home)
     try:
-        check_fit(model, objective, batch, config, assembly.allowed)
+        with precision.autocast():
+            check_fit(model, objective, _at_home(assembly, sample), config, assembly.allowed)
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
         raise why or error from error.__cause__
@@ -112,12 +112,24 @@ def _model(assembly: Assembly, objective: Objective) -> nn.Module:
         model,
         objective,
         assembly.train_source.sample,
-        lambda records: move(_augmented(assembly, records), parallel.home),
+        lambda records: _at_home(assembly, records),
     )
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
     return model
+
+
+def _at_home(assembly: Assembly, records: Batch) -> Batch:
+    """Return records, augmented as in validation, where the model was built."""
+    batch = move(_augmented(assembly, records), assembly.parallel.home)
+    if assembly.parallel.home != assembly.device:  # where nothing casts as the precision does
+        batch |= {name: own.float() for name, own in tensors(batch).items() if _is_half(own)}
+    return batch
+
+
+def _is_half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 def _augmented(assembly: Assembly, sample: Batch) -> Batch:

@@ -116,7 +116,7 @@ def pin(batch: Batch) -> Batch:
 
 
 def _in_block(tensor: Tensor) -> Tensor:
-    """Return a tensor in page-locked memory: in this thread's block, unless it is locked already."""
+    """Return a tensor in page-locked memory: in this thread's block if it is not locked yet."""
     if block.start_of(tensor) is not None or tensor.is_pinned():
         return tensor
     if not tensor.is_contiguous():

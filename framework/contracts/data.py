@@ -84,8 +84,8 @@ class Transform(Protocol):
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    Further capabilities: ``KnowsLabels``, ``KnowsLayout``, ``Exact``, ``Alternates``, ``NeedsUnitRange`` and
-    ``Normalizes``.
+    Further capabilities: ``KnowsLabels``, ``KnowsLayout``, ``Exact``, ``Alternates``,
+    ``NeedsUnitRange`` and ``Normalizes``.
     """
 
     @property

@@ -186,10 +186,7 @@ class DALISource:
         return fn.transpose(image, perm=[2, 0, 1])
 
     def _inputs(self, request: Request) -> tuple[Any, ...]:
-        """Return one batch for ``external_source``.
-
-        It holds each field, then (start, shape, mirror, upside down) for each field that is cut.
-        """
+        """Return a batch for ``external_source``: each field, then four arrays for each cut one."""
         records = self.store.read(request.indices)
         if request.verify:
             check_crcs(self.store, request.indices, records)

@@ -49,7 +49,7 @@ class ArraysInput(ColumnInput):
         return {field: arrays[name] for field, name in self.fields.items()}
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
-        """Return the arrays of ``fields``, or all ``names``. DataError D112 if one is missing."""
+        """Return the arrays of ``fields``, or all ``names``. DataError D112 for a missing one."""
         if self.fields is None:
             return list(names)
         if missing := [name for name in self.fields.values() if name not in names]:

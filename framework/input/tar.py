@@ -233,10 +233,7 @@ def _check_end(archive: tarfile.TarFile, shard: str) -> None:
 
 
 def _add(items: dict[str, Item], shard: str, entry: tarfile.TarInfo) -> bool:
-    """Add a member to its record. Return False for a member that belongs to none.
-
-    Links, devices, hidden files and files without a suffix belong to no record.
-    """
+    """Add a member to its record. Return False for links, devices, hidden files and no suffix."""
     name = entry.name
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         what = f"member {name!r} leads out of the archive"

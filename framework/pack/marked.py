@@ -159,9 +159,8 @@ class MarkedInput:
         """Return the records of items ``start``..``stop``.
 
         Raises:
-            DataError: D170: a value that ``values`` does not map, or that is not within 0..255.
-                D171: an image that cannot be a label map. D172: a label map of another size than
-                the images of its record. Others as the input has them.
+            DataError: D170: a value that ``values`` does not map, or outside 0..255. D171: an image
+                that cannot be a label map. D172: a map of another size than its record's images.
         """
         chunk = self.source.read(start, stop)
         if not self.labels or not chunk.keys:

@@ -9,6 +9,7 @@ import signal
 import time
 from datetime import timedelta
 from itertools import zip_longest
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ _closed: list[dist.ProcessGroup | None] = []
 # The most steps and seconds between two exchanges of the flags, which take 0.1 ms each on gloo.
 AGREE_STEPS = 16
 AGREE_S = 1.0
+SAVE_S = 3600.0  # how long rank 0 may save while the others wait
 
 
 class RankGroup:
@@ -61,8 +63,7 @@ class RankGroup:
         self.world_size = dist.get_world_size()
         self.sync_batch_norm = sync_batch_norm
         self.notes: tuple[str, ...] = ()
-        self._steps_left = 1
-        self._every_steps = 1
+        self._steps_left = self._every_steps = 1
         self._agreed_at = time.monotonic()
         self._flags: list[bool] = []
 
@@ -87,6 +88,8 @@ class RankGroup:
                     timeout=timedelta(seconds=timeout_s),
                     device_id=device_id,
                 )
+                longest = timedelta(seconds=max(timeout_s, SAVE_S))
+                self._patient: Any = dist.new_group(backend="gloo", timeout=longest)
         # torch's DistNetworkError and DistStoreError are RuntimeErrors.
         except (RuntimeError, ValueError) as error:
             what = f"the ranks could not meet ({error})"
@@ -154,7 +157,7 @@ class RankGroup:
         return [count > 0 for count in counts]
 
     def wait(self) -> None:
-        self.total(torch.zeros(1, dtype=torch.float64))
+        dist.all_reduce(torch.zeros(1), group=self._patient)
 
     def close(self) -> None:
         """Leave the group, but keep the object alive.
@@ -164,7 +167,7 @@ class RankGroup:
         pytorch#56297.
         """
         if dist.is_initialized():
-            _closed.append(dist.group.WORLD)
+            _closed.extend((dist.group.WORLD, self._patient))
             dist.destroy_process_group()
 
 

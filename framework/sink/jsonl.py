@@ -54,10 +54,7 @@ class JsonlSink:
 
 
 def _truncate(path: Path, last_step: int) -> None:
-    """Cut off the file after the last valid line that is not later than ``last_step``.
-
-    One truncation does it, so a kill leaves either all lines or the valid ones.
-    """
+    """Cut off, at once, what follows the last valid line not later than ``last_step``."""
     if not path.exists():
         return
     length = 0

@@ -12,7 +12,7 @@ def identify(path: str, before: Identity | None = None) -> Identity:
     """Return the identity of a file.
 
     Raises:
-        DataError: D101 if the file is missing or cannot be read; D117 if it was another one
+        DataError: D101 if the file is missing or cannot be read; D117 if its identity was not
             ``before``.
     """
     try:

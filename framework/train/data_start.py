@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch, taken
 from framework.contracts.training import Objective, StartsFromData
 
-CHUNK = 256  # records of one pass, so that few images lie in memory as floats
+CHUNK = 64  # records of one pass, so that few images lie in memory as floats
 
 
 class _Reached(Exception):

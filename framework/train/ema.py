@@ -25,6 +25,14 @@ def local(tensor: Tensor) -> Tensor:
     return tensor
 
 
+_Pair = tuple[Tensor, Tensor]
+
+
+def _columns(pairs: list[_Pair]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the first tensors of all pairs, and the second ones."""
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
 @final
 class Average:
     """The moving average of a model's weights.
@@ -75,30 +83,27 @@ class Average:
         """
         if kept is None:
             kept = self.decay
-        averages, own = self._averaged()
+        averaged, copied = self._parts()
+        averages, own = _columns(averaged)
         torch._foreach_lerp_(averages, own, 1 - kept)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as torch's own optimizers do
-        pairs = zip(self._buffers, self.model.buffers(), strict=True)
-        copied = [
-            (average, buffer)
-            for average, buffer in pairs
-            if not (self.lookahead and buffer.is_floating_point())
-        ]
         if copied:
-            kept_buffers, own_buffers = map(list, zip(*copied, strict=True))
-            torch._foreach_copy_(kept_buffers, own_buffers)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            torch._foreach_copy_(*_columns(copied))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         if self.lookahead:
             torch._foreach_copy_(own, averages)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
-    def _averaged(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the averages, and the model's tensors that they average."""
-        averages = [local(average) for average in self._weights]
-        own = [local(weight.detach()) for weight in self.model.parameters()]
-        if self.lookahead:
-            for average, buffer in zip(self._buffers, self.model.buffers(), strict=True):
-                if buffer.is_floating_point():
-                    averages.append(average)
-                    own.append(buffer)
-        return averages, own
+    def _parts(self) -> tuple[list[_Pair], list[_Pair]]:
+        """Return what is averaged and what is copied: pairs of the average's and the model's."""
+        averaged = [
+            (local(average), local(weight.detach()))
+            for average, weight in zip(self._weights, self.model.parameters(), strict=True)
+        ]
+        copied: list[_Pair] = []
+        for pair in zip(self._buffers, self.model.buffers(), strict=True):
+            if self.lookahead and pair[0].is_floating_point():
+                averaged.append(pair)
+            else:
+                copied.append(pair)
+        return averaged, copied
 
     @contextmanager
     def applied(self) -> Generator[None]:

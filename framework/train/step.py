@@ -78,7 +78,7 @@ class Stepper:
         return rates
 
     def share_rates(self) -> list[torch.Tensor]:
-        """Keep the rates on the device as float32, where a captured step reads them; return them."""
+        """Move the rates to the device, where a captured step reads them: float32. Return them."""
         shared: list[torch.Tensor] = []
         for group in self.optimizer.param_groups:
             device = group["params"][0].device

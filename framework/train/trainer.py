@@ -259,8 +259,8 @@ class Trainer:
                 sink.flush()
             ends = self.stopped or self.progress.step == self._last_step
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
-        # Without this, the other ranks would wait for rank 0 in their next step. NCCL ends a rank
-        # that waits there for too long.
+        # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
+        # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()
 
     def state_dict(self) -> dict[str, Any]:

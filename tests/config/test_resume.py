@@ -81,6 +81,7 @@ FLIP = "framework.augment.flip.Flip"
     ("part", "target", "key", "value", "other"),
     [
         ("augment", FLIP, "alternate", False, True),
+        ("augment", "framework.augment.normalize.Normalize", "dtype", "float32", "float16"),
         ("objective", "framework.objective.classify.Classify", "tta", "none", "mirror"),
         ("schedule", "framework.schedule.one_cycle.OneCycle", "final", 0.0, 0.1),
     ],

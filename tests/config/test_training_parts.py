@@ -11,7 +11,9 @@ from framework.config.assemble import Assembly, assemble
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
+from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
+from tests.fakes import FakeSink
 
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
 
@@ -97,3 +99,25 @@ def test_an_average_is_kept_as_it_is_asked_for():
         average = training_parts(assembly).average
     assert average is not None
     assert (average.decay, average.every, average.ramp, average.lookahead) == (0.95, 5, 3, True)
+
+
+def losses(dtype):
+    words = ("augment=crop_flip", f"augment.dtype={dtype}", "max_steps=3", "report_every=1")
+    seen = FakeSink()
+    with assembled("precision=amp", "model=resnet9", "model.width=4", *words) as assembly:
+        Trainer(training_parts(assembly)).fit([seen])
+    return [report.means["loss"] for report in seen.of("train")]
+
+
+def test_pixels_in_sixteen_bits_learn_the_same_in_mixed_precision():
+    assert len(losses("bfloat16")) == 3
+    assert losses("bfloat16") == losses("float32")
+
+
+def test_pixels_in_sixteen_bits_need_mixed_precision():
+    words = ("augment=crop_flip", "augment.dtype=bfloat16")
+    with (
+        assembled(*words) as assembly,
+        pytest.raises(ConfigError, match=r"choose precision=amp, or leave out augment.dtype$"),
+    ):
+        training_parts(assembly)

@@ -441,6 +441,17 @@ def refused(ranks, model, forward):
         return str(error)
 
 
+def save_slowly(_):
+    """Rank 0 saves for longer than ranks wait for each other."""
+    ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
+    if RANK == 0:
+        time.sleep(5.0)
+    ranks.wait()
+    total = ranks.total(torch.ones(1, dtype=torch.float64)).tolist()
+    ranks.close()
+    return {"total": total}
+
+
 def contract(_):
     return facts_of(parallel())
 
@@ -451,6 +462,7 @@ def main(program, folder):
         "talk": talk,
         "batch_norm": batch_norm,
         "fail": fail,
+        "save_slowly": save_slowly,
         "stumble": stumble,
         "wait": wait,
         "disagree": disagree,

@@ -14,7 +14,7 @@ from torch import nn
 from framework.errors import ConfigError
 from framework.parallel.group import RankGroup
 from framework.parallel.launch import ranks
-from tests.parallel.launching import ROOT
+from tests.parallel.launching import ROOT, launched
 
 
 @pytest.fixture
@@ -107,3 +107,7 @@ def test_a_replica_that_goes_after_its_group_does_not_wait_for_ever():
         command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=environment
     )
     assert "ended" in facts.stdout, facts.stderr
+
+
+def test_a_save_may_take_longer_than_ranks_wait_for_each_other(tmp_path):
+    assert launched("save_slowly", tmp_path) == [{"total": [2.0]}] * 2
