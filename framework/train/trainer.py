@@ -120,8 +120,10 @@ class Trainer:
     def _finish_step(self) -> bool:
         """Update the weights; report, validate and save if due. Return whether to end the epoch."""
         parts, progress, plan = self.parts, self.progress, self.parts.plan
+        is_captured = self.stepper.updated
         self.stepper.step(progress, self._last_step)
-        parts.clock.mark("optimizer")
+        if not is_captured:  # the graph has updated the weights, within ``forward``
+            parts.clock.mark("optimizer")
         progress.step += 1
         progress.epoch_step += 1
         ends_epoch = progress.epoch_step == parts.train.num_steps

@@ -10,7 +10,7 @@ from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.train.cuda_graph import WARM_UPS, CudaRecorder
 from framework.train.ema import Average
-from tests.fakes import FakeLoader, make_data, make_trainer
+from tests.fakes import FakeClock, FakeLoader, make_data, make_trainer
 
 CUDA = torch.device("cuda")
 
@@ -33,6 +33,15 @@ class Again:
             work()
 
         return replay
+
+
+def test_a_captured_step_has_two_marks():
+    clock = FakeClock()
+    data = make_data(24, torch.float32)
+    trained(Again(), data=data, train=FakeLoader(data, 4), clock=clock)
+    plain, captured = clock.marks[:5], clock.marks[-2:]
+    assert captured == ["forward", "report"]
+    assert "optimizer" in plain
 
 
 class Refuses(Again):
