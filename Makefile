@@ -21,7 +21,7 @@ train: $(READY)  ## pack scikit-learn's digits and train a small CNN on them
 	$(BIN)/paceline train
 
 test: $(READY)  ## the tests, in two processes: ARGS=tests/loader for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not cluster and not slow' $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30 --durations-min=3 -m 'not cluster and not slow' $(ARGS)
 
 test-long: $(READY)  ## the tests that take more than ten seconds each
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'slow and not cluster' $(ARGS)
