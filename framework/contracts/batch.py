@@ -1,11 +1,12 @@
 """A batch of records, and the operations on a whole batch.
 
 A batch is a plain dict of fields. A field is a tensor whose leading dimension is B, or any other
-value, such as a list of B strings. Other values are not moved, pinned, counted or captured: they
-reach the augmentation and the objective unchanged.
+value, such as a list of B strings. Tensors inside a dict, list or tuple are moved and pinned, too.
+Everything else reaches the augmentation and the objective unchanged. Only tensors at the top are
+counted or captured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
 import torch
@@ -14,11 +15,43 @@ from torch import Tensor
 from framework.system.page_locked import block
 
 Batch = dict[str, Any]
+NESTS = (Tensor, dict, list, tuple)
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:
     """Return the fields that are tensors."""
     return {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+
+
+def leaves(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch or another nest of dicts, lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif _may_hold_tensors(value):
+        for item in value:
+            yield from leaves(item)
+
+
+def _may_hold_tensors(value: Any) -> bool:
+    """Return whether to look into a list or tuple. Most hold B strings or numbers."""
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a nest with changed tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _mapped(item, change) for name, item in value.items()}
+    if not _may_hold_tensors(value):
+        return value
+    items = [_mapped(item, change) for item in value]
+    if hasattr(value, "_fields"):  # a NamedTuple takes them one by one
+        return type(value)(*items)
+    return type(value)(items)
 
 
 def taken(batch: Batch, indices: Tensor) -> Batch:
@@ -90,8 +123,11 @@ def move(batch: Batch, device: torch.device) -> Batch:
             stop = start + shape.numel() * dtype.itemsize
             result[name] = copy[start:stop].view(dtype).view(shape)
     for name, value in result.items():
-        if isinstance(value, Tensor) and value.device != device:
-            result[name] = value.to(device, non_blocking=True)
+        if isinstance(value, Tensor):
+            if value.device != device:  # the usual case, without a call
+                result[name] = value.to(device, non_blocking=True)
+        elif isinstance(value, NESTS):
+            result[name] = _mapped(value, lambda part: part.to(device, non_blocking=True))
     return result
 
 
@@ -104,8 +140,10 @@ def pin(batch: Batch) -> Batch:
     result = dict(batch)
     places: dict[str, _FieldPlace] = {}
     for name, value in batch.items():
-        if isinstance(value, Tensor) and not value.is_cuda:
-            result[name] = value.pin_memory() if name == "index" else _in_block(value)
+        if not isinstance(value, Tensor):
+            result[name] = _mapped(value, _pinned)
+        elif not value.is_cuda:
+            result[name] = _pinned(value) if name == "index" else _in_block(value)
             start = block.start_of(result[name])
             if start is not None:
                 places[name] = _FieldPlace(start, value.dtype, value.shape)
@@ -113,6 +151,12 @@ def pin(batch: Batch) -> Batch:
     if used is None or not places:
         return result
     return PinnedBatch(result, used, places)
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    if tensor.is_cuda:
+        return tensor
+    return tensor.pin_memory()
 
 
 def _in_block(tensor: Tensor) -> Tensor:

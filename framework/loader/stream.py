@@ -18,7 +18,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from framework.contracts.batch import Batch, move, tensors
+from framework.contracts.batch import Batch, leaves, move
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import LoaderContext
 from framework.loader.queue import Ahead, Pace, QueuedLoader, copied
@@ -92,8 +92,8 @@ class StreamLoader(QueuedLoader):
             batch = move(micro.batch, self.context.device)
             done = torch.cuda.Event()
             done.record(self.stream)
-        host = tensors(micro.batch)
-        moved = [tensor for name, tensor in tensors(batch).items() if tensor is not host[name]]
+        host = {id(tensor) for tensor in leaves(micro.batch)}
+        moved = [tensor for tensor in leaves(batch) if id(tensor) not in host]
         return _Copy(micro._replace(batch=batch), moved, done)
 
     def _arrive(self, copy: _Copy) -> Batch:

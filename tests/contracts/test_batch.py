@@ -1,7 +1,9 @@
+from typing import NamedTuple
+
 import pytest
 import torch
 
-from framework.contracts.batch import described, move, pin, taken, tensors
+from framework.contracts.batch import described, leaves, move, pin, taken, tensors
 from framework.system.page_locked import empty, use
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
@@ -119,3 +121,37 @@ def test_what_is_pinned_already_is_not_copied():
         use(CUDA, pinned=True)
         own = torch.ones(5).pin_memory()
         assert pin({"own": own})["own"] is own
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def nest():
+    return {
+        "parts": {"box": torch.ones(2, 4), "names": ["a", "b"]},
+        "levels": [torch.zeros(2), torch.ones(2, 3)],
+        "pair": Pair(torch.arange(2), torch.arange(4)),
+        "empty": [],
+    }
+
+
+def test_tensors_inside_dicts_and_lists_are_moved_and_the_rest_is_not():
+    moved = move(nest(), torch.device("meta"))
+    assert [leaf.device.type for leaf in leaves(moved)] == ["meta"] * 5
+    assert [leaf.shape for leaf in leaves(moved)] == [leaf.shape for leaf in leaves(nest())]
+    assert type(moved["pair"]) is Pair
+    assert moved["parts"]["names"] == ["a", "b"]
+    assert moved["empty"] == []
+
+
+def test_nested_tensors_are_pinned_and_keep_their_values():
+    with simulated(0):
+        use(CUDA, pinned=True)
+        batch = {**made(2), **nest()}
+        pinned = pin(batch)
+        moved = move(pinned, CUDA)
+        assert all(leaf.is_pinned() for leaf in leaves(pinned))
+        pairs = zip(leaves(moved), leaves(batch), strict=True)
+        assert all(one.cpu().equal(other) for one, other in pairs)

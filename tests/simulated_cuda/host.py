@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
+from framework.contracts.data import MicroBatch
 from framework.contracts.loader import LoaderContext
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
@@ -135,6 +137,28 @@ def make_loader(kind: str, path: str, stage: str = "none") -> Any:
     if kind == "prefetch":
         return PrefetchLoader(2, True, context=loader_context)
     return PlainLoader(True, context=loader_context)
+
+
+def changed(loader: Any, change: Callable[[int, Batch], Batch]) -> Any:
+    """Let a function of a batch's number change the batches of a loader's source."""
+    batches = loader.context.source.batches
+
+    def changed_batches(epoch: int, start: int = 0) -> Iterator[MicroBatch]:
+        for number, micro in enumerate(batches(epoch, start)):
+            yield micro._replace(batch=change(number, micro.batch))
+
+    loader.context.source.batches = changed_batches
+    return loader
+
+
+def nested(loader: Any) -> Any:
+    """Let a loader's source nest its fields, and its augmentation take them out again."""
+
+    def flat(batch: Batch, epoch: int) -> Batch:
+        return augment(batch["parts"][0]["all"], epoch)
+
+    loader.context = replace(loader.context, augment=flat)
+    return changed(loader, lambda _, batch: {"parts": [{"all": batch}], "index": batch["index"]})
 
 
 def augment(batch: Batch, epoch: int) -> Batch:

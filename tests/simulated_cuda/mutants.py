@@ -7,8 +7,9 @@ from unittest import mock
 
 import torch
 
+from framework.contracts.batch import tensors
 from framework.data.dali import DALISource
-from framework.loader import queue
+from framework.loader import queue, stream
 from framework.loader.stream import StreamLoader
 from framework.system import page_locked
 from framework.train.cuda_graph import CudaRecorder
@@ -162,6 +163,11 @@ MUTANTS = [
         "stream: copied tensors are recorded on the step's stream",
         _loads("stream"),
         _patched(DeviceTensor, "record_stream", _nothing),
+    ),
+    Mutant(
+        "stream: nested tensors are recorded, too",
+        lambda path, _: works.loads_nested(path, "stream"),
+        _patched(stream, "leaves", lambda batch: tensors(batch).values()),
     ),
     Mutant("stream: the event follows the copy", _loads("stream"), _event_before_the_copy),
     Mutant(

@@ -9,7 +9,7 @@ from framework.loader.queue import Pace
 from framework.loader.stream import StreamLoader
 from tests.conftest import make_records, write_store
 from tests.simulated_cuda import works
-from tests.simulated_cuda.host import make_loader, step, take
+from tests.simulated_cuda.host import changed, make_loader, step, take
 from tests.simulated_cuda.mutants import MUTANTS, failing
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
@@ -68,18 +68,6 @@ def test_batches_of_one_record_and_of_all_arrive_whole(path, size, monkeypatch):
         works._expected.cache_clear()
 
 
-def changed(loader, change):
-    """Let a function change the batches of a loader's source."""
-    batches = loader.context.source.batches
-
-    def changed_batches(epoch, start=0):
-        for number, micro in enumerate(batches(epoch, start)):
-            yield micro._replace(batch=change(number, micro.batch))
-
-    loader.context.source.batches = changed_batches
-    return loader
-
-
 def test_what_came_before_an_error_arrives_whole(path):
     def breaks(number, batch):
         if number == 3:
@@ -99,16 +87,20 @@ def test_what_came_before_an_error_arrives_whole(path):
 
 
 def test_values_that_are_no_tensors_stay_as_they_are(path):
-    nested = {"image": torch.ones(1)}
     with simulated(0):
         loader = changed(
-            make_loader("stream", path),
-            lambda number, batch: {**batch, "name": str(number), "nested": nested},
+            make_loader("stream", path), lambda number, batch: {**batch, "name": str(number)}
         )
         batches = [micro.batch for micro in loader.epoch(0)]
         loader.close()
     assert [batch["name"] for batch in batches] == ["0", "1", "2", "3", "4", "5"]
-    assert all(batch["nested"] is nested for batch in batches)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", ["plain", "prefetch", "stream"])
+def test_nested_tensors_arrive_whole(path, kind, stage):
+    work = lambda path, _: works.loads_nested(path, kind, stage)  # noqa: E731
+    assert not list(failing(work, path, SCHEDULES))
 
 
 def blocks_of(path, kind, stage, seed):

@@ -15,7 +15,7 @@ from framework.measure.clock import NoClock
 from framework.train import step_slots
 from tests.conftest import make_context
 from tests.simulated_cuda.device import Device
-from tests.simulated_cuda.host import BATCH_SIZE, augment, expected, make_loader, take
+from tests.simulated_cuda.host import BATCH_SIZE, augment, expected, make_loader, nested, take
 from tests.simulated_cuda.tensors import CUDA
 from tests.simulated_cuda.training import train
 
@@ -48,6 +48,14 @@ def _trained(path: str) -> list[float]:
 def loads(path: str, kind: str, stage: str = "none") -> bool:
     """Load two epochs, of which a loader's second finds the memory of the first."""
     loader = make_loader(kind, path, stage)
+    results = [_is_same(take(loader, epoch), _expected(path, epoch)) for epoch in EPOCHS]
+    loader.close()
+    return all(results)
+
+
+def loads_nested(path: str, kind: str, stage: str = "none") -> bool:
+    """Load batches whose tensors lie in a dict, in a list."""
+    loader = nested(make_loader(kind, path, stage))
     results = [_is_same(take(loader, epoch), _expected(path, epoch)) for epoch in EPOCHS]
     loader.close()
     return all(results)
