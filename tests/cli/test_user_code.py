@@ -220,6 +220,7 @@ def test_a_source_may_have_an_attribute_called_workers():
         "+data.source.fails=false",
         "seconds=0.2",
         "burn_in=0",
+        "repeats=2",
     ]
     done = paceline("bench", *words)
     assert done.code == 0, done.err

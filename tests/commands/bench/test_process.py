@@ -24,7 +24,8 @@ def test_ranks_of_ddp_are_measured_together():
     found = measure_cell(
         cell("parallel=ddp", "parallel.num_processes=2"), BenchPlan("train", 1, 0.2, 0.0, 0)
     )
-    assert len(found["windows"]) >= 8
+    assert found["windows"]  # how many are measured in that time depends on the machine
+    assert min(found["windows"]) > 0
     assert found["spans_s"].keys() >= {"wait", "forward", "backward"}
 
 
