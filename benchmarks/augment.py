@@ -23,7 +23,7 @@ from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import CropFlip
 from framework.measure.statistics import median, quartiles
-from framework.order import draws
+from framework.order.draws import draws
 from framework.system.malloc import keep_freed_memory
 from framework.system.native import find
 

@@ -19,7 +19,7 @@ from framework.loader.plain import PlainLoader
 from framework.measure.clock import HostClock
 from framework.measure.statistics import median
 from framework.objective.classify import Classify
-from framework.order import Order
+from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant

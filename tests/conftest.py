@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Field, Manifest
-from framework.order import Order
+from framework.order.batches import Order
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 from framework.transform.none import NoTransform

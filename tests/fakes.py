@@ -12,7 +12,7 @@ from framework.contracts.data import MicroBatch
 from framework.contracts.span import Span
 from framework.contracts.training import Outcome
 from framework.objective.classify import Classify
-from framework.order import Order
+from framework.order.batches import Order
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
 from framework.schedule.constant import Constant

@@ -17,7 +17,8 @@ from PIL import Image
 
 from framework.contracts.data import SourceContext
 from framework.data.folder import folder_source
-from framework.order import ON_HOST, Order, draws
+from framework.order.batches import Order
+from framework.order.draws import ON_HOST, draws
 
 
 def by_pillow(path: str, window: list[int]) -> np.ndarray:

@@ -18,7 +18,8 @@ from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.measure.host import num_cores
-from framework.order import Order, draws
+from framework.order.batches import Order
+from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.lmdb_store import LMDBWriter
 

@@ -40,7 +40,8 @@ from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
-from framework.order import DeviceDraws, Order
+from framework.order.batches import Order
+from framework.order.draws import DeviceDraws
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators

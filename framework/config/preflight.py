@@ -17,7 +17,8 @@ from framework.contracts.data import Augment
 from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective
 from framework.errors import ConfigError, words_of
-from framework.order import Order, device_key, keyed_draws
+from framework.order.batches import Order
+from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
 from framework.train.metrics import check_outcome
 

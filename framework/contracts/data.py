@@ -9,7 +9,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
-from framework.order import Order
+from framework.order.batches import Order
 
 RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 

@@ -13,7 +13,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.records import Manifest, notes_of
 from framework.errors import DataError
-from framework.order import Order
+from framework.order.batches import Order
 
 LABEL = "label"  # the field whose numbers stand for the classes
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of

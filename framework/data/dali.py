@@ -22,7 +22,7 @@ from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order import Order, Share, spread
+from framework.order.batches import Order, Share, spread
 from framework.store.open_store import open_store
 from framework.system.native import crowded
 

@@ -25,7 +25,7 @@ from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
 from framework.image.scale import scale_into
 from framework.measure.stopwatch import Stopwatch
-from framework.order import ON_HOST, draws, record_seeds
+from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.user_code import user_error
 
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks

@@ -11,7 +11,7 @@ from framework.contracts.records import Manifest, RecordStore, notes_of
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError
-from framework.order import Order, spread
+from framework.order.batches import Order, spread
 from framework.system.malloc import keep_freed_memory
 
 

@@ -11,7 +11,8 @@ from framework.contracts.batch import Batch, pin
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError
-from framework.order import Order, draws, spread
+from framework.order.batches import Order, spread
+from framework.order.draws import draws
 
 
 @final

@@ -25,7 +25,7 @@ from framework.errors import ConfigError, DataError
 from framework.image.decode import MAX_PIXELS, encode_png, image_size
 from framework.image.header import BadImage
 from framework.image.label_map import BadLabels, decode_labels, labels_header
-from framework.order import spread
+from framework.order.batches import spread
 
 NUM_SAMPLES = 8  # items that a guess looks at
 MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200

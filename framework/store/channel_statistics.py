@@ -17,7 +17,7 @@ from torch import Tensor
 from framework.contracts.records import ChannelStatistics, Field, Records, RecordStore
 from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order import spread
+from framework.order.batches import spread
 
 NUM_RECORDS = 1000
 READ_RECORDS = 16  # at once, so that large images do not fill the memory

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from framework.augment import color_jitter
 from framework.augment.color_jitter import ColorJitter
 from framework.errors import ConfigError
-from framework.order import draws
+from framework.order.draws import draws
 from framework.system.native import find
 
 IMAGE = torch.randint(

@@ -9,7 +9,7 @@ from framework.augment.normalize import Normalize
 from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
 from framework.config.build import build
-from framework.order import draws
+from framework.order.draws import draws
 
 IMAGE = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).view(6, 3, 4, 4)
 PARTS = {

@@ -11,7 +11,7 @@ from framework.augment import crop_flip, normalize
 from framework.augment.crop_flip import CropFlip
 from framework.augment.normalize import Normalize
 from framework.augment.pixels import by_operators
-from framework.order import draws
+from framework.order.draws import draws
 from framework.system.native import find
 
 IMAGE = torch.randint(

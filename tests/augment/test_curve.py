@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from framework.augment.curve import QuantileCurve, beta, log_uniform
-from framework.order import draws
+from framework.order.draws import draws
 
 BELOW_ONE = 1 - 2**-24
 UNIFORM = draws(torch.arange(20000), 0, 0, 1)[:, 0]

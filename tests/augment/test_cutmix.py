@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framework.augment.cutmix import CutMix
-from framework.order import draws
+from framework.order.draws import draws
 
 COUNT, HEIGHT, WIDTH = 40, 9, 12
 IMAGE = (

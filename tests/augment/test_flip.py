@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.augment.flip import Flip
-from framework.order import DeviceDraws, draws
+from framework.order.draws import DeviceDraws, draws
 
 
 def _image(channels=3, height=4, width=8, dtype=torch.uint8):

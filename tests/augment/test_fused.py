@@ -17,7 +17,7 @@ from framework.augment.mixup import Mixup
 from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
-from framework.order import DeviceDraws, device_key, draws, keyed_draws
+from framework.order.draws import DeviceDraws, device_key, draws, keyed_draws
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit.*:DeprecationWarning"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framework.errors import ConfigError, ResourceError
-from framework.order import draws
+from framework.order.draws import draws
 
 pytest.importorskip("kornia")
 from framework.augment.kornia import Kornia

@@ -3,7 +3,7 @@ import torch
 
 from framework.augment.mixup import Mixup
 from framework.errors import ConfigError
-from framework.order import draws
+from framework.order.draws import draws
 
 IMAGE = torch.randint(
     0, 256, (6, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)

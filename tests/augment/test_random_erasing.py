@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framework.augment.random_erasing import RandomErasing
-from framework.order import draws
+from framework.order.draws import draws
 
 COUNT, HEIGHT, WIDTH = 300, 20, 30
 IMAGE = torch.full((COUNT, 3, HEIGHT, WIDTH), 9, dtype=torch.uint8)

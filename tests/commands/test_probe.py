@@ -9,7 +9,7 @@ from framework.cli.allowed import Grant
 from framework.cli.compose_config import composed
 from framework.commands.probe import Counted, Probe, Rate, Windows, visit
 from framework.errors import ConfigError
-from framework.order import Order
+from framework.order.batches import Order
 from tests.conftest import make_records, write_store
 
 NOBODY = Grant(typed=False, exported="")

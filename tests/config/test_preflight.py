@@ -7,7 +7,7 @@ from paceline_examples.digits_net import DigitsCNN
 from framework.config.preflight import check_fit, check_num_steps, try_augment
 from framework.errors import ConfigError
 from framework.objective.classify import Classify
-from framework.order import Order
+from framework.order.batches import Order
 
 CONFIG = {"model": {"_target_": "paceline_examples.digits_net.DigitsCNN"}}
 

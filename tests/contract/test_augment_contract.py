@@ -14,7 +14,7 @@ from framework.augment.none import NoAugment
 from framework.augment.normalize import Normalize
 from framework.augment.random_erasing import RandomErasing
 from framework.contracts.data import alternating_draws, is_exact
-from framework.order import draws
+from framework.order.draws import draws
 
 NORMALIZE = Normalize("image", [0.5], [0.5])
 JITTER = ColorJitter("image", 0.4, 0.4, 0.4, 0.1)

@@ -19,7 +19,7 @@ from framework.augment.random_erasing import RandomErasing
 from framework.contracts.data import KnowsLabels
 from framework.contracts.records import IGNORE, Manifest
 from framework.errors import ConfigError, DataError
-from framework.order import draws
+from framework.order.draws import draws
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter

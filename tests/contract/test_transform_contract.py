@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
-from framework.order import draws
+from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop
 from framework.transform.flip import FlipTransform

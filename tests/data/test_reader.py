@@ -6,7 +6,7 @@ from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
-from framework.order import draws
+from framework.order.draws import draws
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.random_resized_crop import RandomResizedCrop

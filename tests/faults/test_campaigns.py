@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from framework.order import Order, permutation
+from framework.order.batches import Order
+from framework.order.permutation import permutation
 from tests.faults import cycles, mutated, options, spelling, topologies, training
 from tests.faults.guard import guarded
 from tests.faults.lanes import repeat
@@ -93,12 +94,12 @@ def _cut_short(self, batch, cut=Order._rank_shares):
     return cut(self, batch[:-1] if len(batch) > 3 else batch)
 
 
-def _order_of_ranks(self, epoch):
-    return permutation(self.num_used, self.seed + self.world_size, epoch)
+def _order_of_ranks(self, epoch, start, stop):
+    return permutation(self.num_used, self.seed + self.world_size, epoch)[start:stop]
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"), [("_rank_shares", _cut_short), ("_permutation", _order_of_ranks)]
+    ("name", "broken"), [("_rank_shares", _cut_short), ("_places", _order_of_ranks)]
 )
 def test_an_order_that_is_wrong_is_told(monkeypatch, name, broken):
     monkeypatch.setattr(Order, name, broken)

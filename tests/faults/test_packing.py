@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 from framework.main import run
-from framework.order import spread
+from framework.order.batches import spread
 from framework.pack.engine.jobs import NUM_SIZE_SAMPLES
 from framework.store.open_store import open_store
 from tests.conftest import children_of_this_process

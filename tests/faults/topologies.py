@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from framework.order import Order
+from framework.order.batches import Order
 from tests.contract.cases import shares
 from tests.faults.lanes import Row, repeat
 

@@ -9,7 +9,7 @@ from framework.contracts.loader import LoaderContext
 from framework.errors import DataError
 from framework.loader.stream import StreamLoader
 from framework.measure.clock import make_clock
-from framework.order import Order
+from framework.order.batches import Order
 from tests.contract.cases import make_source, micros
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

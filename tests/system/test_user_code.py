@@ -5,7 +5,7 @@ import sys
 import torch
 
 from framework.errors import DataError, UserCodeError, UserRecordError, error_kinds, words_of
-from framework.order import draws
+from framework.order.draws import draws
 from framework.system.user_code import user_error
 
 

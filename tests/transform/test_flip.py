@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from framework.order import draws
+from framework.order.draws import draws
 from framework.transform.flip import FlipTransform
 
 SIZES = torch.tensor([[30, 40]] * 2000)

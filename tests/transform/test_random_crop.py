@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import DataError
-from framework.order import draws
+from framework.order.draws import draws
 from framework.transform.random_crop import RandomCrop
 
 BELOW_ONE = 1 - 2**-24

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.order import draws
+from framework.order.draws import draws
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 

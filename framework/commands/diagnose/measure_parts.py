@@ -29,7 +29,7 @@ from framework.image.header import BadImage
 from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores
 from framework.measure.statistics import median
-from framework.order import Order, spread
+from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore

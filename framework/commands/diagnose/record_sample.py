@@ -9,7 +9,7 @@ from framework.commands.pack.measure_encodings import write_store
 from framework.contracts.records import Chunk, RecordInput
 from framework.input.folder import FolderInput
 from framework.input.store import StoreInput
-from framework.order import permutation
+from framework.order.permutation import permutation
 from framework.pack.engine.jobs import MakeWriter, chunk_bytes
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing

@@ -13,7 +13,7 @@ from framework.contracts.records import Field, Manifest
 from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
-from framework.order import spread
+from framework.order.batches import spread
 from framework.store.open_store import open_store
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the images is read

@@ -11,7 +11,7 @@ from framework.contracts.records import Field, RecordStore
 from framework.errors import DataError
 from framework.image.decode import BadImage, decode_shrunk
 from framework.image.label_map import decode_labels, label_colors
-from framework.order import spread
+from framework.order.batches import spread
 from framework.store.open_store import open_store
 from framework.system.durable import open_durable
 

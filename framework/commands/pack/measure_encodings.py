@@ -14,7 +14,8 @@ from framework.errors import ConfigError, DataError
 from framework.image.decode import decode
 from framework.image.label_map import decode_labels
 from framework.measure.host import num_cores
-from framework.order import permutation, spread
+from framework.order.batches import spread
+from framework.order.permutation import permutation
 from framework.pack.engine.jobs import MakeWriter, Prepare, chunk_bytes
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store

@@ -26,7 +26,7 @@ from framework.contracts.records import (
     item_files_of,
 )
 from framework.errors import DataError, ResourceError
-from framework.order import spread
+from framework.order.batches import spread
 from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs

@@ -25,6 +25,7 @@ COUNT = ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
+    "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }

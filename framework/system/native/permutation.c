@@ -1,4 +1,4 @@
-/* Random orders: sort the numbers 0..count-1 by random keys, as framework/order.py defines them.
+/* Random orders: sort the numbers 0..count-1 by random keys, as framework/order/permutation.py defines them.
 
    The keys are spread evenly. A bucket for every record or two, by the first bits of the key,
    leaves almost nothing to sort.

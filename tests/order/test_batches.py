@@ -1,21 +1,13 @@
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import order as order_module
-from framework.order import (
-    DeviceDraws,
-    Order,
-    block_permutation,
-    draws,
-    permutation,
-    record_seeds,
-    spread,
-)
+from framework.order.batches import Order, spread
+from framework.order.draws import draws
 
 SIZES = {
     "num_records": st.integers(1, 60),
@@ -77,7 +69,7 @@ def test_a_global_batch_does_not_depend_on_ranks_or_accumulation(order, epoch):
 @given(ORDERS)
 def test_a_global_batch_is_a_slice_of_the_permutation(order):
     alone = replace(order, world_size=1, accumulate=1, shuffle=True)
-    whole = order.used()[order._permutation(4)]
+    whole = alone.records(4, 0, order.num_used)
     for step, share in enumerate(alone.shares(4)):
         assert (
             share.indices.tolist()
@@ -163,88 +155,6 @@ def test_without_shuffling_every_epoch_is_in_the_order_of_the_records(order):
     assert torch.cat([share.indices for share in plain.shares(3)]).tolist() == order.used().tolist()
 
 
-@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 1000))
-def test_a_permutation_holds_every_record_once(num_records, seed, epoch):
-    assert sorted(permutation(num_records, seed, epoch).tolist()) == list(range(num_records))
-
-
-def test_the_order_of_one_seed_never_changes():
-    assert permutation(12, seed=0, epoch=0).tolist() == [0, 8, 11, 3, 4, 6, 2, 10, 1, 9, 5, 7]
-    assert permutation(12, seed=7, epoch=3).tolist() == [0, 7, 5, 10, 6, 2, 9, 11, 3, 4, 1, 8]
-
-
-def test_the_draws_of_one_seed_never_change():
-    expected = [[0.5366186499595642, 0.9035539627075195], [0.2646855115890503, 0.13924485445022583]]
-    assert draws(torch.tensor([0, 1]), seed=5, epoch=2, num_draws=2).tolist() == expected
-
-
-def test_orders_differ_between_epochs_and_between_seeds():
-    orders = {
-        tuple(permutation(50, seed, epoch).tolist()) for seed in range(5) for epoch in range(5)
-    }
-    assert len(orders) == 25
-
-
-def test_a_permutation_moves_every_record_to_every_place():
-    places = torch.stack([permutation(8, seed, 0) for seed in range(2000)])
-    counts = torch.stack([torch.bincount(places[:, place], minlength=8) for place in range(8)])
-    assert int(counts.min()) > 180  # 250 expected, standard deviation 15
-    assert int(counts.max()) < 320
-
-
-@given(
-    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
-    st.integers(0, 2**40),
-    st.integers(0, 99),
-    st.integers(1, 6),
-)
-def test_draws_belong_to_the_record_and_not_to_its_batch(indices, seed, epoch, num_draws):
-    together = draws(torch.tensor(indices), seed, epoch, num_draws)
-    alone = torch.cat([draws(torch.tensor([index]), seed, epoch, num_draws) for index in indices])
-    assert torch.equal(together, alone)
-    assert together.shape == (len(indices), num_draws)
-    assert together.dtype == torch.float32
-
-
-@pytest.mark.parametrize("epoch", range(4))
-def test_alternating_draws_are_those_of_epoch_0_and_their_mirror_images(epoch):
-    indices = torch.arange(100)
-    numbers = DeviceDraws(7, 3, (0, 2))
-    found = numbers.of(indices, *numbers.keys(epoch))
-    first = draws(indices, 7, 0, 3)
-    if epoch % 2:
-        first = 1 - 2**-24 - first
-    assert torch.equal(found[:, 1], draws(indices, 7, epoch, 3)[:, 1])
-    assert torch.equal(found[:, [0, 2]], first[:, [0, 2]])
-    assert found.min() >= 0
-    assert found.max() < 1
-
-
-def test_without_alternating_columns_the_draws_are_those_of_the_epoch():
-    numbers = DeviceDraws(7, 3)
-    found = numbers.of(torch.arange(9), *numbers.keys(5))
-    assert torch.equal(found, draws(torch.arange(9), 7, 5, 3))
-
-
-def test_draws_are_uniform_between_zero_and_one():
-    numbers = draws(torch.arange(20_000), 3, 1, 5)
-    assert float(numbers.min()) >= 0
-    assert float(numbers.max()) < 1
-    counts = torch.histc(numbers, 10, 0, 1)
-    assert int((counts - 10_000).abs().max()) < 500  # five standard deviations
-    assert float(torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max()) < 0.04
-
-
-def test_draws_differ_between_seeds_epochs_and_records():
-    numbers = [draws(torch.arange(10), seed, epoch, 3) for seed in range(3) for epoch in range(3)]
-    assert len(torch.cat(numbers).flatten().unique()) == 3 * 3 * 10 * 3
-
-
-def test_draws_do_not_repeat_the_order():
-    keys = draws(torch.arange(50), 0, 0, 1).squeeze(1)
-    assert torch.argsort(keys).tolist() != permutation(50, 0, 0).tolist()
-
-
 @given(st.integers(1, 200), st.data())
 def test_spread_takes_first_and_last_and_even_steps_between(num_records, data):
     count = data.draw(st.integers(min(2, num_records), num_records))
@@ -287,98 +197,9 @@ def test_fillers_are_the_batch_s_records_in_turn(cut):
     ]
 
 
-@given(
-    st.integers(0, 300),
-    st.integers(0, 2**40),
-    st.integers(0, 1000),
-    st.integers(1, 40),
-    st.integers(1, 9),
-)
-def test_a_block_permutation_holds_every_record_once(num_records, seed, epoch, block, window):
-    assert sorted(block_permutation(num_records, seed, epoch, block, window).tolist()) == list(
-        range(num_records)
-    )
-
-
-@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 40), st.integers(1, 9))
-def test_each_window_holds_few_blocks(num_records, seed, block, window):
-    order = block_permutation(num_records, seed, 1, block, window)
-    for part in order.split(block * window):
-        assert (
-            len((part // block).unique()) <= window + 1
-        )  # one more where the short last block shifts the others
-
-
-@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(1, 9))
-def test_blocks_of_one_window_over_all_are_shuffled_whole(num_records, seed, block):
-    order = block_permutation(num_records, seed, 1, block, -(-num_records // block))
-    assert sorted(order.tolist()) == list(range(num_records))
-
-
-def test_a_block_order_is_another_in_every_epoch_and_mixes_inside_its_window():
-    orders = [block_permutation(400, 0, epoch, 10, 4).tolist() for epoch in range(5)]
-    assert len({tuple(order) for order in orders}) == 5
-    assert sum(later == earlier + 1 for earlier, later in pairwise(orders[0])) < 40
-
-
-def test_the_block_order_of_one_seed_never_changes():
-    assert block_permutation(12, seed=0, epoch=0, block=3, window=2).tolist() == [
-        10,
-        11,
-        2,
-        0,
-        1,
-        9,
-        6,
-        7,
-        3,
-        8,
-        5,
-        4,
-    ]
-
-
-@given(
-    st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
-    st.integers(0, 2**40),
-    st.integers(-1, 99),
-)
-def test_seeds_belong_to_the_record_and_fit_every_generator(indices, seed, epoch):
-    together = record_seeds(torch.tensor(indices), seed, epoch)
-    assert together.tolist() == [
-        int(record_seeds(torch.tensor([index]), seed, epoch)) for index in indices
-    ]
-    assert int(together.min()) >= 0
-
-
-def test_seeds_differ_between_records_epochs_and_runs():
-    seeds = torch.cat(
-        [
-            record_seeds(torch.arange(500), seed, epoch)
-            for seed in range(3)
-            for epoch in range(-1, 3)
-        ]
-    )
-    assert len(seeds.unique()) == 500 * 12
-
-
 def test_blocks_and_window_are_part_of_the_orders_identity():
     plain, blocks = Order(9, 2).identity, Order(9, 2, block=3, window=2).identity
     assert blocks == {**plain, "block": 3, "window": 2}
-
-
-@given(st.integers(0, 3000), st.integers(0, 2**40), st.integers(0, 1000))
-def test_a_compiled_permutation_is_the_one_torch_finds(num_records, seed, epoch):
-    found = permutation(num_records, seed, epoch)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order_module, "find", lambda name: None)
-        assert torch.equal(found, permutation(num_records, seed, epoch))
-
-
-def test_a_large_permutation_is_the_one_torch_finds(monkeypatch):
-    found = permutation(5_000_011, 3, 4)  # more records than buckets
-    monkeypatch.setattr(order_module, "find", lambda name: None)
-    assert torch.equal(found, permutation(5_000_011, 3, 4))
 
 
 # ------------------------------------------------------------------------------------------------------- an epoch's last batch

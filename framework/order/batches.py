@@ -1,0 +1,197 @@
+"""Which records each batch, pass and rank gets: pure functions of (seed, epoch, step)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from framework.order.permutation import MOST_SORTED, shuffled, shuffled_in_blocks
+
+MOST_AT_ONCE = 1 << 14  # places of an epoch that are computed together
+
+
+def spread(num_records: int, count: int) -> Tensor:
+    """Return ``count`` evenly spaced record indices, ascending: int64 [count].
+
+    They include the first and the last record if ``count`` is at least 2.
+    """
+    return _spread_at(torch.arange(count), num_records, count)
+
+
+def _spread_at(places: Tensor, num_records: int, count: int) -> Tensor:
+    """Return what ``spread`` has at some places."""
+    if count == num_records:
+        return places
+    return places * (num_records - 1) // max(1, count - 1)
+
+
+class Share(NamedTuple):
+    """The records of one forward pass on one rank.
+
+    Attributes:
+        indices: The records: int64 [B].
+        weight: The factor on the mean loss of ``indices``. Gradients are summed over the passes of
+            a step and averaged over (virtual) ranks. With this factor, the result is the gradient
+            of the mean loss over the global batch. 0 marks a filler without influence on it.
+        last: Whether this is the last pass before the optimizer steps.
+    """
+
+    indices: Tensor
+    weight: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order in which a data set's records are used, and how they are cut into batches.
+
+    If P is the order of an epoch, global batch b is ``P[b*batch_size:(b+1)*batch_size]``. A global
+    batch is cut into forward passes, and each pass into one share per rank.
+
+    Attributes:
+        num_records: Records of the data set.
+        batch_size: Records per optimizer step, over all ranks and accumulation.
+        seed: The seed of the permutations.
+        shuffle: Whether each epoch has its own random order.
+        accumulate: Forward passes per optimizer step.
+        rank: The rank of this process.
+        world_size: The number of ranks.
+        limit: The number of evenly spaced records to use, or None for all.
+        block: Records per block of ``block_permutation``, or None to shuffle single records.
+        window: Neighboring blocks whose records are shuffled together.
+        last: What to do with an incomplete last batch: keep it (``short``), leave it out
+            (``drop``), or fill it with the first records of the epoch (``wrap``).
+        virtual_ranks: Cut each batch into this many shares, on any number of ranks. None: cut it
+            into one share per rank and pass.
+    """
+
+    num_records: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = False
+    accumulate: int = 1
+    rank: int = 0
+    world_size: int = 1
+    limit: int | None = None
+    block: int | None = None
+    window: int = 1
+    last: str = "short"
+    virtual_ranks: int | None = None
+
+    @property
+    def num_used(self) -> int:
+        """The number of records in use: all, or ``limit``."""
+        if self.limit is None:
+            return self.num_records
+        return min(self.limit, self.num_records)
+
+    @property
+    def num_in_batches(self) -> int:
+        """The number of records in all batches of an epoch, repeated ones included."""
+        return self.num_used if self.last == "short" else self.num_steps * self.batch_size
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps per epoch."""
+        if self.last == "drop":
+            return self.num_used // self.batch_size
+        return -(-self.num_used // self.batch_size)
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """The settings that decide which records are in each global batch.
+
+        How ranks and passes cut a batch is not included.
+        """
+        identity = {
+            "records": self.num_in_batches,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "shuffle": int(self.shuffle),
+        }
+        num_shuffled = self.num_used
+        if self.block is not None:
+            identity |= {"block": self.block, "window": self.window}
+            num_shuffled = -(-num_shuffled // self.block)
+        if self.shuffle and num_shuffled > MOST_SORTED:
+            identity["bijection"] = 1  # the version of its numbers; before it, all were sorted
+        return identity
+
+    def used(self) -> Tensor:
+        """Return the record indices in use, ascending: int64 [num_used]."""
+        return spread(self.num_records, self.num_used)
+
+    def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
+        """Yield this rank's shares of an epoch, beginning with step ``start``.
+
+        All ranks get the same number of shares, so that they always communicate at the same time.
+        """
+        most = max(1, MOST_AT_ONCE // self.batch_size) * self.batch_size
+        for place in range(start * self.batch_size, self.num_in_batches, most):
+            records = self.records(epoch, place, min(place + most, self.num_in_batches))
+            for batch in records.split(self.batch_size):
+                if self.virtual_ranks is not None:
+                    yield from self._virtual_shares(batch, self.virtual_ranks)
+                elif self.world_size == 1 and self.accumulate == 1:
+                    yield Share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
+                else:
+                    yield from self._rank_shares(batch)
+
+    def records(self, epoch: int, start: int, stop: int) -> Tensor:
+        """Return the records at places ``start`` to ``stop`` of an epoch: int64 [stop - start].
+
+        The places are those of all batches together, from 0 to ``num_in_batches``.
+        """
+        parts: list[Tensor] = []
+        while start < stop:
+            first = start % self.num_used  # ``last=wrap``: behind the last record comes the first
+            count = min(stop - start, self.num_used - first)
+            parts.append(self._places(epoch, first, first + count))
+            start += count
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _places(self, epoch: int, start: int, stop: int) -> Tensor:
+        """Return places ``start`` to ``stop`` of the records in use."""
+        seed, block = self.seed, self.block
+        if not self.shuffle:
+            places = torch.arange(start, stop)
+        elif block is None:
+            places = shuffled(self.num_used, seed, epoch, start, stop)
+        else:
+            window = self.window
+            places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
+        return _spread_at(places, self.num_records, self.num_used)
+
+    def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
+        """Yield this rank's share of each pass of a batch.
+
+        The batch is cut into passes first. So the records of a pass, and with them the statistics
+        of synchronized batch norm, do not depend on the number of ranks.
+        """
+        parts = batch.tensor_split(min(self.accumulate, len(batch)))
+        for number, part in enumerate(parts):
+            mine = part[self.rank :: self.world_size]
+            weight = len(mine) * self.world_size / len(batch)
+            last = number == len(parts) - 1
+            yield Share(mine if len(mine) else _filler(part, self.rank), weight, last)
+
+    def _virtual_shares(self, batch: Tensor, count: int) -> Iterator[Share]:
+        """Cut a batch into ``count`` shares, and yield this rank's, which are consecutive."""
+        first = self.rank * count // self.world_size
+        stop = (self.rank + 1) * count // self.world_size
+        for number in range(first, stop):
+            part = batch[number::count]
+            weight = len(part) * count / len(batch)
+            last = number == stop - 1
+            yield Share(part if len(part) else _filler(batch, number), weight, last)
+
+
+def _filler(batch: Tensor, number: int) -> Tensor:
+    """Return one record for a share that would be empty. Its gradients have the weight 0.
+
+    The statistics of batch norm include the record. Ranks pass different numbers and so get
+    different records, because the statistics should not prefer one.
+    """
+    return batch[number % len(batch)].reshape(1)

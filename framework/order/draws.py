@@ -1,0 +1,125 @@
+"""Random numbers that are pure functions of (seed, epoch, record).
+
+The generator is splitmix64's finalizer over a counter, so every machine and library version gives
+the same numbers. A resumed run can compute any step directly and needs no saved generator.
+Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _signed(word: int) -> int:
+    """Return the int64 number with the same 64 bits as ``word``, which is unsigned."""
+    if word >= 1 << 63:
+        return word - (1 << 64)
+    return word
+
+
+GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+_WORD = (1 << 64) - 1
+_BELOW_ONE = 1 - 2.0**-24  # the largest draw
+
+# Streams of random numbers: each use draws from its own, so that no two uses are correlated.
+OF_ORDER = 0  # the records of an epoch
+ON_DEVICE = 1  # augments
+_OTHER_GENERATORS = 2  # ``record_seeds``
+IN_WINDOW = 3  # the second shuffle of ``block_order``
+ON_HOST = 4  # transforms
+
+
+def draws(
+    indices: Tensor, seed: int, epoch: int, num_draws: int, stream: int = ON_DEVICE
+) -> Tensor:
+    """Return uniform random numbers in [0, 1): float32 [B, num_draws], one row per record.
+
+    A row depends only on (seed, epoch, record index, stream, num_draws), not on the batch, rank or
+    device. The result is on the device of ``indices``.
+    """
+    return keyed_draws(indices, key_of(seed, epoch, stream), num_draws)
+
+
+def keyed_draws(indices: Tensor, key: int | Tensor, num_draws: int) -> Tensor:
+    """Return what ``draws`` returns, given ``key``, which combines (seed, epoch, stream)."""
+    counters = indices.unsqueeze(1) * num_draws + torch.arange(num_draws, device=indices.device)
+    bits = _shift(mix(counters * GOLDEN + key), 40)  # the top 24 bits: exact in float32
+    return bits.to(torch.float32) * 2.0**-24
+
+
+@dataclass(frozen=True)
+class DeviceDraws:
+    """The random numbers of an augment: float32 [B, num_draws] in [0, 1) for each batch.
+
+    Attributes:
+        seed: The run's seed.
+        num_draws: Numbers per record.
+        alternating: Columns that hold epoch 0's numbers d in even epochs, and 1 - 2**-24 - d in odd
+            ones. These are all numbers that a draw can be, in reverse order.
+    """
+
+    seed: int
+    num_draws: int
+    alternating: tuple[int, ...] = ()
+
+    def keys(self, epoch: int) -> tuple[Tensor, ...]:
+        """Return what decides the numbers of an epoch: tensors without dimensions, on the host.
+
+        A compiled kernel takes a tensor as an argument, but would contain a plain number as a
+        constant.
+        """
+        key = device_key(self.seed, epoch)
+        if not self.alternating:
+            return (key,)
+        return key, torch.tensor((epoch % 2) * _BELOW_ONE)
+
+    def of(self, indices: Tensor, key: Tensor, mirror: Tensor | None = None) -> Tensor:
+        """Return the numbers of the records at ``indices``, given the ``keys`` of an epoch."""
+        result = keyed_draws(indices, key, self.num_draws)
+        if mirror is None:
+            return result
+        first = keyed_draws(indices, key_of(self.seed, 0, ON_DEVICE), self.num_draws)
+        first = (mirror - first).abs()  # exact: all are multiples of 2**-24
+        for column in self.alternating:
+            result[:, column] = first[:, column]
+        return result
+
+
+def device_key(seed: int, epoch: int) -> Tensor:
+    """Return the ``keyed_draws`` key for an epoch's augments: int64 [], in host memory.
+
+    A compiled kernel takes a tensor as an argument, but would contain a plain number as a constant.
+    """
+    return torch.tensor(key_of(seed, epoch, ON_DEVICE))
+
+
+def record_seeds(indices: Tensor, seed: int, epoch: int) -> Tensor:
+    """Return one seed per record for generators of other libraries: int64 [B], 0 or more."""
+    key = key_of(seed, epoch, _OTHER_GENERATORS)
+    return _shift(mix((indices + 1) * GOLDEN + key), 1)
+
+
+def key_of(*numbers: int) -> int:
+    """Combine integers into one key. This is 60 times as fast as ``mix`` with small tensors."""
+    key = 0
+    for number in numbers:
+        x = (key ^ (number & _WORD)) + GOLDEN & _WORD
+        x = (x ^ (x >> 30)) * (_MIX_1 & _WORD) & _WORD
+        x = (x ^ (x >> 27)) * (_MIX_2 & _WORD) & _WORD
+        key = x ^ (x >> 31)
+    return _signed(key)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Apply splitmix64's finalizer. Products of int64 wrap in the same way on CPU and CUDA."""
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros. ``>>`` fills with the sign bit, which the mask removes."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
