@@ -295,6 +295,7 @@ def _source(
         num_workers=workers["num"],
         worker_kind=workers["kind"],
         device=parallel.device,
+        collate=config["collate"],
         verify=config["verify"],
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],

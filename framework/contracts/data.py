@@ -190,6 +190,7 @@ class SourceContext:
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
     worker_kind: str = "process"  # or ``thread``
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
     verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's

@@ -1,11 +1,12 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through. DALI's operators decode, cut and scale image fields, on the GPU (``mixed``)
+Raw fields pass through, ragged ones beside the pipeline. DALI's operators decode, cut and scale image fields, on the GPU (``mixed``)
 if there is one. Label maps are cut by our own reader, since DALI has no decoder that keeps the
 indices of a palette. The pipeline runs without DALI's iterator classes, whose policies drop or
 repeat the partial last batch.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, final
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
-from framework.contracts.records import Manifest
+from framework.contracts.records import Manifest, Records
+from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
@@ -46,8 +48,9 @@ class DALISource:
         _refuse(context)
         self.order: Order = make_order(self.store, context)
         self._first_epoch: int | None = None
-        self._names = list(self.store.manifest.fields)
         fields = self.store.manifest.fields
+        self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
+        self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
         cut = [name for name, field in fields.items() if is_cut(field, context.transform)]
         self._maps = [name for name in cut if fields[name].kind == "labels"]
         self._cut = [name for name in cut if name not in self._maps]
@@ -85,6 +88,7 @@ class DALISource:
 
     def _run(self, shares: list[Share], epoch: int, training: bool, verify: bool) -> MicroBatches:
         largest = max((len(share.indices) for share in shares), default=1)
+        self._ragged.clear()
         self._feed = (
             self._inputs(Request(epoch, share.indices, training, verify)) for share in shares
         )
@@ -103,7 +107,8 @@ class DALISource:
                 under_way = shares[number : number + 1 + self.prefetch_depth]
                 raise self._explain(error, under_way) from error
             batch = dict(zip(self._names, tensors, strict=True))
-            yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
+            batch = with_nested({"index": share.indices.clone(), **batch, **self._ragged.popleft()})
+            yield MicroBatch(batch, share.weight, share.last)
         try:
             self._pipeline.run()
         except StopIteration:
@@ -141,7 +146,7 @@ class DALISource:
             device_id=device_id,
             prefetch_queue_depth=self.prefetch_depth,
         )
-        fields = self.store.manifest.fields
+        fields = {name: self.manifest.fields[name] for name in self._names}
         with pipeline:
             inputs = fn.external_source(
                 source=lambda: next(self._feed),
@@ -191,6 +196,8 @@ class DALISource:
         if request.verify:
             check_crcs(self.store, request.indices, records)
         numbers = self._reader.numbers(request, request.indices)
+        records |= self._reader.followed(records, request.indices, numbers)
+        self._ragged.append(self._carried(records, request.indices))
         values: list[Any] = []
         for name in self._names:
             if name in self._maps:
@@ -201,6 +208,13 @@ class DALISource:
         for name in self._cut:
             values += self._windows(name, records[name], request.indices, numbers)
         return tuple(values)
+
+    def _carried(self, records: Records, indices: Tensor) -> Batch:
+        """Return the ragged fields of a batch."""
+        batch: Batch = {}
+        for name in self._reader.ragged:
+            batch |= self._reader.collated(name, records[name], indices)
+        return batch
 
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):
