@@ -32,6 +32,14 @@ class KnowsLabels(Protocol):
 
 
 @runtime_checkable
+class MovesPixels(Protocol):
+    """A capability of an Augment: it moves pixels, but not the boxes and points on them."""
+
+    @property
+    def moves_pixels(self) -> bool: ...
+
+
+@runtime_checkable
 class KnowsLayout(Protocol):
     """A capability of an Augment: on a GPU it writes pixels in the layout that the model wants."""
 
@@ -84,8 +92,8 @@ class Transform(Protocol):
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    Further capabilities: ``KnowsLabels``, ``KnowsLayout``, ``Exact``, ``Alternates``,
-    ``NeedsUnitRange`` and ``Normalizes``.
+    Further capabilities: ``KnowsLabels``, ``MovesPixels``, ``KnowsLayout``, ``Exact``,
+    ``Alternates``, ``NeedsUnitRange`` and ``Normalizes``.
     """
 
     @property
