@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -37,13 +37,13 @@ class FunctionInput:
     path: str | None
     items: Sequence[Any] | int | None
     classes: Sequence[str] | None
-    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.items is None):
             fix = "name files, or list items"
             raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
         self.classes = check_classes((), self.classes, self.function)
+        self.kinds: Mapping[str, str] = {}
 
     @cached_property
     def keyed_items(self) -> list[tuple[str, Any]]:
