@@ -106,7 +106,12 @@ class Manifest:
     statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
         default_factory=dict[str, ChannelStatistics]
     )
-    schema: int = 4  # version of this format; a store without ragged fields is written as 3
+    schema: int = 3  # version of this format; 4 if a field is ragged
+
+    def __post_init__(self) -> None:
+        # Older versions of this program can read a store without ragged fields.
+        if self.schema < 4 and any(field.encoding == "ragged" for field in self.fields.values()):
+            object.__setattr__(self, "schema", 4)
 
     @property
     def label_maps(self) -> tuple[str, ...]:

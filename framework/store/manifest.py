@@ -21,7 +21,6 @@ from framework.errors import DataError
 
 SCHEMA = 4
 READABLE = (2, 3, 4)  # schema 2 has no statistics, and kinds of fields are derived
-WITHOUT_RAGGED = 3  # written if no field is ragged, so that older versions read the store
 ENCODINGS = ("raw", "ragged", "image")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
@@ -30,8 +29,6 @@ DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, Overf
 def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
-    if all(field.encoding != "ragged" for field in manifest.fields.values()):
-        data["schema"] = WITHOUT_RAGGED
     return json.dumps({**data, "crc32": _crc(data)})
 
 
