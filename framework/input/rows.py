@@ -29,8 +29,8 @@ MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first er
 class RowInput(ABC):
     """A RecordInput that makes one row from each item.
 
-    The first readable row decides the fields. ``kinds`` says what they are, if their values alone do
-    not, such as ``ragged``.
+    The first readable row decides the fields. ``kinds`` says what they are, if their values alone
+    do not, such as ``ragged``.
     """
 
     kinds: Mapping[str, str] = MappingProxyType({})
@@ -68,7 +68,7 @@ class RowInput(ABC):
 
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
-    """Return the row with fields as ``input.kinds`` says. DataError D167 if a value does not fit."""
+    """Return the row with fields as ``input.kinds`` says. DataError D167 for a misfit."""
     typed = {
         name: of_kind(row[name], kind, f"{where}: {name}")
         for name, kind in kinds.items()

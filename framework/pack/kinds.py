@@ -1,4 +1,4 @@
-"""What the fields of an input are, as ``input.kinds`` says: text, bytes, boxes, points or ragged."""
+"""What the fields of an input are, as ``input.kinds`` says."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
