@@ -1,9 +1,9 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
 Raw fields pass through, ragged ones beside the pipeline. DALI's operators decode, cut and scale
-image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader, since DALI has no decoder that keeps the
-indices of a palette. The pipeline runs without DALI's iterator classes, whose policies drop or
-repeat the partial last batch.
+image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader, since
+DALI has no decoder that keeps the indices of a palette. The pipeline runs without DALI's iterator
+classes, whose policies drop or repeat the partial last batch.
 """
 
 from collections import deque

@@ -26,11 +26,10 @@ class FunctionInput:
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
     A value is an image file's ``bytes``, an array, a number or a text. The first record decides the
-    fields.
-    The function must be pure: the same item gives the same records in any process. A text under
-    ``key`` is the record's key. Otherwise an item's first record has the item as key, the next ones
-    ``item#1``, ``item#2``. ``function`` is its name, for
-    messages. ``conf/input/function.yaml`` describes the options.
+    fields. The function must be pure: the same item gives the same records in any process. A text
+    under ``key`` is the record's key. Otherwise an item's first record has the item as key, the
+    next ones ``item#1``, ``item#2``. ``function`` is its name, for messages.
+    ``conf/input/function.yaml`` describes the options.
     """
 
     function: str
