@@ -84,7 +84,8 @@ class Transform(Protocol):
             draws: float32 [B, num_draws] in [0, 1), or None outside training.
 
         Returns:
-            int64 [B, 5]: top, left, height, width and flip (bit 0: mirrored, bit 1: upside down).
+            int64 [B, 5]: top, left, height, width of the stored image, and flip (bit 2: rows and
+            columns are exchanged; then bit 0: mirrored, bit 1: upside down).
         """
         ...
 

@@ -25,7 +25,7 @@ from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header
 from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
-from framework.image.scale import scale_into
+from framework.image.scale import before_turn, scale_into
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.user_code import user_error
@@ -316,7 +316,7 @@ class BatchReader:
         if field.encoding == "image":
             windows = self._decoded(field, values, part)
         for number, (pixels, window) in enumerate(windows):
-            shape = (channels, *(transform.size or window[2:4]))
+            shape = (channels, *(transform.size or before_turn(window[4], window[2:4])))
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
@@ -356,7 +356,10 @@ class BatchReader:
                 if field.kind == "labels":
                     pixels = decode_labels(values[number])[_place(window)]
                 else:
-                    pixels = window_pixels(values[number], headers[number], channels, window, size)
+                    scaled = before_turn(window[4], size)
+                    pixels = window_pixels(
+                        values[number], headers[number], channels, window, scaled
+                    )
             except BadImage as error:
                 raise unreadable(self.store, int(part.indices[number]), error) from error
             part.watch.mark("decode")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-MIRRORED, UPSIDE_DOWN = 1, 2  # bits of a window's flip
+MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4  # bits of a window's flip
 
 
 def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
@@ -44,9 +44,11 @@ def _moved(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> tup
     top, left, height, width, flip = windows.unbind(-1)
     starts = torch.stack([left, top], dim=-1).float()
     sizes = torch.stack([width, height], dim=-1).float()
-    limits = sizes
+    is_turned = (flip & TURNED).bool().unsqueeze(-1)
+    limits = torch.where(is_turned, sizes.flip(-1), sizes)
     if size is not None:
         limits = torch.tensor([size[1], size[0]], dtype=torch.float32).expand_as(sizes)
-    moved = (points - starts) * (limits / sizes)
+    moved = (points - starts) * (torch.where(is_turned, limits.flip(-1), limits) / sizes)
+    moved = torch.where(is_turned, moved.flip(-1), moved)
     flips = torch.stack([flip & MIRRORED, flip & UPSIDE_DOWN], dim=-1).bool()
     return torch.where(flips, limits - moved, moved), limits

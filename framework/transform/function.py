@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from framework.contracts.data import RecordFunction, Transform
+from framework.transform.rotate import may_turn
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 
@@ -70,6 +71,7 @@ class AfterGeometry:
         self.antialias = geometry.antialias
         self.num_draws = geometry.num_draws
         self.function: RecordFunction | None = function
+        self.turns = may_turn(geometry)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         return self.geometry.windows(sizes, draws)
