@@ -90,6 +90,18 @@ class Transform(Protocol):
         ...
 
 
+@runtime_checkable
+class Scales(Protocol):
+    """A capability of a Transform: it scales each image to a size of its own.
+
+    Only a composition can do so, because a step behind it must cut one size.
+    """
+
+    def scaled(self, sizes: Tensor) -> Tensor:
+        """Return the (height, width) of the results of ``sizes``: both int64 [B, 2]."""
+        ...
+
+
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import KnowsLabels, RecordFunction, SourceContext, Transform
+from framework.contracts.data import (
+    KnowsLabels,
+    RecordFunction,
+    Scales,
+    SourceContext,
+    Transform,
+)
 from framework.contracts.records import Field, Manifest, Ragged, Records, RecordStore
 from framework.data.collate import WAYS, collated, joined, length_name
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
@@ -474,6 +480,10 @@ def _check_fields(manifest: Manifest, context: SourceContext) -> None:
     if context.collate not in WAYS:
         what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
         raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
+    if isinstance(context.transform, Scales):
+        what = "leaves images of several sizes"
+        fix = "make it a part of transform=compose, with a crop behind it"
+        raise ConfigError(199, "transform", what, fix)
     for name, field in manifest.fields.items():
         added = length_name(name, field, context.collate)
         if added in manifest.fields:

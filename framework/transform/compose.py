@@ -7,22 +7,13 @@ the result differs from several passes by less than one of them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Transform
+from framework.contracts.data import RecordFunction, Scales, Transform
 from framework.transform.rotate import MIRRORED, TURNED, UPSIDE_DOWN, may_turn
-
-
-@runtime_checkable
-class Scales(Protocol):
-    """A capability of a step: it scales each image to a size of its own."""
-
-    def scaled(self, sizes: Tensor) -> Tensor:
-        """Return the (height, width) of the results of ``sizes``: both int64 [B, 2]."""
-        ...
 
 
 @dataclass

@@ -14,10 +14,13 @@ from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.transform.center_crop import CenterCrop
+from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
+from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform.rotate import Rotate
 from tests.contract.cases import (
     RAGGED_FIELDS,
     TAKEN,
@@ -33,6 +36,7 @@ from tests.contract.cases import (
 SOURCES = ("hdf5_ragged", "lmdb_ragged", "shards_ragged", "dali_ragged")
 COLLATE = ("pad", "nested", "list")
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.5, True)
+TURNED = ComposeTransform({"turn": Rotate([0, 1, 3]), "crop": RandomCrop([9, 9], 0.5, 0.5)})
 RAGGED = [name for name, field in RAGGED_FIELDS.items() if field.encoding == "ragged"]
 STORES = [(HDF5Writer, HDF5Store), (LMDBWriter, LMDBStore)]
 
@@ -182,7 +186,7 @@ def test_they_follow_a_crop(make, kind):
     assert not batch["points"][..., 2][torch.from_numpy(outside)].any()
 
 
-@pytest.mark.parametrize("transform", [CROP, FlipTransform(0.5, 0.5)])
+@pytest.mark.parametrize("transform", [CROP, FlipTransform(0.5, 0.5), TURNED])
 def test_they_are_the_same_whoever_reads_them(make, transform):
     result = []
     for kind in SOURCES:

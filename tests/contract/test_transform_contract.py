@@ -42,7 +42,6 @@ TRANSFORMS = [
     FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
     OpenCVTransform(4, 0.5),
     Rotate([0, 1, 2, 3]),
-    ShorterSide(12, True),
     ComposeTransform(
         {
             "scale": ShorterSide(12, True),
