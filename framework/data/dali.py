@@ -129,7 +129,8 @@ class DALISource:
                 batch[name] = exchanged.contiguous()
             elif images.shape[2] != images.shape[3]:
                 what = f"turned, the {name} of a record has another size than the others"
-                raise DataError(107, self.store.path, what, "add a transform that cuts squares")
+                where = self.manifest.source or "the store"
+                raise DataError(107, where, what, "add a transform that cuts squares")
             else:
                 where = turned.to(images.device).view(-1, 1, 1, 1)
                 batch[name] = torch.where(where, exchanged, images)

@@ -362,7 +362,7 @@ class BatchReader:
                 if field.kind == "labels":
                     pixels = decode_labels(values[number])[_place(window)]
                 else:
-                    scaled = before_turn(window[4], size)
+                    scaled = size and before_turn(window[4], size)
                     pixels = window_pixels(
                         values[number], headers[number], channels, window, scaled
                     )

@@ -81,11 +81,11 @@ def scale_into(
             _place(out, flip, out)
 
 
-def before_turn(flip: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the size that a window is scaled to before its rows and columns are exchanged."""
-    if size is None or not flip & TURNED:
-        return size
-    return size[1], size[0]
+def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the size of a result before its rows and columns are exchanged, or after."""
+    if flip & TURNED:
+        return size[1], size[0]
+    return size
 
 
 def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:
