@@ -71,6 +71,15 @@ def read_header(data: Any) -> ImageHeader:
     return header
 
 
+def is_image(data: Any) -> bool:
+    """Return whether a file begins as an image whose size can be read."""
+    try:
+        read_header(data)
+    except ValueError:  # also BadImage
+        return False
+    return True
+
+
 def _reader(head: bytes) -> Callable[[Any], ImageHeader]:
     for magic, reader in READERS.items():
         if head.startswith(magic) and (magic != b"RIFF" or head[8:12] == b"WEBP"):

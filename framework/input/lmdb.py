@@ -1,6 +1,7 @@
 """An LMDB file that anybody wrote: values that are found by the patterns of their keys."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -9,6 +10,7 @@ import numpy as np
 from framework.contracts.records import Manifest
 from framework.data.classes import listed
 from framework.errors import ConfigError, DataError
+from framework.image.header import is_image
 from framework.input.array_values import array_of_npy
 from framework.input.label import check_classes, label_column
 from framework.input.rows import Row, RowInput, text_by_field
@@ -36,14 +38,15 @@ class LMDBInput(RowInput):
 
     A value is an image file, a .npy file, a number as text, or a text. The texts of the field
     ``label`` are classes: integers are labels as they are, others are names. ``fields`` are texts
-    of ``key_expression``. ``conf/input/lmdb.yaml`` describes the options.
+    of ``key_expression``; numbers may start anywhere. ``count`` is a number, or the key of one.
+    ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(
         self,
         path: str,
         fields: Mapping[str, str],
-        count: int | None = None,
+        count: int | str | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
         self.path, self.count, self.classes = path, count, classes
@@ -82,14 +85,27 @@ class LMDBInput(RowInput):
             some = listed(self.file.keys[:10])
             what = f"no key is as input.fields says; the first keys: {some}"
             raise DataError(110, self.path, what, "correct input.fields")
-        if self.count is not None and self.count != len(shared):
-            what = f"has {len(shared)} records, not {self.count}"
-            raise DataError(111, self.path, what, "correct input.count")
+        count = self._count()
+        if count is not None and count != len(shared):
+            what = f"has {len(shared)} records, not {count}"
+            raise DataError(111, self.path, what, "correct input.count, or leave it out")
         names = [name for name in first if name in shared]
         if all(isinstance(name, int) for name in names):
             names.sort()
         places = [{field: match[name] for field, match in matches.items()} for name in names]
         return Matched(places, [self.file.keys[first[name]] for name in names])
+
+    def _count(self) -> int | None:
+        """Return the number of records that there must be. DataError D111 for a key without it."""
+        if not isinstance(self.count, str):
+            return self.count
+        text = None
+        if self.count in self.file.keys:
+            text = text_of(self.file.read(self.file.keys.index(self.count)))
+        if text is None or not WHOLE.fullmatch(text.strip()):
+            what = f"the key {self.count!r} holds no number of records"
+            raise DataError(111, self.path, what, "correct input.count, or leave it out")
+        return int(text)
 
     def _matches(self, pattern: str) -> dict[int | str, int]:
         """Return the place of each key, by what the key has in the pattern's place."""
@@ -111,15 +127,15 @@ class LMDBInput(RowInput):
     @cached_property
     def labels(self) -> tuple[list[int], list[str]] | None:
         """A label for each record, and the classes, if the field ``label`` is text."""
-        if LABEL not in self.patterns:
+        if LABEL not in self.patterns or LABEL in self.kinds:
             return None
         texts: list[str] = []
         for index, places in enumerate(self.items.places):
             text = text_of(self.file.read(places[LABEL]))
             if text is None:
                 return None
-            texts.append(text)
-            if index == 0 and not WHOLE.fullmatch(text) and number_of(text) is not None:
+            texts.append(text.strip())
+            if index == 0 and not WHOLE.fullmatch(texts[0]) and number_of(text) is not None:
                 return None  # fractions
         return label_column(texts, self.classes, self.path, self.name)
 
@@ -145,9 +161,20 @@ class LMDBInput(RowInput):
             return array_of_npy(data, self.name(index))
         text = text_of(data)
         if text is None:
-            return data  # an image file; ``field_of`` refuses others
+            return self._image(data, field, index)
         number = number_of(text)
         return text if number is None else number
+
+    def _image(self, data: bytes, field: str, index: int) -> bytes:
+        if is_image(data):
+            return data
+        kind = "bytes"
+        with suppress(UnicodeDecodeError):
+            data.decode()
+            kind = "text"
+        what = f"{field} is not an image, an array, a number or a short text"
+        fix = f"correct it, or add 'input.kinds={{{field}: {kind}}}'"
+        raise DataError(106, self.name(index), what, fix)
 
     def _text(self, data: bytes, field: str, index: int) -> str:
         try:

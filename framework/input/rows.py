@@ -265,6 +265,9 @@ def _check_value(value: Any, field: Field, where: str) -> None:
         given = f"{value.dtype} {value.shape}"
     what = f"is {given}, but the first record has {wanted}"
     fix = "give every record the same shape and type"
+    if isinstance(value, str) or field.kind == "text":
+        name = where.rpartition(": ")[2]
+        fix = f"if all of them are texts, add 'input.kinds={{{name}: text}}'"
     if isinstance(value, np.ndarray) and _has_other_length(value, field):
         name = where.rpartition(": ")[2]
         fix = f"if its number of rows may differ, add 'input.kinds={{{name}: ragged}}'"

@@ -3,14 +3,14 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
-from framework.image.header import BadImage, read_header
+from framework.image.header import is_image
 from framework.store.identity import unreadable
 from framework.store.lmdb_btree import any_values
 
@@ -19,20 +19,24 @@ IN_FOLDER = "data.mdb"  # the file in an LMDB environment that is a folder
 MOST_FIELDS = 16  # in a suggested command; more patterns than that mean that keys are names
 LONGEST_TEXT = 1000  # bytes of a text that may be a label
 LABEL = "label"  # the field whose texts name classes
+TEXT = "text"
+NUM_SAMPLES = 1000  # values that are read to tell labels from texts
+FEW = 8  # values that are too few to tell labels from texts
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
 PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 OTHER_WAY = "read it with input=function: 'paceline pack input=function --help'"
 
 
-def pack_command(kind: str, path: str, fields: Mapping[str, str]) -> str:
+def pack_command(kind: str, path: str, fields: Mapping[str, str], more: Sequence[str] = ()) -> str:
     """Return the shell command that packs another program's file with the input ``kind``.
 
-    ``fields`` is the value of ``input.fields``: a dataset or a pattern of keys per field.
+    ``fields`` is the value of ``input.fields``: a dataset or a pattern of keys per field. ``more``
+    are further words.
     """
     chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
     output = free_name(path.rstrip("/"))
-    words = [f"input={kind}", f"input.path={_quoted(path)}", f"input.fields={{{chosen}}}"]
+    words = [f"input={kind}", f"input.path={_quoted(path)}", f"input.fields={{{chosen}}}", *more]
     return f"pack it: paceline pack {shlex.join([*words, f'output.path={_quoted(output)}'])}"
 
 
@@ -118,22 +122,40 @@ def lmdb_advice(path: str) -> str:
     """
     file = ForeignLMDB(path)
     fields: dict[str, str] = {}
-    for pattern, first in _patterns(file.keys).items():
-        usual = _kind_of(file.read(first))
+    texts: list[str] = []
+    num_records = 0
+    for pattern, places in _patterns(file.keys).items():
+        usual = _kind_of([file.read(place) for place in places[:NUM_SAMPLES]])
         if usual is None or not is_quotable(pattern):
             continue
-        name = LABEL
-        if usual != LABEL:
+        name = usual
+        if usual not in (LABEL, TEXT):
             named = re.sub(r"%(?:0\d+)?d|%s", "", pattern).replace("%%", "")
             name = field_name(named or usual, fields)
-        fields.setdefault(name, pattern)  # only one field can be the label
+        if name not in fields:  # only one field can be the label
+            fields[name] = pattern
+            num_records = len(places)
+            texts += [name] * (usual == TEXT)
     if not fields:
         return OTHER_WAY
-    return pack_command("lmdb", path, fields)
+    more = [f"input.count={key}" for key in _counts(file, num_records)]
+    if texts:
+        more.append("input.kinds={text: text}")
+    return pack_command("lmdb", path, fields, more)
+
+
+def _counts(file: ForeignLMDB, num_records: int) -> list[str]:
+    """Return a key whose value is the number of records, such as num-samples, if there is one."""
+    for place, key in enumerate(file.keys):
+        is_name = PLAIN.fullmatch(key) and not key.isdigit()
+        if is_name and file.sizes[place] <= 20 and file.read(place) == b"%d" % num_records:
+            return [key]
+    return []
 
 
 def number_of(text: str) -> np.ndarray | None:
     """Return a whole number as int64, any other number as float32, and None for other texts."""
+    text = text.strip()
     try:
         if WHOLE.fullmatch(text):
             return np.array(int(text), np.int64)
@@ -143,12 +165,12 @@ def number_of(text: str) -> np.ndarray | None:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return a value as a short text; None if it is not a text, empty or too long."""
+    """Return a value as the short text that it is; None if it is not a text, empty or too long."""
     if len(data) > LONGEST_TEXT:
         return None
     with suppress(UnicodeDecodeError):
-        text = data.decode().strip()
-        if text and text.isprintable():
+        text = data.decode()
+        if text.strip() and text.strip().isprintable():
             return text
     return None
 
@@ -159,39 +181,53 @@ def _quoted(path: str) -> str:
     return '"' + path.replace('"', '\\"') + '"'
 
 
-def _patterns(keys: list[str]) -> dict[str, int]:
-    """Return the most frequent patterns of the keys, and the place of the first key of each.
+def _patterns(keys: list[str]) -> dict[str, list[int]]:
+    """Return the most frequent patterns of the keys, and the places of the keys of each.
 
     A pattern replaces the last number in a key.
     """
-    widths: dict[tuple[str, str], list[int]] = {}  # of all numbers between two texts
-    first: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], list[int]] = {}  # by the texts around a number
+    widths: dict[tuple[str, str], set[int]] = {}
     for place, key in enumerate(keys):
         if match := LAST_NUMBER.fullmatch(key):
             before, number, after = match.groups()
-            widths.setdefault((before, after), []).append(len(number))
-            first.setdefault((before, after), place)
-    most = max(map(len, widths.values()), default=0)
-    chosen = [around for around in first if len(widths[around]) == most]
+            places.setdefault((before, after), []).append(place)
+            widths.setdefault((before, after), set()).add(len(number))
+    most = max(map(len, places.values()), default=0)
+    chosen = [around for around in places if len(places[around]) == most]
     if not chosen or len(chosen) > MOST_FIELDS:
-        return {"%s": 0} if keys else {}
-    patterns: dict[str, int] = {}
+        return {"%s": list(range(len(keys)))} if keys else {}
+    patterns: dict[str, list[int]] = {}
     for around in chosen:
         number = "%d"
-        if len(set(widths[around])) == 1:
-            number = f"%0{widths[around][0]}d"
-        patterns[number.join(part.replace("%", "%%") for part in around)] = first[around]
+        if len(widths[around]) == 1:
+            number = f"%0{widths[around].pop()}d"
+        patterns[number.join(part.replace("%", "%%") for part in around)] = places[around]
     return patterns
 
 
-def _kind_of(data: bytes) -> str | None:
-    """Return ``image``, ``label`` (a text), ``value`` (an array or a number), or None."""
-    with suppress(BadImage, ValueError):
-        read_header(data)
+def _kind_of(values: list[bytes]) -> str | None:
+    """Return what some values of a field are, or None if they cannot be packed.
+
+    These are ``image``, ``value`` (arrays or numbers), ``label`` (short texts that repeat) or
+    ``text``.
+    """
+    if is_image(values[0]):
         return "image"
-    if data.startswith(NPY):
+    if values[0].startswith(NPY):
         return "value"
-    text = text_of(data)
-    if text is None:
-        return None
-    return LABEL if number_of(text) is None else "value"
+    texts = list(map(text_of, values))
+    if None in texts:
+        return TEXT if all(map(_is_utf8, values)) else None
+    if all(number_of(text or "") is not None for text in texts):
+        return "value"
+    is_text = len(values) >= FEW and len(set(texts)) > len(values) / 2
+    return TEXT if is_text else LABEL
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -8,7 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from framework.image.header import BadImage, ImageHeader, plain_tiff, png_chunks, read_header
+from framework.image.header import (
+    BadImage,
+    ImageHeader,
+    is_image,
+    plain_tiff,
+    png_chunks,
+    read_header,
+)
 from tests.contract.cases import jpeg, pixels
 
 PICTURE = Image.fromarray(pixels(1, 20, 30))
@@ -220,3 +227,9 @@ def test_a_damaged_file_has_a_header_or_is_bad(data):
 )
 def test_any_buffer_is_read(view):
     assert read_header(view(jpeg(0))) == ImageHeader("jpeg", 16, 12, 3)
+
+
+def test_any_bytes_are_an_image_or_none():
+    assert is_image(jpeg(0))
+    assert not is_image(b"")
+    assert not is_image(jpeg(0)[:20])

@@ -61,6 +61,8 @@ def test_arrays_are_values_too():
         ({"image": "picture-%d"}, None, r"D110.*the first keys: image-000000001"),
         ({"image": "image-%09d", "n": "num-%s"}, None, "D160.*records lack a field"),
         (FIELDS, 4, "D111.*has 3 records, not 4"),
+        (FIELDS, "image-000000001", "D111.*holds no number of records"),
+        (FIELDS, "count", "D111.*the key 'count' holds no number of records"),
     ],
 )
 def test_what_does_not_fit_is_named(fields, count, words):
@@ -100,4 +102,37 @@ def test_a_text_that_is_none_is_named():
     source = LMDBInput(write_lmdb("x.lmdb", {"t-1": b"\xff\xfe\xfa"}), {"line": "t-%d"})
     source.kinds = {"line": "text"}
     with pytest.raises(DataError, match=r"D162.*t-1.*line is not UTF-8 text.*line: bytes"):
+        source.read(0, 1)
+
+
+def test_the_number_of_records_may_be_under_a_key():
+    assert LMDBInput(scene_text(), FIELDS, "num-samples").manifest.num_records == 3
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_numbers_start_anywhere(start):
+    path = write_lmdb("x.lmdb", {f"t-{start + number:03d}": b"a b" for number in range(3)})
+    assert LMDBInput(path, {"t": "t-%03d"}).read(0, 1).keys == [f"t-{start:03d}"]
+
+
+def test_texts_are_kept_as_they_are():
+    path = write_lmdb("x.lmdb", {"t-1": b" a b\n", "t-2": b"c"})
+    records = LMDBInput(path, {"t": "t-%d"}).read(0, 2).records
+    assert [bytes(text) for text in records["t"]] == [b" a b\n", b"c"]
+
+
+@pytest.mark.parametrize("values", [(b"a", b"7"), (b"7", b"a")])
+def test_texts_among_numbers_say_how_to_keep_both(values):
+    path = write_lmdb("x.lmdb", {f"t-{number}": value for number, value in enumerate(values)})
+    source = LMDBInput(path, {"t": "t-%d"})
+    with pytest.raises(DataError, match=r"D167.*add 'input\.kinds={t: text}'"):
+        source.read(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(b"long " * 500, "text"), (b"a\0b", "text"), (b"\xff\0", "bytes")]
+)
+def test_a_value_of_no_guessed_kind_says_how_to_keep_it(value, kind):
+    source = LMDBInput(write_lmdb("x.lmdb", {"t-1": value}), {"t": "t-%d"})
+    with pytest.raises(DataError, match=rf"D106.*add 'input\.kinds={{t: {kind}}}'"):
         source.read(0, 1)
