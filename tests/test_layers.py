@@ -39,7 +39,7 @@ LAYERS = (
 LEVEL = {name: -row for row, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
 HOMES = {
-    "h5py": {"store/hdf5_store.py"},
+    "h5py": {"store/hdf5_store.py", "store/foreign_hdf5.py"},
     "lmdb": {"store/lmdb_store.py"},
     "isal": {
         "train/checkpoint.py",

@@ -1,4 +1,4 @@
-"""Named arrays: a .npz file, a .npy file, or the datasets of an HDF5 file.
+"""Named arrays: a .npz or .npy file.
 
 Arrays that are not compressed are read through a memory map, however large they are.
 """
@@ -17,7 +17,6 @@ from framework.data.classes import listed
 from framework.errors import DataError
 from framework.input.array_values import array_of_npy, not_arrays, read_npy_header
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.hdf5_store import foreign_datasets
 from framework.store.open_store import SIGNATURE
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
@@ -28,8 +27,7 @@ UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.e
 class ArraysInput(ColumnInput):
     """Fields from arrays.
 
-    A .npy file is one field with the file's name. Without ``fields`` an HDF5 dataset is named by
-    the last part of its path. ``conf/input/arrays.yaml`` describes the options.
+    A .npy file is one field with the file's name. ``conf/input/arrays.yaml`` describes the options.
     """
 
     kind = "arrays"
@@ -63,12 +61,13 @@ class ArraysInput(ColumnInput):
     def _arrays(self) -> dict[str, Any]:
         """Return the chosen arrays by their own names."""
         if not Path(self.path).is_file():
-            raise DataError(101, self.path, "no such file", "give a .npz, .npy or HDF5 file")
+            raise DataError(101, self.path, "no such file", "give a .npz or .npy file")
         try:
             with open(self.path, "rb") as file:
                 head = file.read(len(SIGNATURE))
                 if head == SIGNATURE:
-                    return self._datasets()
+                    fix = "set input=hdf5"
+                    raise DataError(112, self.path, "is an HDF5 file", fix)
                 if head.startswith(b"PK"):
                     arrays = self._arrays_of_npz(file)
                 else:
@@ -81,19 +80,6 @@ class ArraysInput(ColumnInput):
         if scalars or not arrays:
             raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
         return arrays
-
-    def _datasets(self) -> dict[str, Any]:
-        datasets = foreign_datasets(self.path)
-        if not datasets:
-            raise not_arrays(self.path, "no dataset of numbers")
-        if self.fields is not None:
-            return {name: datasets[name] for name in self._chosen(list(datasets))}
-        by_name = {name.rpartition("/")[2]: rows for name, rows in datasets.items()}
-        if len(by_name) < len(datasets):
-            what = f"has several datasets of one name: {listed(list(datasets))}"
-            fix = "choose with input.fields={image: GROUP/DATASET, ...}"
-            raise DataError(163, self.path, what, fix)
-        return dict(by_name)
 
     def _arrays_of_npz(self, file: BinaryIO) -> dict[str, np.ndarray]:
         """Return the chosen members. Others may be what is no array, or cannot be a field."""

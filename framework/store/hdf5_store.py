@@ -16,10 +16,8 @@ import io
 import math
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
@@ -32,25 +30,21 @@ from framework.contracts.records import Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
 from framework.store.file_store import FileStore, FileWriter
-from framework.store.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quotable, pack_command
+from framework.store.foreign_hdf5 import (
+    H5PY_ERRORS,
+    MAX_COMPRESSION_RATIO,
+    hdf5_advice,
+    open_hdf5,
+    own_dataset,
+)
 from framework.store.gather import row_gather
 from framework.store.gather_rows import gather_rows, typed
-from framework.store.identity import check_exists
 from framework.store.manifest import from_json
 
 # HDF5 places datasets of at least so many bytes at multiples of so many bytes: pages of the map.
 ALIGNMENT = 4096
-# Deflate shrinks data at most 1032 times. A file that declares more is damaged or made to harm.
-MAX_COMPRESSION_RATIO = 1100
 # A manifest of fewer bytes fits into an object header, which holds 64 KiB.
 MAX_HEADER_MANIFEST_BYTES = 60_000
-BUILT_IN_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf; others are plugins
-# What h5py raises for a damaged file.
-H5PY_ERRORS = (KeyError, ValueError, TypeError, RuntimeError, OSError, NotImplementedError)
-
-# HDF5 runs code from these folders if a file names a plugin as its filter. Remove all of them.
-while h5py.h5pl.size():
-    h5py.h5pl.remove(0)
 
 
 @final
@@ -88,7 +82,7 @@ class HDF5Store(FileStore["_OpenStore"]):
 
     def _map(self) -> "_OpenStore":
         with ExitStack() as stack:
-            file = stack.enter_context(_open_file(self.path))
+            file = stack.enter_context(open_hdf5(self.path))
             manifest = from_json(self.path, _manifest_text(self.path, file))
             opened = _OpenStore(self.path, file, manifest)
             if opened.file is not None:
@@ -175,63 +169,6 @@ class HDF5Writer(FileWriter):
             spool.close()
 
 
-@final
-@dataclass(frozen=True)
-class HDF5Rows:
-    """A dataset of numbers in any HDF5 file. Each slice is read from disk. Picklable."""
-
-    path: str
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        with _open_file(self.path) as file:
-            try:
-                return np.asarray(_own_dataset(file, self.name)[rows])
-            except H5PY_ERRORS as error:
-                what = f"dataset {self.name!r} cannot be read ({words_of(error, 200)})"
-                raise DataError(102, self.path, what, "download or copy the file again") from error
-
-
-def foreign_datasets(path: str) -> dict[str, HDF5Rows]:
-    """Return the datasets of numbers in any HDF5 file by their names, ``group/dataset``.
-
-    Raises:
-        DataError: D101 if the file is missing; D102 if it cannot be read.
-    """
-    with _open_file(path) as file:
-        try:
-            return _datasets(path, file)
-        except H5PY_ERRORS as error:
-            what = f"damaged ({words_of(error, 200)})"
-            raise DataError(102, path, what, "download or copy the file again") from error
-
-
-def _open_file(path: str) -> h5py.File:
-    """Open a file for reading, without locks. DataError D101, D102."""
-    check_exists(path)
-    try:
-        return h5py.File(path, "r", locking=False)
-    except PermissionError as error:
-        what = "cannot be read: Permission denied"
-        raise DataError(101, path, what, "give read permission") from error
-    except OSError as error:
-        what = "not an HDF5 file"
-        fix = "pack it again; if it has another format, choose the data= of that format"
-        if "truncated" in str(error):
-            what = "truncated"
-            fix = "download, copy or pack it again"
-        raise DataError(102, path, f"{what} ({str(error).strip()})", fix) from error
-
-
 def _manifest_text(path: str, file: h5py.File) -> str:
     try:
         if "manifest" in file.attrs:
@@ -245,48 +182,7 @@ def _manifest_text(path: str, file: h5py.File) -> str:
             return str(text)
     except H5PY_ERRORS as error:
         raise DataError(102, path, f"damaged ({words_of(error, 200)})", "pack it again") from error
-    raise DataError(
-        103, path, "is an HDF5 file, but not a Paceline store", _packing_advice(path, file)
-    )
-
-
-def _packing_advice(path: str, file: h5py.File) -> str:
-    """Suggest a command that packs a file of another program.
-
-    The records of the suggestion have the length that most datasets share.
-    """
-    try:
-        datasets = {name: rows for name, rows in _datasets(path, file).items() if is_quotable(name)}
-    except H5PY_ERRORS:
-        return OTHER_WAY
-    lengths = Counter(len(rows) for rows in datasets.values())
-    if not lengths:
-        return OTHER_WAY
-    length = max(lengths, key=lambda length: (lengths[length], length))
-    fields: dict[str, str] = {}
-    for name, rows in datasets.items():
-        if len(rows) == length and len(fields) < MOST_FIELDS:
-            fields[field_name(name.rpartition("/")[2], fields)] = name
-    return pack_command("arrays", path, fields)
-
-
-def _datasets(path: str, file: h5py.File) -> dict[str, HDF5Rows]:
-    datasets: dict[str, HDF5Rows] = {}
-    most_bytes = MAX_COMPRESSION_RATIO * os.path.getsize(path)
-
-    def visit(name: str, node: Any) -> None:
-        if not isinstance(node, h5py.Dataset) or not node.shape or not node.size:
-            return
-        # Bool, signed and unsigned integers, floats, complex numbers.
-        is_numeric = node.dtype.kind in "biufc"
-        if is_numeric and node.nbytes <= most_bytes:
-            # A dataset that is stored elsewhere or needs a plugin is left out.
-            with suppress(*H5PY_ERRORS):
-                _own_dataset(file, name)
-                datasets[name] = HDF5Rows(path, name, node.shape, node.dtype)
-
-    file.visititems(visit)
-    return datasets
+    raise DataError(103, path, "is an HDF5 file, but not a Paceline store", hdf5_advice(path))
 
 
 @final
@@ -328,7 +224,7 @@ class _OpenStore:
             return _RowsGather(self.path, file, f"records/{name}", field, num_records)
         if field.encoding != "raw":
             return _SliceGather(self.path, file, f"records/{name}", num_records)
-        dataset = _own_dataset(file, f"records/{name}")
+        dataset = own_dataset(file, f"records/{name}")
         if dataset.shape != (num_records, *field.shape) or dataset.dtype != np.dtype(field.dtype):
             raise ValueError(f"has shape {dataset.shape} and type {dataset.dtype}")
         if dataset.chunks is None:
@@ -420,7 +316,7 @@ class _ChunkGather:
 
 def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
     """Return a contiguous dataset as a tensor over a private memory map of the file."""
-    dataset = _own_dataset(file, name)
+    dataset = own_dataset(file, name)
     if dataset.size == 0:
         return torch.from_numpy(np.empty(dataset.shape, dataset.dtype))
     offset = dataset.id.get_offset()
@@ -431,25 +327,6 @@ def _memory_map(path: str, file: h5py.File, name: str) -> Tensor:
     # Mode "c" is copy-on-write: torch gets the writable array that it wants, but a write changes a
     # copy in memory, never the file. Pages that are only read are shared by all processes.
     return torch.from_numpy(np.memmap(path, dataset.dtype, "c", offset, dataset.shape))
-
-
-def _own_dataset(file: h5py.File, path: str) -> Any:
-    """Return a dataset that is stored entirely in this file.
-
-    A hostile file could otherwise make us read other files through links or external storage.
-    """
-    node: Any = file
-    for part in path.split("/"):
-        is_group = isinstance(node, h5py.Group)
-        if not is_group or not isinstance(node.get(part, getlink=True), h5py.HardLink):
-            raise ValueError(f"{path!r} is not in this file")
-        node = node[part]
-    if not isinstance(node, h5py.Dataset) or node.external or node.is_virtual:
-        raise ValueError(f"{path!r} is stored outside this file")
-    filters = node.id.get_create_plist()
-    if any(filters.get_filter(n)[0] not in BUILT_IN_FILTERS for n in range(filters.get_nfilters())):
-        raise ValueError(f"{path!r} needs a filter plugin")
-    return node
 
 
 def _check_layout(chunk_records: int | None, compression: str | None) -> None:

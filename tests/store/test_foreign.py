@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import DataError, PacelineError
-from framework.input.arrays import ArraysInput
+from framework.input.hdf5 import HDF5Input
 from framework.input.lmdb import LMDBInput
 from framework.store.foreign import ForeignLMDB, field_name, free_name, key_expression
 from framework.store.open_store import open_store
@@ -89,6 +89,42 @@ def test_the_command_for_an_lmdb_file_packs_it(folder):
     store.close()
 
 
+def test_the_command_for_recognized_text_keeps_the_texts():
+    """As CRNN and deep-text-recognition-benchmark write them."""
+    texts = ["Zürich", "2024", " a ", "b", "007", "x!", "the", "the", "end"]
+    values = {"num-samples": str(len(texts)).encode()}
+    for number, text in enumerate(texts, 1):
+        values[f"image-{number:09d}"] = jpeg(number, 8, 8)
+        values[f"label-{number:09d}"] = text.encode()
+    path = write_lmdb("ocr.lmdb", values, folder=True)
+    done = paceline("train", f"data.train={path}", "data.val=null")
+    assert "input.count=num-samples" in done.err
+    store = advised(path, done.err)
+    read = store.read(torch.arange(len(texts)))["text"].arrays()
+    assert [bytes(text).decode() for text in read] == texts
+    store.close()
+
+
+def test_the_command_for_long_texts_names_their_kind():
+    path = write_lmdb("x.lmdb", {f"t{number}": b"long " * 500 for number in range(3)})
+    store = advised(path, paceline("inspect", path).err)
+    assert store.manifest.fields["text"].kind == "text"
+    store.close()
+
+
+@pytest.mark.parametrize("folders", [3, 30])
+def test_the_command_for_data_sets_of_records_packs_them(folders):
+    with h5py.File("corpus.h5", "w") as file:
+        for number in range(folders):
+            file[f"spk{number}/utt{number}"] = np.zeros(number + 1, "i2")
+    store = advised("corpus.h5", paceline("inspect", "corpus.h5").err)
+    assert store.read(torch.arange(folders))["value"].lengths.tolist() == sorted(
+        range(1, folders + 1), key=lambda length: f"spk{length - 1}/"
+    )
+    assert store.key(1) == "spk1/utt1"
+    store.close()
+
+
 def test_keys_without_numbers_are_names():
     path = write_lmdb("photos.lmdb", {"alice": jpeg(0, 8, 8), "bob": jpeg(1, 8, 8)})
     store = advised(path, paceline("inspect", path).err)
@@ -113,7 +149,7 @@ def test_no_command_is_suggested_if_none_works(name):
         write_lmdb(name, {"a": b"\x80\x03pickled"})
     else:
         with h5py.File(name, "w") as file:
-            file["names"] = np.array([b"a", b"b"])
+            file["names"] = np.zeros(3, [("a", "f4"), ("b", "S3")])
     with pytest.raises(DataError, match=r"D103.*read it with input=function") as caught:
         _ = open_store(name).manifest
     assert "pack it: paceline" not in str(caught.value)
@@ -177,5 +213,5 @@ def test_a_damaged_file_is_read_or_one_error(name, flips):
     with contextlib.suppress(PacelineError):  # any other exception fails
         _ = open_store(name).manifest
     with contextlib.suppress(PacelineError):
-        source = ArraysInput(name, None) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
+        source = HDF5Input(name) if name == "x.h5" else LMDBInput(name, {"x": "%s"})
         source.read(0, source.manifest.num_records)

@@ -1,0 +1,340 @@
+"""HDF5 files that anybody wrote: records along the first axis of data sets, or one per data set."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from framework.contracts.records import Chunk, Field, Manifest, Records
+from framework.data.classes import listed
+from framework.errors import ConfigError, DataError
+from framework.image.header import is_image
+from framework.input.array_values import native
+from framework.input.file_items import named_files
+from framework.input.label import check_classes, label_column, numbered_classes
+from framework.input.rows import (
+    Row,
+    check_same_length,
+    chunk_of,
+    field_of,
+    text_by_field,
+    typed_row,
+)
+from framework.pack.kinds import check_present, field_of_kind
+from framework.store.foreign import LABEL
+from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
+
+WILD = "*"
+ATTRIBUTE = "@"
+BLOCK = 4096  # labels that are read at once
+
+
+class _Node(NamedTuple):
+    """A data set, or an attribute of one or of a group."""
+
+    file: ForeignHDF5
+    name: str
+    attribute: str = ""
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.file.datasets[self.name]
+
+
+class _Table(NamedTuple):
+    """Where the values of each field are."""
+
+    columns: dict[str, list[_Node]]  # a data set per file, or a data set or attribute per record
+    keys: list[str] | None  # of the records; None: they lie along the first axis
+    starts: list[int]  # the number of each node's first record, and the number of all
+
+
+@final
+class HDF5Input:
+    """Records from one file or several.
+
+    A name without ``*`` is a data set with a value per record along its first axis. A name with
+    ``*``, which stands for any text in a part of a path, is a data set per record. What the stars
+    stand for is the record's key, which all fields share. ``NAME@ATTRIBUTE`` is an attribute.
+
+    Numbers and arrays stay, texts become texts, and bytes of image files become images. Arrays
+    with different numbers of rows are ragged. The texts of the field ``label`` are classes:
+    integers are labels as they are, others are names. ``conf/input/hdf5.yaml`` describes the
+    options.
+
+    Args:
+        path: A file, a folder, a pattern of files, or a list of them.
+        fields: The data sets of each field; None: what most data sets of the first file suggest.
+        classes: All classes in the order of their numbers; None: those of the field ``label``.
+    """
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        fields: Mapping[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.path, self.classes, self.given = path, classes, fields
+        self.kinds: Mapping[str, str] = {}
+        if fields is not None:
+            self.given = text_by_field("fields", fields, '{audio: "*/*"}')
+            is_wild = {WILD in name or ATTRIBUTE in name for name in self.given.values()}
+            if len(is_wild) > 1:
+                what = "names of one record (with * or @) and of all records exclude each other"
+                raise ConfigError(162, f"input.fields = {fields}", what, "choose one of the two")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # another process opens the files itself
+        arguments = self.path, self.given, self.classes
+        return HDF5Input, arguments, {"kinds": dict(self.kinds)}
+
+    @cached_property
+    def files(self) -> list[ForeignHDF5]:
+        """The files. DataError D101."""
+        given = [self.path] if isinstance(self.path, str) else self.path
+        paths = [path for part in given for path in named_files(str(part), (".h5", ".hdf5"))]
+        return list(map(ForeignHDF5, paths))
+
+    @cached_property
+    def where(self) -> str:
+        """What an error about all files calls them."""
+        return self.path if isinstance(self.path, str) else ", ".join(map(str, self.path))
+
+    @cached_property
+    def fields(self) -> Mapping[str, str]:
+        """The name of each field's data sets. DataError D112 if there is none."""
+        fields = self.given or suggested_fields(self.files[0])
+        if not fields:
+            what = "no dataset of numbers or texts"
+            fix = "read it with input=function"
+            raise DataError(112, self.files[0].path, what, fix)
+        return fields
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which fields were chosen, if the user did not say."""
+        if self.given is not None:
+            return ()
+        chosen = ", ".join(f'{field}: "{name}"' for field, name in self.fields.items())
+        return (f"records are taken to be 'input.fields={{{chosen}}}'",)
+
+    @cached_property
+    def table(self) -> _Table:
+        """Find the values. DataError D111, D112, D160, D163."""
+        if any(WILD in name or ATTRIBUTE in name for name in self.fields.values()):
+            return self._records()
+        columns: dict[str, list[_Node]] = {field: [] for field in self.fields}
+        starts = [0]
+        for file in self.files:
+            nodes = {field: self._column(file, name) for field, name in self.fields.items()}
+            lengths = {field: node.dataset.shape[0] for field, node in nodes.items()}
+            starts.append(starts[-1] + check_same_length(file.path, lengths))
+            for field, node in nodes.items():
+                columns[field].append(node)
+                _check_alike(field, columns[field][0], node)
+        return _Table(columns, None, starts)
+
+    def _column(self, file: ForeignHDF5, name: str) -> _Node:
+        node = _Node(file, name.strip("/"))
+        if node.name not in file.datasets or not is_column(node.dataset):
+            names = [name for name, dataset in file.datasets.items() if is_column(dataset)]
+            what = f"has no array {name}, but {listed(names)}"
+            raise DataError(112, file.path, what, "correct input.fields")
+        return node
+
+    def _records(self) -> _Table:
+        columns: dict[str, list[_Node]] = {field: [] for field in self.fields}
+        keys: list[str] = []
+        for file in self.files:
+            matches = {field: _matches(file, name) for field, name in self.fields.items()}
+            first, *others = matches.values()
+            shared = set(first).intersection(*others)
+            if alone := sorted(set(first).union(*others) - shared):
+                what = f"{len(alone)} records lack a field: {listed(alone)}"
+                raise DataError(160, file.path, what, "correct input.fields, or complete the file")
+            keys += first
+            for field, match in matches.items():
+                columns[field] += [match[key] for key in first]
+        if not keys:
+            some = listed(list(self.files[0].nodes)[:10])
+            what = f"no data set is as input.fields says; the first names: {some}"
+            raise DataError(110, self.where, what, "correct input.fields")
+        return _Table(columns, keys, list(range(len(keys) + 1)))
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        count = self.table.starts[-1]
+        check_present(self.kinds, self._fields)
+        classes = check_classes((), self.classes, self.where)
+        if self.labels is not None:
+            classes = self.labels[1]
+        return Manifest(count, dict(self._fields), classes, source=f"hdf5 {self.where}")
+
+    @cached_property
+    def _fields(self) -> dict[str, Field]:
+        return {name: self._field(name) for name in self.fields}
+
+    def _field(self, name: str) -> Field:
+        value = _first(self._values(name, 0, 1))
+        if name in self.kinds:
+            row = typed_row({name: value}, self.kinds, self.name(0))
+            return field_of_kind(row[name], self.kinds[name])
+        field = field_of(value, f"{self.name(0)}: {name}")
+        if isinstance(value, np.ndarray) and self._is_ragged(name):
+            return Field(field.dtype, (None, *field.shape[1:]))
+        return field
+
+    def _is_ragged(self, name: str) -> bool:
+        """Return whether the arrays of a field have different numbers of rows."""
+        nodes = self.table.columns[name]
+        if self.table.keys is None:
+            return nodes[0].dataset.kind == "rows"
+        shapes = {node.dataset.shape for node in nodes if not node.attribute}
+        return len({shape[:1] for shape in shapes}) > 1
+
+    @cached_property
+    def labels(self) -> tuple[np.ndarray | None, list[str]] | None:
+        """The label of each record if they are texts, and the classes.
+
+        None if the field ``label`` numbers no class.
+        """
+        if LABEL not in self.fields or LABEL in self.kinds:
+            return None
+        first = _first(self._own_values(LABEL, 0, 1))
+        is_number = isinstance(first, np.ndarray) and first.dtype.kind in "iu" and not first.ndim
+        if not is_number and not isinstance(first, str):
+            return None
+        count = self.table.starts[-1]
+        values: list[Any] = []
+        for start in range(0, count, BLOCK):
+            values += list(self._own_values(LABEL, start, min(start + BLOCK, count)))
+        if not is_number:
+            numbers, classes = label_column(values, self.classes, self.where, self.name)
+            return np.array(numbers, np.int64), classes
+        if min(values) < 0:
+            return None
+        return None, numbered_classes(int(max(values)), self.classes, self.where)
+
+    def read(self, start: int, stop: int) -> Chunk:
+        """Return the records. Numbers along the first axis are read by one slice per data set."""
+        keys = [str(number) for number in range(start, stop)]
+        if self.table.keys is not None:
+            keys = self.table.keys[start:stop]
+        fields = self._fields
+        arrays: Records = {}
+        lists: dict[str, list[Any]] = {}
+        for name in self.fields:
+            values = self._values(name, start, stop)
+            if isinstance(values, np.ndarray) and name not in self.kinds:
+                arrays[name] = native(values)
+            else:
+                lists[name] = list(values)
+        rows: list[Row] = [
+            typed_row(dict(zip(lists, values, strict=True)), self.kinds, self.name(start + number))
+            for number, values in enumerate(zip(*lists.values(), strict=True))
+        ]
+        listed_fields = {name: fields[name] for name in lists}
+        chunk = chunk_of(rows, keys, listed_fields, lambda number: self.name(start + number))
+        records = {**arrays, **chunk.records}
+        return Chunk({name: records[name] for name in self.fields}, keys)
+
+    def _values(self, name: str, start: int, stop: int) -> Any:
+        """Return an array [n, *shape] of numbers, or a list of values as ``field_of`` has them."""
+        if name == LABEL and self.labels is not None and self.labels[0] is not None:
+            return self.labels[0][start:stop]
+        return self._own_values(name, start, stop)
+
+    def _own_values(self, name: str, start: int, stop: int) -> Any:
+        values = self._raw_values(name, start, stop)
+        if isinstance(values, np.ndarray):
+            return values
+        return [self._value(value, name, start + number) for number, value in enumerate(values)]
+
+    def _raw_values(self, name: str, start: int, stop: int) -> Any:
+        nodes, keys, starts = self.table.columns[name], self.table.keys, self.table.starts
+        if keys is not None:
+            return [_value_of(node) for node in nodes[start:stop]]
+        parts: list[Any] = []
+        for node, first, last in zip(nodes, starts, starts[1:], strict=False):
+            begin, end = max(start, first), min(stop, last)
+            if begin < end:
+                parts.append(node.file.read(node.name, begin - first, end - first))
+        if nodes[0].dataset.kind == "numbers":
+            return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return [value for part in parts for value in part]
+
+    def _value(self, value: Any, name: str, index: int) -> Any:
+        """Return a text as ``str``, an image file as ``bytes``, numbers as an array."""
+        kind = self.kinds.get(name)
+        is_bytes = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1
+        if is_bytes and (kind == "bytes" or (kind is None and is_image(value.tobytes()))):
+            return value.tobytes()
+        if isinstance(value, np.ndarray):
+            return native(value)
+        node = self.table.columns[name][0]
+        is_text = isinstance(value, bytes) and not node.attribute and node.dataset.kind == "text"
+        if not is_text or kind == "bytes":
+            return value
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            what = f"{name} is not UTF-8 text"
+            fix = f"add 'input.kinds={{{name}: bytes}}', or leave it out"
+            raise DataError(162, self.name(index), what, fix) from error
+
+    def name(self, index: int) -> str:
+        node, number = self._node(index)
+        if self.table.keys is not None:
+            return f"{node.file.path}: {self.table.keys[index]}"
+        return f"{node.file.path}: record {number}"
+
+    def _node(self, index: int) -> tuple[_Node, int]:
+        """Return the first field's node of a record, and the record's number in it."""
+        place = bisect_right(self.table.starts, index) - 1
+        first = next(iter(self.table.columns.values()))
+        return first[place], index - self.table.starts[place]
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return (self._node(index)[0].file.path,)
+
+
+def _check_alike(field: str, first: _Node, other: _Node) -> None:
+    """Check that data sets of two files can be one field. DataError D167."""
+    kinds = {
+        f"{node.dataset.kind} {node.dataset.dtype} {node.dataset.shape[1:]}"
+        for node in (first, other)
+    }
+    if len(kinds) > 1:
+        what = f"{field} is {' and '.join(sorted(kinds))} in {first.file.path} and here"
+        raise DataError(167, other.file.path, what, "pack them one by one")
+
+
+def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
+    """Return the nodes of a file that a pattern names, by what its stars stand for."""
+    path, _, attribute = pattern.strip("/").partition(ATTRIBUTE)
+    expression = re.compile("([^/]*)".join(map(re.escape, path.split(WILD))), re.DOTALL)
+    nodes: dict[str, _Node] = {}
+    for name in file.nodes if attribute else file.datasets:
+        match = expression.fullmatch(name)
+        if match is None:
+            continue
+        key = "/".join(match.groups())
+        if key in nodes:
+            what = f"{nodes[key].name!r} and {name!r} are one record"
+            raise DataError(163, file.path, what, "correct input.fields")
+        nodes[key] = _Node(file, name, attribute)
+    return nodes
+
+
+def _first(values: Any) -> Any:
+    """Return the first of some values; a number as an array."""
+    return np.asarray(values[0]) if isinstance(values, np.ndarray) else values[0]
+
+
+def _value_of(node: _Node) -> Any:
+    if node.attribute:
+        return node.file.attribute(node.name, node.attribute)
+    return node.file.value(node.name)

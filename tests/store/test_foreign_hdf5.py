@@ -1,0 +1,68 @@
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+
+from framework.errors import DataError
+from framework.store.foreign_hdf5 import ForeignHDF5, own_dataset, suggested_fields
+
+
+def _file(**datasets):
+    with h5py.File("x.h5", "w") as file:
+        for name, values in datasets.items():
+            file[name.replace("__", "/")] = values
+    return ForeignHDF5("x.h5")
+
+
+def test_a_data_set_says_what_it_holds():
+    file = _file(x=np.zeros((2, 3), ">i4"), text=["a"], scalar=3.0, pair=np.zeros(2, "i4,f4"))
+    kinds = {name: (data.kind, data.shape) for name, data in file.datasets.items()}
+    assert kinds == {"scalar": ("numbers", ()), "text": ("text", (1,)), "x": ("numbers", (2, 3))}
+    assert file.nodes["pair"] is None
+
+
+@pytest.mark.parametrize("blocks", [0, 512])
+def test_contiguous_numbers_are_read_without_h5py(blocks):
+    with h5py.File("x.h5", "w", userblock_size=blocks) as file:
+        file["x"] = np.arange(6).reshape(2, 3)
+    file = pickle.loads(pickle.dumps(ForeignHDF5("x.h5")))
+    assert file.datasets["x"].offset is not None
+    assert file.value("x").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_attributes_are_texts_or_arrays():
+    with h5py.File("x.h5", "w") as file:
+        file.create_group("a").attrs.update({"text": "ü", "n": 3, "old": np.bytes_(b"x")})
+    file = ForeignHDF5("x.h5")
+    assert [file.attribute("a", name) for name in ("text", "n", "old")] == ["ü", 3, "x"]
+    with pytest.raises(DataError, match=r"D112.*has no attribute 'gone', but"):
+        file.attribute("a", "gone")
+
+
+def test_a_data_set_that_declares_more_than_its_file_holds_is_left_out():
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("x", (1 << 40,), "u1", chunks=(1 << 20,))
+    assert not ForeignHDF5("x.h5").datasets
+
+
+@pytest.mark.parametrize(
+    ("names", "fields"),
+    [
+        (("x", "y"), {"x": "x", "y": "y"}),
+        (("a/x", "b/x"), {"x": "a/x", "x_2": "b/x"}),
+        ([f"r{n}/{name}" for n in range(20) for name in "xy"], {"x": "*/x", "y": "*/y"}),
+        ([f"a/b/u{n}" for n in range(20)], {"value": "*/*/*"}),
+    ],
+)
+def test_records_are_guessed(names, fields):
+    file = _file(**{name.replace("/", "__"): np.zeros(3) for name in names})
+    assert suggested_fields(file) == fields
+
+
+def test_a_link_is_not_followed():
+    with h5py.File("x.h5", "w") as file:
+        file["x"] = h5py.SoftLink("/y")
+        file["y"] = 1
+        with pytest.raises(ValueError, match="not in this file"):
+            own_dataset(file, "x")
