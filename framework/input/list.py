@@ -1,4 +1,4 @@
-"""A table that names files and labels: CSV, TSV, or Kaldi's .scp (``key path`` in a line)."""
+"""A table of files, numbers, texts and labels: CSV, TSV, or Kaldi's .scp (a key, and a path)."""
 
 import csv
 import io
@@ -24,9 +24,14 @@ from framework.input.label import (
     numbered_classes,
 )
 from framework.input.rows import Row, RowInput, text_by_field
+from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import number_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
-KINDS = ("path", "class", "int", "float")
+KINDS = ("path", "class", "text", "int", "float")
+FILES = (*SUFFIXES, ".npy")  # of a column of paths
+LONG = re.compile(r"\s*[+-]?\d{19,}\s*", re.ASCII)  # a name: it might not fit 64 bits
+FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 DTYPES = {"int": np.int64, "float": np.float32}
 
 
@@ -54,10 +59,12 @@ class _Table(NamedTuple):
 class ListInput(RowInput):
     """A record per row, in the table's order. Its key is its first path; in .scp its key.
 
-    A path may be in several rows; a key of .scp may not. The column of a field is a name of the
-    header or a number from 0; by default it is the field's name, or its place in ``columns``. A
-    ``path`` is an image or a .npy file. A ``class``, only for the field ``label``, is a name or an
-    integer. ``conf/input/list.yaml`` describes the options.
+    Without a path the key is the row's number from 0. A path may be in several rows; a key of .scp
+    may not. The column of a field is a name of the header or a number from 0; by default it is the
+    field's name, or its place in ``columns``. A ``path`` is an image or a .npy file. A ``class``,
+    only for the field ``label``, is a name or an integer. Without ``columns`` these are ``image``
+    and ``label``; if the header lacks one of them, all columns, of the kinds that their cells show.
+    ``conf/input/list.yaml`` describes the options.
     """
 
     path: str
@@ -70,26 +77,70 @@ class ListInput(RowInput):
 
     def __post_init__(self) -> None:
         self.is_scp = self.path.lower().endswith(".scp")
-        usual = {"image": "path"}
-        if not self.is_scp:
-            usual["label"] = "class"
         self.has_names = self.header and not self.is_scp
-        self.parsed = _parsed_columns(self.columns or usual, self.has_names, first=int(self.is_scp))
-        self.first_path = next(f for f, column in self.parsed.items() if column.kind == "path")
+        if self.columns is not None:
+            _ = self.parsed  # before the table is read
         self.folder = self.root or os.path.dirname(self.path) or "."
         self.pattern = class_pattern(self.label_pattern) or ANYTHING
 
     @cached_property
-    def items(self) -> _Table:
-        """The rows, and the columns of the fields. DataError D110, D164."""
+    def parsed(self) -> dict[str, Column]:
+        """The column of each field. ConfigError C162, DataError D164."""
+        columns = self.columns
+        if columns is None:
+            columns = self._usual_columns()
+        return _parsed_columns(columns, self.has_names, first=int(self.is_scp))
+
+    @cached_property
+    def lines(self) -> tuple[Line, list[Line]]:
+        """The header, which may be empty, and the rows. DataError D110."""
         read = _read_scp if self.is_scp else _read_table
         lines, head = read(self.path), Line(1, [])
         if self.has_names:
             head = next(lines, head)
-        places = {field: self._place(head, column) for field, (_, column) in self.parsed.items()}
         rows = list(lines)
         if not rows:
             raise DataError(110, self.path, "no row", "give a table with a row per record")
+        return head, rows
+
+    def _usual_columns(self) -> dict[str, str]:
+        """Return the columns of a table that the user does not describe."""
+        head, rows = self.lines
+        if self.is_scp or (not self.has_names and len(rows[0].cells) == 1):
+            return {"image": "path"}
+        if not self.has_names or {"image", "label"} <= set(head.cells):
+            return {"image": "path", "label": "class"}
+        return self._seen_columns(head.cells)
+
+    def _seen_columns(self, names: Sequence[str]) -> dict[str, str]:
+        """Return all columns of the header, of the kinds that their cells show. DataError D164."""
+        columns: dict[str, str] = {}
+        for place, name in enumerate(names):
+            if not FIELD.fullmatch(name):
+                what = f"the first line has the column {name!r}, which cannot be a field's name"
+                fix = "name the columns with input.columns, or set input.header=false"
+                raise DataError(164, self.path, what, fix)
+            columns[name] = _kind_of(name, [row.cells[place : place + 1] for row in self.lines[1]])
+        return columns
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The kinds that were guessed, or the columns that are left out."""
+        if self.columns is not None or not self.has_names:
+            return ()
+        head = [name for name in self.lines[0].cells if FIELD.fullmatch(name)]
+        seen = ", ".join(f"{name}: {kind}" for name, kind in self._seen_columns(head).items())
+        if left := [name for name in head if name not in self.parsed]:
+            return (f"columns left out: {', '.join(left)}; take all: 'input.columns={{{seen}}}'",)
+        if {"image", "label"} == self.parsed.keys():
+            return ()
+        return (f"columns are taken to be 'input.columns={{{seen}}}'",)
+
+    @cached_property
+    def items(self) -> _Table:
+        """The rows, and the columns of the fields. DataError D110, D164."""
+        head, rows = self.lines
+        places = {field: self._place(head, column) for field, (_, column) in self.parsed.items()}
         wanted = max(places.values()) + 1
         for row in rows:
             if len(row.cells) < wanted:
@@ -115,13 +166,13 @@ class ListInput(RowInput):
 
     @cached_property
     def numbers(self) -> dict[str, np.ndarray]:
-        """The columns that are not paths: int64 or float32; a class is its number."""
+        """The columns of numbers: int64 or float32; a class is its number."""
         rows, places = self.items
         columns: dict[str, np.ndarray] = {}
         for field, (kind, _) in self.parsed.items():
             if kind == "class":
                 columns[field] = np.array(self._labels[0], np.int64)
-            elif kind != "path":
+            elif kind in DTYPES:
                 place = places[field]
                 numbers = [_number(row.cells[place], kind, self._line(row)) for row in rows]
                 columns[field] = np.array(numbers, DTYPES[kind])
@@ -160,9 +211,20 @@ class ListInput(RowInput):
         for field in self.parsed:
             if field in paths:
                 row[field] = value_of(read_file(paths[field]), paths[field], self.name(index))
-            else:
+            elif field in self.numbers:
                 row[field] = self.numbers[field][index : index + 1].reshape(())
+            else:
+                row[field] = self._text(index, field)
         return row
+
+    def _text(self, index: int, field: str) -> str:
+        """Return a cell. DataError D162 if it is not UTF-8."""
+        text = self.items.rows[index].cells[self.items.places[field]]
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            what = f"{field} is not UTF-8 text"
+            fix = "convert the table to UTF-8, or leave the column out"
+            raise DataError(162, self.name(index), what, fix)
+        return text
 
     def _paths(self, index: int) -> dict[str, str]:
         """Return the file of each field of a row. DataError D165 if one is not under the root."""
@@ -183,10 +245,10 @@ class ListInput(RowInput):
 
     def key(self, index: int) -> str:
         rows, places = self.items
-        place = 0
-        if not self.is_scp:
-            place = places[self.first_path]
-        return rows[index].cells[place]
+        paths = [field for field, column in self.parsed.items() if column.kind == "path"]
+        if self.is_scp:
+            return rows[index].cells[0]
+        return rows[index].cells[places[paths[0]]] if paths else str(index)
 
     def _line(self, row: Line) -> str:
         return f"{self.path}: line {row.number}"
@@ -206,7 +268,7 @@ def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dic
         where = f"input.columns.{field} = {word}"
         kind, _, column = word.partition(":")
         if kind not in KINDS or (kind == "class" and field != "label"):
-            fix = "choose path, class (for label), int or float, then perhaps :COLUMN"
+            fix = "choose path, class (for label), text, int or float, then perhaps :COLUMN"
             raise ConfigError(162, where, "must begin with a kind of column", fix)
         if header:
             parsed[field] = Column(kind, column or field)
@@ -215,10 +277,22 @@ def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dic
             fix = "number columns from 0, or give a table with a header"
             raise ConfigError(162, where, f"{column!r} is not a number", fix)
         parsed[field] = Column(kind, int(column or number))
-    if all(column.kind != "path" for column in parsed.values()):
-        fix = "name the column of the files, as in image: path"
-        raise ConfigError(162, f"input.columns = {words}", "has no path", fix)
     return parsed
+
+
+def _kind_of(name: str, cells: Sequence[Sequence[str]]) -> str:
+    """Return the kind of a column. A cell is a list of a text, or empty if the row is short."""
+    texts = [cell[0] for cell in cells if cell]
+    if all(text.lower().endswith(FILES) for text in texts):
+        return "path"
+    usual = "text"
+    numbers = [number_of(text) for text in texts]
+    dtypes = {number.dtype.kind for number in numbers if number is not None}
+    if None not in numbers and not any(map(LONG.fullmatch, texts)):
+        usual = "float" if "f" in dtypes else "int"
+    is_negative = any(text.strip().startswith("-") for text in texts)
+    is_class = usual == "text" or (usual == "int" and not is_negative)
+    return "class" if name == "label" and is_class else usual
 
 
 def _read_text(path: str) -> str:

@@ -204,12 +204,13 @@ def test_paths_are_under_another_root_where_one_is_given():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("image,class\n1.jpg,a\n", r"D164.*has the column 'label' 0 times: image, class"),
+        ("1.jpg,a\n2.jpg,b\n", r"D164.*'1\.jpg', which cannot be a field's name.*header=false"),
         ("image,image,label\n1.jpg,2.jpg,a\n", r"D164.*'image' 2 times"),
         ("image,label\n1.jpg\n", r"D164.*line 2: has 1 columns, 2 are wanted"),
         ('image,label\n"1.jpg,a\n', r"D164.*not a table"),
         ("image,label\n", r"D110.*no row"),
-        ("", r"D164.*0 times"),
+        ("", r"D110.*no row"),
+        (b"image,text\n1.jpg,\xff\n", r"D162.*line 2.*text is not UTF-8"),
         ("image,label\n1.jpg,\n", r"D162.*line 2: no class in ''"),
         ("image,label\ngone.jpg,a\n", r"D101.*in/gone\.jpg"),
     ],
@@ -230,7 +231,7 @@ def test_what_is_no_number_is_named(kind, text):
 
 @pytest.mark.parametrize(
     "columns",
-    [{"image": "file"}, {"image": "path", "kind": "class"}, {"n": "int"}, ["image"], "image"],
+    [{"image": "file"}, {"image": "path", "kind": "class"}, {}, ["image"], "image"],
 )
 def test_columns_that_cannot_be_are_refused(columns):
     with pytest.raises(ConfigError, match=r"C162.*input\.columns"):
@@ -261,3 +262,42 @@ def test_it_reads_the_same_in_another_process():
     source = _input(CSV)
     assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))
     assert source.name(1) == "in/list.csv: line 3 (2.jpg)"
+
+
+def test_a_note_names_the_columns_that_are_left_out():
+    source = _input(
+        "image,mask,angle,count,text,label\n1.jpg,2.jpg,0.5,3,a b,dog\n0.jpg,1.jpg,-1,-4, 7,cat\n",
+        columns=None,
+    )
+    assert source.notes[0].startswith("columns left out: mask, angle, count, text; take all: ")
+    kinds = "image: path, mask: path, angle: float, count: int, text: text, label: class"
+    assert f"'input.columns={{{kinds}}}'" in source.notes[0]
+    assert list(source.manifest.fields) == ["image", "label"]
+
+
+def test_tables_without_labels_or_files_are_records_too():
+    source = _input("x,n,note,label,id\n0.5,3,Zürich,-1,1234567890123456789\n1e3,4,,2,7\n")
+    records, keys = _all(source)
+    assert (records["x"].tolist(), records["n"].tolist()) == ([0.5, 1000], [3, 4])
+    assert [bytes(text).decode() for text in records["note"]] == ["Zürich", ""]
+    assert (records["label"].tolist(), keys) == ([-1, 2], ["0", "1"])
+    assert source.notes == (
+        "columns are taken to be 'input.columns={x: float, n: int, note: text, label: int, id: text}'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "header"), [("image\n1.jpg\n2.jpg\n", True), ("1.jpg\n2.jpg\n", False)]
+)
+def test_files_need_no_labels(text, header):
+    assert list(_all(_input(text, header=header)).records) == ["image"]
+
+
+def test_several_files_and_texts_can_be_chosen():
+    source = _input(
+        "id,a,b,words\n1,1.jpg,2.jpg,7\n",
+        columns={"left": "path:a", "right": "path:b", "words": "text", "label": "class:id"},
+    )
+    records = _all(source).records
+    assert (records["left"], records["right"]) == ([jpeg(1)], [jpeg(2)])
+    assert bytes(records["words"][0]) == b"7"
