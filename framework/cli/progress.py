@@ -32,6 +32,7 @@ PREPARATION_RULES = {
     "quality": Rule(int | None),
     "color": Rule(str | None),
     "bit_depth": Rule(int | None),
+    "rate": Rule(int | None),
     "layout": Rule(str),
     "max_pixels": Rule(int),
 }

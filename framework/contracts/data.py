@@ -102,6 +102,23 @@ class Scales(Protocol):
         ...
 
 
+@runtime_checkable
+class CutsSounds(Protocol):
+    """A capability of a Transform: it cuts a window of each sound."""
+
+    @property
+    def samples(self) -> int:
+        """The length of every window, in samples of each channel."""
+        ...
+
+    def starts(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
+        """Return where the windows of sounds of these ``lengths`` begin: both int64 [B].
+
+        ``draws`` as for ``windows``. Zeros follow a sound that ends before its window.
+        """
+        ...
+
+
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 

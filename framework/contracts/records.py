@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-KINDS = ("image", "labels", "text", "bytes", "boxes", "points", "raw")
+KINDS = ("image", "labels", "audio", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
 
@@ -29,6 +29,7 @@ class Field:
             ``image``: a picture, whose pixels may be blended.
             ``labels``: a label map, with one class number per pixel, never blended; uint8 with one
             channel.
+            ``audio``: a WAV or FLAC file as it is; ragged uint8 (None,).
             ``text``, ``bytes``: a string, as UTF-8 or as it is; ragged uint8 (None,).
             ``boxes``: left, top, right and bottom in pixels of the record's image, each from 0 at
             the image's left and upper edge; ragged float32 (None, 4). A row without area is no box.

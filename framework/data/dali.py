@@ -219,6 +219,7 @@ class DALISource:
             check_crcs(self.store, request.indices, records)
         numbers = self._reader.numbers(request, request.indices)
         records |= self._reader.followed(records, request.indices, numbers)
+        records |= self._reader.heard(records, request.indices, numbers)
         self._ragged.append(self._carried(records, request.indices))
         values: list[Any] = []
         for name in self._names:

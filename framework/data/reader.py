@@ -25,6 +25,7 @@ from framework.contracts.data import (
 )
 from framework.contracts.records import Field, Manifest, Ragged, Records, RecordStore
 from framework.data.collate import WAYS, collated, joined, length_name
+from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.image.boxes import moved_boxes, moved_points
 from framework.image.crop import window_pixels
@@ -158,6 +159,10 @@ class BatchReader:
         return {name: field for name, field in fields.items() if field.encoding == "ragged"}
 
     @cached_property
+    def sounds(self) -> list[str]:
+        return [name for name, field in self.ragged.items() if field.kind == "audio"]
+
+    @cached_property
     def followers(self) -> dict[str, Field]:
         """Boxes and points that follow their image, if the transform changes it."""
         if self.transform.size is None and self.transform.num_draws == 0:
@@ -172,7 +177,7 @@ class BatchReader:
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
-        return bool(self.cut)
+        return bool(self.cut or self.sounds)
 
     def __call__(self, request: Request) -> Batch:
         # the shortest way: small records take less time than the rest of this class
@@ -214,8 +219,11 @@ class BatchReader:
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
         images = self._images(indices, records, request, outs, watch)
-        followed = self.followed(records, indices, self.numbers(request, indices))
-        work.parts[start] = {**records, **images, **followed}
+        numbers = self.numbers(request, indices)
+        followed = self.followed(records, indices, numbers)
+        sounds = self.heard(records, indices, numbers)
+        watch.mark("decode" if sounds else "transform")
+        work.parts[start] = {**records, **images, **followed, **sounds}
         work.slices_s.append(watch.stages_s)
 
     def finish(self, work: ReadWork) -> Batch:
@@ -228,7 +236,7 @@ class BatchReader:
             if name in work.images:
                 batch[name] = work.images[name]
             elif name in self.ragged:
-                batch |= self.collated(name, joined([part[name] for part in parts]), indices)
+                batch |= self.collated(name, _whole([part[name] for part in parts]), indices)
             else:
                 batch[name] = self._joined([part[name] for part in parts], indices)
         watch.mark("collate")
@@ -246,8 +254,17 @@ class BatchReader:
         field = self.store.manifest.fields[name]
         return self._cut(field, values, _Slice(indices, numbers, Stopwatch()), None)
 
-    def collated(self, name: str, values: Ragged, indices: Tensor) -> Batch:
+    def heard(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
+        """Return the samples of the sounds that the store gave for ``indices``."""
+        return {
+            name: heard(self.store, records[name], indices, self.transform, numbers)
+            for name in self.sounds
+        }
+
+    def collated(self, name: str, values: Ragged | Tensor, indices: Tensor) -> Batch:
         """Return what the batch has of a ragged field. DataError D121 for a damaged text."""
+        if isinstance(values, Tensor):  # windows of sounds
+            return {name: values}
         field = self.ragged[name]
         try:
             return collated(name, field, values, self.collate)
@@ -451,6 +468,13 @@ class BatchReader:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
         fix = "set transform=resize, pack with one size, or set collate=list"
         return DataError(107, self.store.name(index), what, fix)
+
+
+def _whole(parts: list[Any]) -> Any:
+    """Return the values of a ragged field, or the windows of sounds, of a whole batch."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)
+    return joined(parts)
 
 
 def followers(manifest: Manifest) -> dict[str, Field]:

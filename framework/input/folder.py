@@ -1,4 +1,4 @@
-"""A folder of images with a subfolder per class."""
+"""A folder of images or sounds with a subfolder per class."""
 
 import os
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from framework.contracts.records import Manifest
 from framework.input.file_items import read_file
 from framework.input.label import check_classes, class_in, class_pattern, number_classes
 from framework.input.rows import Row, RowInput
+from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.folder_store import SUFFIXES, images_of, is_class
 from framework.store.walk_tree import Walked, walk
 
@@ -25,7 +26,9 @@ class _Labeled(NamedTuple):
 @final
 @dataclass(eq=False)
 class FolderInput(RowInput):
-    """Fields ``image`` (a file's bytes) and ``label``, ordered by class and name.
+    """Fields ``image`` or ``audio`` (a file's bytes) and ``label``, ordered by class and name.
+
+    The first file decides which of the two it is.
 
     A file's class is its first subfolder, with images or without, or what ``label_pattern`` finds
     in its relative path. With ``classes`` a validation folder that lacks a class still has the
@@ -42,7 +45,7 @@ class FolderInput(RowInput):
 
     @cached_property
     def walked(self) -> Walked:
-        return walk(self.path, SUFFIXES, self.follow_links)
+        return walk(self.path, (*SUFFIXES, *SOUNDS), self.follow_links)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -78,7 +81,8 @@ class FolderInput(RowInput):
         return Manifest(len(names), {}, classes, source=f"folder {self.path}{note}")
 
     def row(self, index: int) -> Row:
-        return {"image": read_file(self.name(index)), "label": np.array(self.items.labels[index])}
+        field = "audio" if self.items.names[0].lower().endswith(SOUNDS) else "image"
+        return {field: read_file(self.name(index)), "label": np.array(self.items.labels[index])}
 
     def key(self, index: int) -> str:
         return self.items.names[index]

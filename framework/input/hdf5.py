@@ -24,6 +24,7 @@ from framework.input.rows import (
     typed_row,
 )
 from framework.pack.kinds import check_present, field_of_kind
+from framework.sound.sound_file import is_sound
 from framework.store.foreign import LABEL
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
 
@@ -270,7 +271,7 @@ class HDF5Input:
         """Return a text as ``str``, an image file as ``bytes``, numbers as an array."""
         kind = self.kinds.get(name)
         is_bytes = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1
-        if is_bytes and (kind == "bytes" or (kind is None and is_image(value.tobytes()))):
+        if is_bytes and (kind == "bytes" or (kind is None and _is_file(value.tobytes()))):
             return value.tobytes()
         if isinstance(value, np.ndarray):
             return native(value)
@@ -327,6 +328,10 @@ def _matches(file: ForeignHDF5, pattern: str) -> dict[str, _Node]:
             raise DataError(163, file.path, what, "correct input.fields")
         nodes[key] = _Node(file, name, attribute)
     return nodes
+
+
+def _is_file(data: bytes) -> bool:
+    return is_image(data) or is_sound(data)
 
 
 def _first(values: Any) -> Any:

@@ -24,12 +24,13 @@ from framework.input.label import (
     numbered_classes,
 )
 from framework.input.rows import Row, RowInput, text_by_field
+from framework.sound.sound_file import SUFFIXES as SOUNDS
 from framework.store.folder_store import SUFFIXES
 from framework.store.foreign import number_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")
-FILES = (*SUFFIXES, ".npy")  # of a column of paths
+FILES = (*SUFFIXES, *SOUNDS, ".npy")  # of a column of paths
 LONG = re.compile(r"\s*[+-]?\d{19,}\s*", re.ASCII)  # a name: it might not fit 64 bits
 FIELD = re.compile(r"[^\W\d]\w*")  # a name in a header
 DTYPES = {"int": np.int64, "float": np.float32}
@@ -61,7 +62,7 @@ class ListInput(RowInput):
 
     Without a path the key is the row's number from 0. A path may be in several rows; a key of .scp
     may not. The column of a field is a name of the header or a number from 0; by default it is the
-    field's name, or its place in ``columns``. A ``path`` is an image or a .npy file. A ``class``,
+    field's name, or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A ``class``,
     only for the field ``label``, is a name or an integer. Without ``columns`` these are ``image``
     and ``label``; if the header lacks one of them, all columns, of the kinds that their cells show.
     ``conf/input/list.yaml`` describes the options.

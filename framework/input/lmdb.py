@@ -14,6 +14,7 @@ from framework.image.header import is_image
 from framework.input.array_values import array_of_npy
 from framework.input.label import check_classes, label_column
 from framework.input.rows import Row, RowInput, text_by_field
+from framework.sound.sound_file import is_sound
 from framework.store.foreign import (
     LABEL,
     NPY,
@@ -166,7 +167,7 @@ class LMDBInput(RowInput):
         return text if number is None else number
 
     def _image(self, data: bytes, field: str, index: int) -> bytes:
-        if is_image(data):
+        if is_image(data) or is_sound(data):
             return data
         kind = "bytes"
         with suppress(UnicodeDecodeError):

@@ -20,6 +20,7 @@ from framework.image.decode import BadImage, num_channels
 from framework.input.array_values import DTYPES, native
 from framework.input.label import check_classes, numbered_classes
 from framework.pack.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
+from framework.sound.sound_file import is_sound
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
@@ -147,13 +148,15 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
 
 
 def field_of(value: Any, where: str) -> Field:
-    """Return the field of a value. A ``str`` is a text, ``bytes`` are an image file.
+    """Return the field of a value. A ``str`` is a text, ``bytes`` are an image or a sound.
 
     Raises:
         DataError: D106 for bytes that are not an image, D167 for a type that a store cannot hold.
     """
     if isinstance(value, str):
         return field_of_kind(value, "text")
+    if isinstance(value, bytes) and is_sound(value):
+        return field_of_kind(value, "audio")
     if isinstance(value, bytes):
         try:
             return Field("uint8", (num_channels(value), None, None), "image")

@@ -3,9 +3,9 @@
 Images are decoded by the one rule of ``framework.image.decode``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -27,14 +27,16 @@ from framework.image.decode import (
 from framework.image.header import BadImage
 from framework.image.label_map import decode_labels
 from framework.image.scale import scale, scale_labels
+from framework.pack.sound_rates import SoundRates
 from framework.transform.resize import centered
 
+T = TypeVar("T")
 ENCODINGS = ("keep", "jpeg", "png", "raw")
 COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml, which no other encoding has to repeat
 # Options and their defaults, as the manifest names them.
 USUAL = {
-    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth")),
+    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth", "rate")),
     "layout": "chw",
     "max_pixels": MAX_PIXELS,
 }
@@ -63,11 +65,15 @@ class Preparation:
     color: str | None = None  # rgb, gray, or None for that of the input's first image
     bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
     max_pixels: int = MAX_PIXELS  # of an image, according to its header
+    rate: int | None = None  # of sounds, in Hz; None: all must have one rate
     layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
     settled: dict[str, Field | None] = field(
         default_factory=dict[str, Field | None], init=False, compare=False, repr=False
     )
 
+    sounds: list[SoundRates] = field(
+        default_factory=list[SoundRates], init=False, compare=False, repr=False
+    )  # at most one, of all fields that are sounds
     followers: dict[str, str] = field(
         default_factory=dict[str, str], init=False, compare=False, repr=False
     )  # the kinds of the fields that follow images
@@ -85,6 +91,7 @@ class Preparation:
             ("size", fits, "[height, width], at most pack.max_pixels pixels in all"),
             ("quality", self.quality is None or 1 <= self.quality <= 100, "1 to 100"),
             ("color", self.color in (None, *COLORS), "rgb, gray, or null: as in the first image"),
+            ("rate", self.rate is None or self.rate >= 1, "at least 1 Hz"),
             ("bit_depth", self.bit_depth in (None, 8, 16), "8, 16, or null: 16 bits are refused"),
             ("layout", self.layout in ("chw", "hwc"), "chw or hwc"),
             ("max_pixels", 1 <= self.max_pixels <= LARGEST, f"1 to {LARGEST}"),
@@ -126,6 +133,8 @@ class Preparation:
                 options[name] = list(value) if name == "size" else value
         if self.encode == "jpeg":
             options["quality"] = self._quality
+        for sounds in self.sounds:
+            options["rate"] = sounds.stored_rate
         return options
 
     @property
@@ -165,6 +174,7 @@ class Preparation:
         if not prepared and (self._changes_pixels or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
+        self._settle_sounds(source)
         self.followers.clear()
         self.followers.update(
             {
@@ -180,6 +190,17 @@ class Preparation:
             self.settled.update(prepared)
         stored = {name: self._stored_field(field) for name, field in prepared.items()}
         return {**source.manifest.fields, **stored}
+
+    def _settle_sounds(self, source: RecordInput) -> None:
+        fields = source.manifest.fields
+        names = [name for name, field in fields.items() if field.kind == "audio"]
+        self.sounds.clear()
+        if not names and self.rate is not None:
+            where = f"pack.rate = {self.rate}"
+            raise ConfigError(142, where, "no field of the input is a sound", "leave it out")
+        if names:
+            first = self._first(source, lambda chunk: SoundRates(names, self.rate, chunk))
+            self.sounds.append(first)
 
     def _prepared_field(self, field: Field) -> Field:
         """Return the prepared field, without height and width if only an image can tell them."""
@@ -200,12 +221,18 @@ class Preparation:
 
     def _first_fields(self, source: RecordInput, names: list[str]) -> dict[str, Field]:
         """Return the fields with the shape of the first readable record."""
+        return self._first(
+            source, lambda chunk: {name: self._measured(chunk, name) for name in names}
+        )
+
+    def _first(self, source: RecordInput, measure: Callable[[Chunk], T]) -> T:
+        """Return what ``measure`` gives for the first readable record."""
         errors: list[DataError] = []
         for item in range(min(source.manifest.num_records, TRIES)):
             try:
                 chunk = source.read(item, item + 1)
                 if chunk.keys:
-                    return {name: self._measured(chunk, name) for name in names}
+                    return measure(chunk)
             except DataError as error:
                 errors.append(error)
         if errors:
@@ -236,6 +263,8 @@ class Preparation:
             for name, field in self.settled.items()
             if field is not None and name in chunk.records
         }
+        for sounds in self.sounds:
+            records |= sounds(chunk)
         return Chunk({**chunk.records, **records, **self._followed(chunk)}, chunk.keys)
 
     def _followed(self, chunk: Chunk) -> dict[str, Any]:

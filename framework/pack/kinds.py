@@ -11,7 +11,7 @@ from framework.errors import ConfigError, DataError
 RAGGED = "ragged"  # arrays whose number of rows differs from record to record
 KINDS = (RAGGED, "text", "bytes", "boxes", "points")
 EXAMPLE = "{boxes: boxes, joints: points, speech: ragged, file: bytes}"
-OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes}
+OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes, "audio": bytes}
 
 
 @runtime_checkable

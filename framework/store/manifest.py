@@ -90,7 +90,7 @@ def fits_kind(field: Field) -> bool:
     """Return whether a field can be of its kind."""
     if field.kind == "labels":
         return field.dtype == "uint8" and field.channels == 1
-    if field.kind in CARRIED:
+    if field.kind in (*CARRIED, "audio"):
         return (field.dtype, field.shape) == ("uint8", (None,))
     if field.kind == "boxes":
         return (field.dtype, field.shape) == ("float32", (None, 4))

@@ -21,6 +21,7 @@ from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate, may_turn
 from framework.transform.shorter_side import ShorterSide
+from framework.transform.sound_window import SoundWindow
 from tests.conftest import make_context, write_store
 from tests.contract.cases import jpeg, pixels
 
@@ -41,6 +42,7 @@ TRANSFORMS = [
     RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0, 0.5, False),
     FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
     OpenCVTransform(4, 0.5),
+    SoundWindow(5),
     Rotate([0, 1, 2, 3]),
     ComposeTransform(
         {

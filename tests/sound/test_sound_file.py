@@ -1,0 +1,84 @@
+import contextlib
+import io
+import struct
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.sound.sound_file import (
+    BadSound,
+    is_sound,
+    read_sound,
+    resampled,
+    sound_header,
+)
+
+
+def sound(frames=800, rate=8000, channels=1, kind="WAV", subtype="PCM_16", hertz=100.0):
+    """The bytes of a file that soundfile wrote: a sine, the second channel upside down."""
+    wave = 0.5 * np.sin(2 * np.pi * hertz * np.arange(frames) / rate)
+    samples = wave if channels == 1 else np.stack([wave, -wave], 1)
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=kind, subtype=subtype)
+    return file.getvalue()
+
+
+KINDS = [("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "FLOAT"), ("FLAC", "PCM_16")]
+
+
+@pytest.mark.parametrize(("kind", "subtype"), KINDS)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_window_is_a_part_of_the_whole(kind, subtype, channels):
+    data = sound(5000, 8000, channels, kind, subtype)
+    whole = read_sound(data)
+    assert is_sound(data)
+    assert sound_header(data) == (8000, channels, 5000)
+    assert whole.shape == ((5000,) if channels == 1 else (5000, 2))
+    assert np.array_equal(read_sound(data, 4100, 300), whole[4100:4400])
+    assert whole.dtype == np.float32
+
+
+def test_samples_are_those_that_soundfile_reads():
+    data = sound(kind="FLAC")
+    assert np.array_equal(read_sound(data), soundfile.read(io.BytesIO(data), dtype="float32")[0])
+
+
+@pytest.mark.parametrize(("kind", "subtype"), KINDS)
+def test_another_rate_keeps_the_tone(kind, subtype):
+    data = resampled(sound(8000, 8000, kind=kind, subtype=subtype), 16000)
+    assert sound_header(data)[::2] == (16000, 16000)
+    expected = 0.5 * np.sin(2 * np.pi * 100 * np.arange(16000) / 16000)
+    assert np.abs(read_sound(data) - expected)[200:-200].max() < 1e-3
+    assert resampled(data, 16000) == data
+
+
+def test_resampling_gives_the_same_bytes_each_time():
+    data = sound(subtype="FLOAT")
+    assert resampled(data, 11025) == resampled(data, 11025)
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"fLaC", b"RIFF\0\0\0\0WAVE", b"no sound at all"])
+def test_what_is_no_sound_is_refused(data):
+    with pytest.raises(BadSound):
+        sound_header(data)
+
+
+def test_a_file_that_declares_more_than_memory_holds_is_refused():
+    data = bytearray(sound(kind="FLAC"))
+    bits = struct.unpack_from(">Q", data, 18)[0] | (1 << 36) - 1  # the number of samples
+    struct.pack_into(">Q", data, 18, bits)
+    with pytest.raises(BadSound):
+        read_sound(bytes(data))
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(KINDS[::3]), st.integers(0, 1000), st.integers(0, 255), st.floats(0, 1))
+def test_a_damaged_file_is_read_or_refused(kind, place, value, part):
+    data = bytearray(sound(300, 8000, 1, *kind))
+    data[place % len(data)] = value
+    data = data[: int(len(data) * max(part, 0.2))]
+    with contextlib.suppress(BadSound):  # any other exception fails
+        read_sound(bytes(data), 100, 50)
