@@ -62,10 +62,10 @@ class ListInput(RowInput):
 
     Without a path the key is the row's number from 0. A path may be in several rows; a key of .scp
     may not. The column of a field is a name of the header or a number from 0; by default it is the
-    field's name, or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A ``class``,
-    only for the field ``label``, is a name or an integer. Without ``columns`` these are ``image``
-    and ``label``; if the header lacks one of them, all columns, of the kinds that their cells show.
-    ``conf/input/list.yaml`` describes the options.
+    field's name, or its place in ``columns``. A ``path`` is an image, a sound or a .npy file. A
+    ``class``, only for the field ``label``, is a name or an integer. Without ``columns`` these are
+    ``image`` and ``label``; if the header lacks one of them, all columns, of the kinds that their
+    cells show. ``conf/input/list.yaml`` describes the options.
     """
 
     path: str

@@ -1,6 +1,6 @@
 """WAV and FLAC files in memory: their header, a window of their samples, another rate."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def resampled(data: Any, rate: int) -> bytes:
 
 
 @contextmanager
-def _opened(data: Any) -> Iterator[Any]:
+def _opened(data: Any) -> Generator[Any]:
     needed("soundfile", EXTRA)
     import soundfile  # noqa: PLC0415
 

@@ -177,8 +177,9 @@ class ForeignHDF5:
             raise DataError(102, self.path, f"truncated ({error})", FIX) from error
 
     def _read(self, name: str, rows: Any) -> Any:
+        file: Any = self.file
         try:
-            return self.file[name][rows]
+            return file[name][rows]
         except H5PY_ERRORS as error:
             what = f"dataset {name!r} cannot be read ({words_of(error, 200)})"
             raise DataError(102, self.path, what, FIX) from error
