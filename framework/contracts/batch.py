@@ -24,9 +24,15 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch or another nest of dicts, lists and tuples."""
+    """Yield the tensors of a batch or another nest of dicts, lists and tuples.
+
+    A nested tensor is its values and its offsets.
+    """
     if isinstance(value, Tensor):
-        yield value
+        if value.is_nested:
+            yield from (value.values(), value.offsets())
+        else:
+            yield value
     elif isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)
@@ -42,6 +48,9 @@ def _may_hold_tensors(value: Any) -> bool:
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a nest with changed tensors."""
+    if isinstance(value, Tensor) and value.is_nested:
+        changed = change(value.values()), change(value.offsets())
+        return torch.nested.nested_tensor_from_jagged(*changed)
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -140,7 +149,7 @@ def pin(batch: Batch) -> Batch:
     result = dict(batch)
     places: dict[str, _FieldPlace] = {}
     for name, value in batch.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or value.is_nested:
             result[name] = _mapped(value, _pinned)
         elif not value.is_cuda:
             result[name] = _pinned(value) if name == "index" else _in_block(value)
