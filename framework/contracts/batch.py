@@ -26,11 +26,11 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 def leaves(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch or another nest of dicts, lists and tuples.
 
-    A nested tensor is its values and its offsets.
+    A nested tensor is its values, its offsets and perhaps its lengths.
     """
     if isinstance(value, Tensor):
         if value.is_nested:
-            yield from (value.values(), value.offsets())
+            yield from _parts(value)
         else:
             yield value
     elif isinstance(value, dict):
@@ -41,6 +41,12 @@ def leaves(value: Any) -> Iterator[Tensor]:
             yield from leaves(item)
 
 
+def _parts(nested: Any) -> list[Tensor]:
+    """Return what ``nested_tensor_from_jagged`` makes a nested tensor of."""
+    parts = [nested.values(), nested.offsets(), nested.lengths()]
+    return [part for part in parts if part is not None]
+
+
 def _may_hold_tensors(value: Any) -> bool:
     """Return whether to look into a list or tuple. Most hold B strings or numbers."""
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
@@ -49,8 +55,7 @@ def _may_hold_tensors(value: Any) -> bool:
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a nest with changed tensors."""
     if isinstance(value, Tensor) and value.is_nested:
-        changed = change(value.values()), change(value.offsets())
-        return torch.nested.nested_tensor_from_jagged(*changed)
+        return torch.nested.nested_tensor_from_jagged(*map(change, _parts(value)))
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
