@@ -55,7 +55,8 @@ def _may_hold_tensors(value: Any) -> bool:
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a nest with changed tensors."""
     if isinstance(value, Tensor) and value.is_nested:
-        return torch.nested.nested_tensor_from_jagged(*map(change, _parts(value)))
+        values, offsets, *lengths = map(change, _parts(value))
+        return torch.nested.nested_tensor_from_jagged(values, offsets, next(iter(lengths), None))
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
