@@ -86,6 +86,8 @@ def test_a_window_of_each_sound_is_cut(channels):
     middle = _read(store, SoundWindow(400), training=False)["audio"]
     whole = read_sound(sound(1200, channels=channels))
     assert np.array_equal(middle[2], whole[400:800])
+    other = _read(store, SoundWindow(400), seed=1)["audio"]
+    assert not torch.equal(batch["audio"][2], other[2])
     places = range(801)
     assert sum(np.array_equal(batch["audio"][2], whole[n : n + 400]) for n in places) >= 1
     store.close()
