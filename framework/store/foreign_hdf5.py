@@ -211,7 +211,9 @@ def _nodes(path: str, file: h5py.File) -> dict[str, Dataset | None]:
     nodes: dict[str, Dataset | None] = {}
     size = os.path.getsize(path)
 
-    def visit(name: str, node: Any) -> None:
+    def visit(name: Any, node: Any) -> None:
+        if not isinstance(name, str):  # bytes that are not UTF-8, which no command line could name
+            return
         nodes[name] = None
         if isinstance(node, h5py.Dataset):
             # A dataset that is stored elsewhere or needs a plugin is left out.

@@ -66,3 +66,12 @@ def test_a_link_is_not_followed():
         file["y"] = 1
         with pytest.raises(ValueError, match="not in this file"):
             own_dataset(file, "x")
+
+
+def test_names_that_are_not_utf8_are_left_out():
+    with h5py.File("x.h5", "w") as file:
+        file[b"\xff"] = np.zeros(3)
+        file["x"] = np.zeros(3)
+    file = ForeignHDF5("x.h5")
+    assert list(file.nodes) == ["x"]
+    assert suggested_fields(file) == {"x": "x"}
