@@ -10,10 +10,9 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError, UserRecordError, words_of
-from framework.input.file_items import named_files
-from framework.input.label import check_classes
 from framework.input.rows import Row, chunk_of, first_fields
-from framework.store.walk_tree import walk
+from framework.store.label import check_classes
+from framework.store.walk_tree import named_files, walk
 from framework.system.user_code import user_error
 
 MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]

@@ -14,16 +14,16 @@ import numpy as np
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import value_of
 from framework.input.file_items import read_file
-from framework.input.label import (
+from framework.input.rows import Row, RowInput, text_by_field
+from framework.store.array_values import value_of
+from framework.store.label import (
     check_classes,
     class_in,
     class_pattern,
     label_column,
     numbered_classes,
 )
-from framework.input.rows import Row, RowInput, text_by_field
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "int", "float")

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Manifest
-from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
-from framework.input.array_values import array_of_npy
-from framework.input.label import check_classes, label_column
+from framework.errors import ConfigError, DataError, listed
 from framework.input.rows import Row, RowInput, text_by_field
+from framework.store.array_values import array_of_npy
 from framework.store.foreign import (
     LABEL,
     NPY,
@@ -21,6 +19,7 @@ from framework.store.foreign import (
     number_of,
     text_of,
 )
+from framework.store.label import check_classes, label_column
 
 
 class Matched(NamedTuple):

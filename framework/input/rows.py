@@ -16,8 +16,8 @@ import numpy as np
 from framework.contracts.records import Chunk, Field, Manifest, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
-from framework.input.array_values import DTYPES, native
-from framework.input.label import check_classes, numbered_classes
+from framework.store.array_values import DTYPES, native
+from framework.store.label import check_classes, numbered_classes
 
 # One record before it is stored. A field is ``bytes`` (an image file) or a NumPy array.
 Row = dict[str, Any]

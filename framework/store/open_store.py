@@ -3,12 +3,9 @@
 import os
 
 from framework.contracts.records import RecordStore
+from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.identity import read_head
-from framework.store.lmdb_btree import META_MAGIC
 from framework.store.shards import ShardedStore
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
-HEAD_BYTES = 20
 
 
 def open_store(path: str) -> RecordStore:
@@ -33,10 +30,3 @@ def open_file(path: str) -> RecordStore:
     if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
         return HDF5Store(path)
     return LMDBStore(path)
-
-
-def file_kind(head: bytes) -> str | None:
-    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
-    if head[16:] == META_MAGIC.to_bytes(4, "little"):
-        return "lmdb"
-    return "hdf5" if head.startswith(SIGNATURE) else None

@@ -2,7 +2,10 @@
 modules, run on.
 """
 
+import io
+import json
 import os
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +20,9 @@ from framework.data.dali import dali_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
+from framework.data.tar import tar_source
 from framework.image.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
@@ -25,7 +30,9 @@ from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import open_file
+from framework.store.parquet_store import ParquetStore
 from framework.store.shards import ShardedStore
+from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 
 IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
@@ -44,9 +51,11 @@ STORES = (
     "lmdb_maps",
     "shards_maps",
     "folder",
+    "tar",
+    "parquet",
 )
-SOURCES = ("hdf5", "lmdb", "folder", "dali", "synthetic")
-READERS = ("hdf5", "lmdb", "folder", "dali")  # sources that read files
+SOURCES = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali", "synthetic")
+READERS = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali")  # sources that read files
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
 TAKEN = {"dali": WAYS[:2], "synthetic": WAYS[:1]}  # by sources that take not all of them
 KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WAYS)]
@@ -115,12 +124,57 @@ def write_folder(path: str, images: list[bytes]) -> str:
     return os.path.abspath(path)
 
 
+def write_tar(path: str, members: list[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT) -> str:
+    """An archive of (name, bytes)."""
+    with tarfile.open(path, "w", format=kind) as archive:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def write_shards(path: str, records: dict) -> str:
+    """Images and labels in two shards, as webdataset writes them. Returns the absolute path."""
+    os.makedirs(path)
+    pairs = list(zip(records["image"], records["label"].tolist(), strict=True))
+    for shard in range(2):
+        numbers = range(shard * len(pairs) // 2, (shard + 1) * len(pairs) // 2)
+        members = [
+            (f"{number:04}.{suffix}", data)
+            for number in numbers
+            for suffix, data in (("jpg", pairs[number][0]), ("cls", b"%d" % pairs[number][1]))
+        ]
+        write_tar(f"{path}/train-{shard}.tar", members)
+    return os.path.abspath(path)
+
+
+def write_parquet(path: str, records: dict, rows: int = 3) -> str:
+    """Images and labels as a Hugging Face dataset has them, in groups of ``rows`` rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    features = {"label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}
+    features["image"] = {"_type": "Image"}
+    about = json.dumps({"info": {"features": features}})
+    files = [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(records["image"])]
+    table = pyarrow.table({"image": files, "label": records["label"]})
+    table = table.replace_schema_metadata({"huggingface": about})
+    pyarrow.parquet.write_table(table, path, row_group_size=rows)
+    return os.path.abspath(path)
+
+
 def write_case(kind: str, count: int) -> tuple[str, dict]:
     """(path, records) of a store of this kind, in the current directory."""
     if kind == "folder":
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
         return write_folder("images", images), {"image": images, "label": labels}
+    if kind in ("tar", "parquet"):
+        records = encoded_records(count)
+        if kind == "tar":
+            return write_shards("tars", records), records
+        return write_parquet("x.parquet", records), records
     if kind == "shards_maps":
         pack(Packing(MapInput(count), HDF5Writer, "shards.store", one_file=False, suffix=".h5"))
         return os.path.abspath("shards.store"), map_records(count, encoded=True)
@@ -142,6 +196,8 @@ def open_case(kind: str, path: str):
         "hdf5": HDF5Store,
         "lmdb": LMDBStore,
         "folder": FolderStore,
+        "tar": TarStore,
+        "parquet": ParquetStore,
         "shards": partial(ShardedStore, open_file=open_file),
     }
     return made[kind.partition("_")[0]](path)
@@ -165,6 +221,8 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         "shards": hdf5_source,
         "lmdb": lmdb_source,
         "folder": folder_source,
+        "tar": tar_source,
+        "parquet": parquet_source,
     }[kind.partition("_")[0]]
     return make(write_case(kind, count)[0], context=context)
 

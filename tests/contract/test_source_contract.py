@@ -172,6 +172,8 @@ STAGES = {
     "hdf5": {"read"},
     "lmdb": {"read"},
     "folder": {"read", "decode", "transform", "collate"},
+    "tar": {"read", "decode", "transform", "collate"},
+    "parquet": {"read", "decode", "transform", "collate"},
     "dali": set(),  # its own threads
     "synthetic": set(),  # nothing is read
 }

@@ -1,0 +1,337 @@
+"""The records of WebDataset shards: which members are which field, and their labels.
+
+``input=tar`` packs these records, ``data=tar`` reads them where they lie.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import final
+from zlib import crc32
+
+import numpy as np
+
+from framework.errors import ConfigError, DataError
+from framework.store.array_values import value_of
+from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import number_of
+from framework.store.identity import unreadable
+from framework.store.label import (
+    check_classes,
+    class_in,
+    class_pattern,
+    label_column,
+    number_classes,
+)
+from framework.store.tar_shard import (
+    HEADER,
+    INDEX_SUFFIX,
+    TEXTS,
+    ShardIndex,
+    is_text_suffix,
+    named_shards,
+    shard_index,
+)
+
+IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
+LABEL = "label"
+NONE, SEVERAL = -1, -2  # instead of a member's number
+
+
+@final
+class TarRecords:
+    """Records in the byte order of the shards' names, and in a shard in the order of its members.
+
+    A record's key is its members' common name. Links and devices are left out. A member is an
+    image, ``npy`` (an array), ``cls`` or ``txt`` (for ``label`` a class's number or name, else a
+    number).
+
+    Args:
+        path: A shard, a folder of shards, or a pattern.
+        fields: The suffix of each field's member. None: ``image`` and perhaps ``label``; other
+            members than an image and ``cls`` are then an error.
+        classes: All classes in the order of their numbers; None: those of the labels.
+        label_pattern: A regular expression whose one group is the class in a record's key.
+        group: Where these options stand, for errors: ``input`` or ``data``.
+        keep: Whether to write the shards' indexes.
+
+    Raises:
+        ConfigError: C160 or C162 for options that do not fit.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        fields: Mapping[str, str] | None,
+        classes: Sequence[str] | None,
+        label_pattern: str | None,
+        group: str = "input",
+        keep: bool = False,
+    ) -> None:
+        self.path = path
+        self.classes = classes
+        self.group = group
+        self.keep = keep
+        self.fields = fields
+        if fields is not None:
+            self.fields = _checked_fields(fields, group)
+        self.pattern = class_pattern(label_pattern, group)
+        if self.pattern is not None and LABEL in (self.fields or {}):
+            what = f"{group}.fields has a label already"
+            raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
+
+    @cached_property
+    def listed(self) -> "Listed":
+        """The records of all shards. DataError D101, D110, and those of a bad shard."""
+        listed = Listed(named_shards(self.path), self.keep)
+        if not len(listed):
+            raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
+        return listed
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The suffixes that the member of each field may have, in lower case.
+
+        ConfigError C162 if members would be ignored silently.
+        """
+        if self.fields is not None:
+            return {field: (suffix,) for field, suffix in self.fields.items()}
+        suffixes = {suffix.lower() for suffix in self.listed.suffixes}
+        if others := sorted(suffixes - {*IMAGES, "cls"}):
+            what = f"there are members .{', .'.join(others[:5])} too"
+            fix = f"say what is wanted, as in {self.group}.fields={{image: jpg, label: cls}}"
+            raise ConfigError(162, f"{self.group}.fields = null", what, fix)
+        sources: dict[str, tuple[str, ...]] = {}
+        if suffixes & {*IMAGES}:
+            sources["image"] = IMAGES
+        if "cls" in suffixes and self.pattern is None:
+            sources[LABEL] = ("cls",)
+        return sources
+
+    @cached_property
+    def members(self) -> dict[str, np.ndarray]:
+        """The number of each record's member for each field, int64 [records].
+
+        ``NONE`` stands for no member, ``SEVERAL`` for more than one.
+        """
+        listed = self.listed
+        members: dict[str, np.ndarray] = {}
+        for field, wanted in self.sources.items():
+            fits = np.array([suffix.lower() in wanted for suffix in listed.suffixes], bool)
+            hits = np.flatnonzero(fits[listed.kinds])
+            owners = np.searchsorted(listed.firsts, hits, side="right") - 1
+            counts = np.bincount(owners, minlength=len(listed))
+            members[field] = np.full(len(listed), NONE, np.int64)
+            members[field][owners] = hits
+            members[field][counts > 1] = SEVERAL
+        return members
+
+    def member(self, field: str, index: int) -> int:
+        """Return the number of the member of a record. DataError D163 or D167 if it has not one."""
+        number = int(self.members[field][index])
+        if number < 0:
+            wanted = self.sources[field]
+            kinds = self.listed.kinds[self.listed.range_of(index)]
+            count = sum(self.listed.suffixes[kind].lower() in wanted for kind in kinds)
+            what = f"has {count} members for {field} (.{', .'.join(wanted)})"
+            fix = f"correct the shard, or {self.group}.fields"
+            raise DataError(163 if count else 167, self.name(index), what, fix)
+        return number
+
+    @cached_property
+    def labels(self) -> tuple[np.ndarray, list[str]] | None:
+        """The labels (int64) and the classes; None if no member and no pattern gives labels."""
+        everything = range(len(self))
+        if self.pattern is not None:
+            pattern = self.pattern
+            keys = map(self.listed.key, everything)
+            names = [
+                class_in(key, pattern, self.name(index), self.group)
+                for index, key in enumerate(keys)
+            ]
+            numbers, classes = number_classes(names, self.classes, self.path, self.group)
+        elif is_text_suffix(self.sources.get(LABEL, ("",))[0]):
+            texts = [self._label_text(index) for index in everything]
+            numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
+        else:
+            return None
+        return np.array(numbers, np.int64), classes
+
+    def _label_text(self, index: int) -> str:
+        data = self.read(LABEL, index)
+        text = data.decode("utf-8", "surrogateescape").strip()
+        if not text:
+            raise DataError(162, self.name(index), "its label is empty", "correct or remove it")
+        return text
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes in the order of their numbers. ConfigError C161, DataError D161."""
+        if self.labels is not None:
+            return self.labels[1]
+        return check_classes((), self.classes, self.path, self.group)
+
+    @property
+    def source(self) -> str:
+        """What a manifest says of the source, with the number of members left out."""
+        left_out = self.listed.left_out
+        note = ""
+        if left_out:
+            note = f" ({left_out} members left out: links, devices, names without a suffix)"
+        return f"tar {self.path}{note}"
+
+    def value(self, field: str, index: int) -> bytes | np.ndarray:
+        """Return an image file's bytes, an array, or a number as an array of no dimension.
+
+        Raises:
+            DataError: D112 for a damaged array, D162 for a text that is no number, and those of
+                ``read``.
+        """
+        data = self.read(field, index)
+        suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
+        return self.parsed(data, suffix, field, index)
+
+    def parsed(self, data: bytes, suffix: str, field: str, index: int) -> bytes | np.ndarray:
+        """Return the value in the bytes of a member. DataError D112, D162."""
+        if not is_text_suffix(suffix):
+            return value_of(data, f".{suffix}", self.name(index))
+        number = number_of(data.decode(errors="replace").strip())
+        if number is None:
+            what = f"{data[:40]!r} is not a number"
+            fix = "correct it, or leave the field out"
+            raise DataError(162, f"{self.name(index)}: {field}", what, fix)
+        return number
+
+    def read(self, field: str, index: int) -> bytes:
+        """Return the bytes of a record's member for a field.
+
+        Raises:
+            DataError: D101 if the shard cannot be read, D117 if it is another one than the indexed
+                one, D163 or D167 if the record has not one such member, D166 for a shorter shard.
+        """
+        member = self.member(field, index)
+        kept = self.listed.kept_text(member)
+        if kept is not None:
+            return kept
+        shard, size = self.listed.shard_of(index), int(self.listed.sizes[member])
+        try:
+            with open(shard, "rb") as file:
+                file.seek(int(self.listed.starts[member]) - HEADER)
+                data = file.read(HEADER + size)
+        except OSError as error:
+            raise unreadable(shard, error) from error
+        if len(data) != HEADER + size:
+            what = f"truncated: {size} bytes wanted, have {max(0, len(data) - HEADER)}"
+            raise DataError(166, self.name(index), what, "get the file again")
+        if crc32(data[:HEADER]) != self.listed.crcs[member]:
+            raise changed(shard)
+        return data[HEADER:]
+
+    def name(self, index: int) -> str:
+        """Return the shard and the first member of a record."""
+        listed = self.listed
+        suffix = listed.suffixes[listed.kinds[listed.firsts[index]]]
+        return f"{listed.shard_of(index)}: {listed.key(index)}.{suffix}"
+
+
+def changed(shard: str) -> DataError:
+    """Return the error for a shard whose headers are not those of its index."""
+    fix = f"remove {shard}{INDEX_SUFFIX} if it is there, and start again"
+    return DataError(117, shard, "was replaced or rewritten since it was indexed", fix)
+
+
+@final
+class Listed:
+    """The records of several shards, as arrays.
+
+    Attributes:
+        shards: The paths.
+        identities: Of the shards when they were indexed.
+        unkept: The shards whose index could not be written.
+        suffixes: All suffixes.
+        firsts: int64 [records + 1]: the number of each record's first member.
+        kinds, starts, sizes, crcs: Of all members, as in ``ShardIndex``.
+        left_out: The number of members that belong to no record.
+    """
+
+    def __init__(self, shards: Sequence[str], keep: bool) -> None:
+        self.shards = list(shards)
+        parts = [shard_index(shard, keep) for shard in shards]
+        indexes = [part[0] for part in parts]
+        self.identities = [part[1] for part in parts]
+        self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
+        numbers: dict[str, int] = {}
+        for index in indexes:
+            for suffix in index.suffixes:
+                numbers.setdefault(suffix, len(numbers))
+        self.suffixes = list(numbers)
+        self.kinds = _joined([_renumbered(index, numbers) for index in indexes], np.int64)
+        self.starts = _joined([index.starts for index in indexes], np.int64)
+        self.sizes = _joined([index.sizes for index in indexes], np.int64)
+        self.crcs = _joined([index.crcs for index in indexes], np.uint32)
+        self.left_out = sum(index.left_out for index in indexes)
+        self._keys = [index.keys for index in indexes]
+        self._key_ends = [index.key_ends for index in indexes]
+        self._texts = b"".join(index.texts for index in indexes)
+        self._is_kept = _joined([index.is_kept for index in indexes], bool)
+        self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
+        counts = [len(index.key_ends) for index in indexes]
+        self._shard_firsts = np.cumsum([0, *counts])
+        num_members = np.cumsum([0, *(len(index.kinds) for index in indexes)])
+        lasts = [i.lasts + first for i, first in zip(indexes, num_members, strict=False)]
+        self.firsts = np.concatenate([np.zeros(1, np.int64), *lasts])
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)  # of each record
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def shard_of(self, index: int) -> str:
+        """Return the path of a record's shard."""
+        return self.shards[self.shard_numbers[index]]
+
+    def range_of(self, index: int) -> slice:
+        """Return the range of a record's members."""
+        return slice(int(self.firsts[index]), int(self.firsts[index + 1]))
+
+    def key(self, index: int) -> str:
+        """Return the common name of a record's members."""
+        shard = self.shard_numbers[index]
+        place = index - self._shard_firsts[shard]
+        ends = self._key_ends[shard]
+        start = ends[place - 1] if place else 0
+        return self._keys[shard][start : ends[place]].decode("utf-8", "surrogateescape")
+
+    def kept_text(self, member: int) -> bytes | None:
+        """Return the bytes of a member that the index keeps; None for others."""
+        if not self._is_kept[member]:
+            return None
+        end = int(self._text_ends[member])
+        return self._texts[end - int(self.sizes[member]) : end]
+
+
+def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype, copy=False)
+
+
+def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
+    table = np.array([numbers[suffix] for suffix in index.suffixes], np.int64)
+    return table[index.kinds] if len(table) else np.zeros(0, np.int64)
+
+
+def _checked_fields(fields: Mapping[str, str], group: str) -> dict[str, str]:
+    """Return the suffix of each field, without a dot, in lower case. ConfigError C162."""
+    if not isinstance(fields, Mapping) or not fields:
+        fix = f"give {group}.fields={{image: jpg, label: cls}}"
+        raise ConfigError(162, f"{group}.fields = {fields}", "must map fields to texts", fix)
+    suffixes = {str(field): str(suffix).lower().lstrip(".") for field, suffix in fields.items()}
+    for field, suffix in suffixes.items():
+        if suffix.rpartition(".")[2] not in (*IMAGES, *TEXTS, "npy"):
+            where = f"{group}.fields.{field} = {suffix}"
+            fix = (
+                f"choose {', '.join(('npy', *TEXTS, *IMAGES))}, "
+                "or read it in a function of your own (input=function)"
+            )
+            raise ConfigError(162, where, "not a member that can be read", fix)
+    return suffixes
