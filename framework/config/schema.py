@@ -116,7 +116,7 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "timeout_s": _SIZE,
         "bucket_mb": _SIZE,
     },
-    "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT},
+    "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT, "cache_mb": _COUNT},
 }
 
 

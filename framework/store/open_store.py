@@ -3,7 +3,7 @@
 import os
 
 from framework.contracts.records import RecordStore
-from framework.store.file_format import HEAD_BYTES, file_kind
+from framework.store.file_format import HEAD_BYTES, file_kind, format_of
 from framework.store.identity import read_head
 from framework.store.shards import ShardedStore
 
@@ -16,6 +16,22 @@ def open_store(path: str) -> RecordStore:
     if os.path.isdir(path):
         return ShardedStore(path, open_file)
     return open_file(path)
+
+
+def open_records(path: str) -> RecordStore:
+    """Return the store at ``path``, or one over tar shards or Parquet files with usual fields.
+
+    Nothing is written: an index of shards that does not exist yet is only kept in memory.
+    """
+    from framework.store.parquet_store import ParquetStore  # noqa: PLC0415
+    from framework.store.tar_store import TarStore  # noqa: PLC0415
+
+    present = format_of(path)
+    if present is not None and present.choice == "tar":
+        return TarStore(path, keep=False)
+    if present is not None and present.choice == "parquet":
+        return ParquetStore(path)
+    return open_store(path)
 
 
 def open_file(path: str) -> RecordStore:

@@ -47,7 +47,7 @@ MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
 
 
-class Column(NamedTuple):
+class FieldColumn(NamedTuple):
     """A field's column. ``kind``: ``image``, ``file`` (bytes and path), ``array`` or ``name``."""
 
     name: str
@@ -137,7 +137,7 @@ class ParquetStore:
         return int(self._files.firsts[-1])
 
     @cached_property
-    def _columns(self) -> dict[str, Column]:
+    def _columns(self) -> dict[str, FieldColumn]:
         """The column of each field. ConfigError C162, DataError D167."""
         schema = self._files.schema
         given = self.given
@@ -148,7 +148,7 @@ class ParquetStore:
             raise ConfigError(
                 162, f"{self.group}.fields = {given}", "must map fields to texts", fix
             )
-        columns: dict[str, Column] = {}
+        columns: dict[str, FieldColumn] = {}
         for field, name in given.items():
             if schema.names.count(name) != 1:
                 what = f"there are {schema.names.count(name)} columns of this name"
@@ -158,7 +158,7 @@ class ParquetStore:
             if kind is None:
                 what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
                 raise DataError(167, self.path, what, f"choose others: {self._advice}")
-            columns[str(field)] = Column(name, kind)
+            columns[str(field)] = FieldColumn(name, kind)
         return columns
 
     @property
@@ -507,7 +507,7 @@ class _Files:
         file = int(np.searchsorted(self.file_firsts, index, side="right")) - 1
         return self.paths[file], index - int(self.file_firsts[file])
 
-    def num_bytes(self, columns: Collection[Column]) -> int:
+    def num_bytes(self, columns: Collection[FieldColumn]) -> int:
         """Return the bytes of the decoded columns of all groups."""
         names = {column.name for column in columns}
         return sum(self.readers[file].num_bytes(number, names) for file, number in self.starts)
@@ -529,7 +529,7 @@ class _Files:
         return counts
 
     def group(
-        self, number: int, columns: Mapping[str, Column], numbers: Mapping[str, int] | None
+        self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> _Group:
         """Return a decoded group. One thread decodes it, and others wait for it."""
         _ = self.readers
@@ -563,7 +563,7 @@ class _Files:
                 del self._groups[number]
 
     def _decoded(
-        self, number: int, columns: Mapping[str, Column], numbers: Mapping[str, int] | None
+        self, number: int, columns: Mapping[str, FieldColumn], numbers: Mapping[str, int] | None
     ) -> _Group:
         file, group = self.starts[number]
         path, reader = self.paths[file], self.readers[file]

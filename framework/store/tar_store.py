@@ -43,6 +43,7 @@ class TarStore:
         classes: All classes in the order of their numbers; None: those of the labels.
         label_pattern: A regular expression whose one group is the class in a record's key.
         labels: The fields that are label maps.
+        keep: Whether to write an index that does not exist yet.
 
     Raises:
         ConfigError: C160, C161, C162 or C179 for options that do not fit.
@@ -57,10 +58,11 @@ class TarStore:
         classes: Sequence[str] | None = None,
         label_pattern: str | None = None,
         labels: Sequence[str] | None = None,
+        keep: bool = True,
     ) -> None:
         refuse_other(path, "tar")
         self.path = path
-        self.records = TarRecords(path, fields, classes, label_pattern, "data", keep=True)
+        self.records = TarRecords(path, fields, classes, label_pattern, "data", keep)
         self.label_maps = tuple(labels or ())
         self._maps = _Maps()
         self._heads: dict[str, tuple[bytes, ArrayHeader]] = {}  # of the first array of each field

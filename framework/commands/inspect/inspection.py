@@ -14,7 +14,7 @@ from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
 from framework.order.batches import spread
-from framework.store.open_store import open_store
+from framework.store.open_store import open_records
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the images is read
 NUM_SAMPLES = 2048
@@ -121,7 +121,7 @@ class _ImageFiles(NamedTuple):
 
 def _read(path: str) -> tuple[Manifest, int, dict[str, _ImageFiles]]:
     """Return a store's manifest, its size in bytes, and its image files or a sample of them."""
-    store = open_store(path)
+    store = open_records(path)
     manifest = store.manifest
     size_bytes = os.path.getsize(path)
     if os.path.isdir(path):
