@@ -66,6 +66,8 @@ def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
     yield row("ours", "paceline hdf5", "ours", "hdf5", "ours.make_stores")
     yield row("ours", "paceline lmdb", "ours", "lmdb", "ours.make_stores")
     yield row("ours", "paceline folder", "ours", "folder")
+    # the shards of webdataset's row, in any order
+    yield row("ours", "paceline tar", "ours", "tar", "webdataset.make_jpeg")
     if filter_ == "antialiased":
         yield row(
             "ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores"

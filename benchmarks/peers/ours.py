@@ -17,6 +17,7 @@ from framework.contracts.records import Field, Manifest
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.data.tar import tar_source
 from framework.measure.host import num_cores
 from framework.order.batches import Order
 from framework.order.draws import draws
@@ -78,6 +79,10 @@ def lmdb(work: Work) -> Epoch:
 
 def folder(work: Work) -> Epoch:
     return epochs(folder_source(work.path("files"), context=context(work)))
+
+
+def tar(work: Work) -> Epoch:
+    return epochs(tar_source(work.path("shards"), context=context(work)))
 
 
 def augmented(work: Work) -> Epoch:

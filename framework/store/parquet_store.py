@@ -45,6 +45,7 @@ USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
+STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
 class FieldColumn(NamedTuple):
@@ -362,6 +363,8 @@ class _ParquetFile:
             self.schema = file.schema_arrow
         groups = range(self.metadata.num_row_groups)
         self.rows = [self.metadata.row_group(group).num_rows for group in groups]
+        if sum(self.rows) != self.metadata.num_rows or min(self.rows, default=0) < 0:
+            raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
 
     def _open(self, metadata: Any = None) -> Any:
         return _library().parquet.ParquetFile(
@@ -399,6 +402,11 @@ class _ArrowFile:
             source.seek(0)
             reader = arrow.ipc.open_stream(source)
             self._batches = list(reader)
+            # Without the mark, arrow takes the end of a truncated file for the end of the stream.
+            is_whole = source.tell() == source.size()
+            source.seek(max(0, source.size() - len(STREAM_END)))
+            if not is_whole or source.read(len(STREAM_END)) != STREAM_END:
+                raise ValueError("truncated: it does not end with its end mark") from None
         self.schema = reader.schema
         self.rows = [batch.num_rows for batch in self._batches]
 
@@ -488,8 +496,6 @@ class _Files:
     def firsts(self) -> np.ndarray:
         """The first row of each group, and the number of all rows: int64 [groups + 1]."""
         counts = [count for reader in self.readers for count in reader.rows]
-        if any(count < 0 for count in counts):
-            raise DataError(102, self.paths[0], "has groups of less than no rows", "write it again")
         return np.cumsum([0, *counts])
 
     @cached_property

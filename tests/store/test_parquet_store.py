@@ -214,6 +214,19 @@ def test_a_folder_of_save_to_disk_is_read(stream):
     assert plain(store.read(torch.tensor([5, 0, 5]))) == rows(records, [5, 0, 5])
 
 
+def test_an_arrow_stream_without_its_end_is_refused():
+    _saved("saved", [pa.table({"x": [1, 2, 3, 4]})])
+    file = Path("saved/data-00000-of-00001.arrow")
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises(DataError, match="D102"):
+            _ = ParquetStore("saved").manifest
+    file.write_bytes(2 * whole)
+    with pytest.raises(DataError, match="D102"):
+        _ = ParquetStore("saved").manifest
+
+
 def test_a_dataset_dict_is_refused_with_its_splits():
     os.makedirs("saved/train")
     Path("saved/dataset_dict.json").write_text('{"splits": ["train"]}')

@@ -1,6 +1,7 @@
 """The index of a shard, and the headers it is made from."""
 
 import gzip
+import io
 import multiprocessing
 import os
 import tarfile
@@ -12,7 +13,8 @@ import pytest
 from framework.errors import DataError
 from framework.store import tar_shard
 from framework.store.tar_shard import index_places, list_shard, named_shards, shard_index
-from tests.contract.cases import write_tar
+from tests.contract.cases import encoded_records, write_tar
+from tests.faults.reading import flips_of_headers, shard
 
 MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.txt", b"t" * 99)]
 
@@ -177,3 +179,54 @@ def test_sparse_members_and_links_are_left_out_and_counted():
             archive.addfile(entry)
     index = list_shard("x.tar")
     assert (index.left_out, len(index.kinds)) == (2, 0)
+
+
+def _listed(path, way):
+    """What a way of reading headers finds; None if it leaves the archive to tarfile."""
+    with tar_shard._Headers(path) as file:
+        listing = tar_shard._Listing(path, file.fileno())
+        if way == "plain" and not listing.add_plain():
+            return None
+        if way == "any":
+            tar_shard._add_any(listing, file)
+    return listing.records, listing.left_out
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_usual_headers_are_read_as_tarfile_reads_them(kind):
+    folders = [(f"{'d' * 98}/{name}", data) for name, data in MEMBERS]  # a prefix in ustar
+    write_tar("x.tar", [*MEMBERS, *folders, (".hidden", b"x"), ("README", b"y" * 5000)], kind)
+    assert (_listed("x.tar", "plain") is None) == (kind == tarfile.GNU_FORMAT)
+    assert _listed("x.tar", "plain") in (None, _listed("x.tar", "any"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_unusual_members_are_left_to_tarfile(kind):
+    with tarfile.open("x.tar", "w") as archive:
+        entry = tarfile.TarInfo("a.jpg")
+        entry.type = kind
+        archive.addfile(entry)
+    assert _listed("x.tar", "plain") is None
+
+
+def test_times_that_are_no_whole_numbers_are_usual():
+    with tarfile.open("x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("a.cls", "b.cls"):
+            entry = tarfile.TarInfo(name)
+            entry.mtime, entry.size = 1.25, 1
+            archive.addfile(entry, io.BytesIO(b"7"))
+    assert _listed("x.tar", "plain") == _listed("x.tar", "any")
+    assert _listed("x.tar", "plain")[0].keys() == {"a", "b"}
+
+
+def test_both_ways_agree_about_every_damaged_header():
+    shard("x.tar", encoded_records(6))
+    whole = Path("x.tar").read_bytes()
+    for data in flips_of_headers("x.tar", whole, 400, 0):
+        Path("x.tar").write_bytes(data)
+        try:
+            plain = _listed("x.tar", "plain")
+        except (DataError, tarfile.TarError):
+            continue  # nothing is trained on
+        if plain is not None:
+            assert plain == _listed("x.tar", "any")
