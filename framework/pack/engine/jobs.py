@@ -372,16 +372,19 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
 
     DataError D152 for a label that is not a class.
     """
-    if not num_classes or not chunk.keys:
-        return np.zeros(num_classes, np.int64)
-    parts = [np.atleast_1d(part) for part in chunk.records["label"]]
-    labels = np.concatenate(parts).astype(np.int64)
+    if not num_classes:
+        return np.zeros(0, np.int64)
+    values = chunk.records["label"]
+    owners = np.arange(len(values))
+    if isinstance(values, list):  # ragged: an array for each record
+        owners = np.repeat(owners, [len(value) for value in values])
+        values = np.concatenate([np.zeros(0, np.int64), *values])
+    labels = np.asarray(values).astype(np.int64)
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
-        record = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[first]
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[record], what, "correct the labels")
+        raise DataError(152, chunk.keys[owners[first]], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 
