@@ -719,7 +719,8 @@ def _column_files(path: str) -> list[str]:
         return _files_in_state(path)
     names = named_files(path, COLUMNS)
     if splits := _splits_in(path, names):
-        raise _several_splits(path, splits, f"{path}/{splits[0]}-*")
+        first = next((split for split in splits if split.endswith("train")), splits[0])
+        raise _several_splits(path, splits, f"{path}/{first}*")
     return names
 
 

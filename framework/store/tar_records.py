@@ -153,18 +153,24 @@ class TarRecords:
             ]
             numbers, classes = number_classes(names, self.classes, self.path, self.group)
         elif is_text_suffix(self.sources.get(LABEL, ("",))[0]):
-            texts = [self._label_text(index) for index in everything]
+            texts = self._label_texts()
             numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
         else:
             return None
         return np.array(numbers, np.int64), classes
 
-    def _label_text(self, index: int) -> str:
-        data = self.read(LABEL, index)
-        text = data.decode("utf-8", "surrogateescape").strip()
-        if not text:
-            raise DataError(162, self.name(index), "its label is empty", "correct or remove it")
-        return text
+    def _label_texts(self) -> list[str]:
+        """Return the text of each record's label. DataError D162, and those of ``read``."""
+        members = self.members[LABEL]
+        for index in np.flatnonzero(members < 0)[:1].tolist():
+            self.member(LABEL, index)  # raises
+        texts: list[str] = []
+        for index, kept in enumerate(self.listed.kept_texts(members)):
+            data = self.read(LABEL, index) if kept is None else kept
+            texts.append(data.decode("utf-8", "surrogateescape").strip())
+            if not texts[-1]:
+                raise DataError(162, self.name(index), "its label is empty", "correct or remove it")
+        return texts
 
     @property
     def class_names(self) -> list[str]:
@@ -212,7 +218,7 @@ class TarRecords:
                 one, D163 or D167 if the record has not one such member, D166 for a shorter shard.
         """
         member = self.member(field, index)
-        kept = self.listed.kept_text(member)
+        kept = self.listed.kept_texts(np.array([member]))[0]
         if kept is not None:
             return kept
         shard, size = self.listed.shard_of(index), int(self.listed.sizes[member])
@@ -303,12 +309,14 @@ class Listed:
         start = ends[place - 1] if place else 0
         return self._keys[shard][start : ends[place]].decode("utf-8", "surrogateescape")
 
-    def kept_text(self, member: int) -> bytes | None:
-        """Return the bytes of a member that the index keeps; None for others."""
-        if not self._is_kept[member]:
-            return None
-        end = int(self._text_ends[member])
-        return self._texts[end - int(self.sizes[member]) : end]
+    def kept_texts(self, members: np.ndarray) -> list[bytes | None]:
+        """Return the bytes of members that the index keeps; None for others."""
+        ends = self._text_ends[members]
+        columns = (self._is_kept[members], ends - self.sizes[members], ends)
+        return [
+            self._texts[start:end] if is_kept else None
+            for is_kept, start, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
 
 def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:

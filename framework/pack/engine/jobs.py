@@ -368,23 +368,15 @@ def disk_error(error: Exception, path: str) -> Exception:
 
 
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
-    """Count the records of each class, or the rows of ragged labels.
-
-    DataError D152 for a label that is not a class.
-    """
+    """Count the records of each class. DataError D152 for a label that is not a class."""
     if not num_classes:
         return np.zeros(0, np.int64)
-    values = chunk.records["label"]
-    owners = np.arange(len(values))
-    if isinstance(values, list):  # ragged: an array for each record
-        owners = np.repeat(owners, [len(value) for value in values])
-        values = np.concatenate([np.zeros(0, np.int64), *values])
-    labels = np.asarray(values).astype(np.int64)
+    labels = np.asarray(chunk.records["label"]).astype(np.int64)
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[owners[first]], what, "correct the labels")
+        raise DataError(152, chunk.keys[first], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 
