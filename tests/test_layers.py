@@ -55,7 +55,7 @@ HOMES = {
     "scipy": {"measure/statistics.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
-    "pyarrow": {"store/parquet_store.py"},
+    "pyarrow": {"store/column_files.py"},
     "triton": {"augment/pixel_kernel.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
