@@ -99,10 +99,9 @@ class TarStore:
             what = "cannot be written, neither beside the shard nor in the cache folder"
             lines.append(f"the index of {unkept[0]} {what}; every start reads all headers again")
         images = [name for name, field in self.manifest.fields.items() if field.kind == "image"]
-        for name in images:
+        for name in images if len(images) > 1 else ():
             header = self._first_header(name)
-            is_map = header.format == "png" and header.channels == 1
-            if is_map and len(self.manifest.fields) > 1 and len(images) > 1:
+            if header.format == "png" and header.channels == 1:
                 lines.append(f"{name}: is it a label map? Then add 'data.labels=[{name}]'")
         return tuple(lines)
 

@@ -2,10 +2,14 @@
 
 from contextlib import closing
 
+import pytest
+import torch
+
 from framework.data.hdf5 import hdf5_source
 from framework.data.tar import tar_source
+from framework.store.tar_store import TarStore
 from tests.conftest import make_context, write_store
-from tests.contract.cases import IMAGE_FIELDS, encoded_records, micros, write_shards
+from tests.contract.cases import IMAGE_FIELDS, encoded_records, micros, plain, write_shards
 
 
 def test_batches_are_those_of_the_packed_store():
@@ -33,3 +37,14 @@ def test_labels_can_stand_in_the_names():
     options = {"fields": {"image": "jpg"}, "label_pattern": r"(\d)$"}
     with closing(tar_source("tars", context=make_context(), **options)) as source:
         assert len(source.manifest.classes) == 10
+
+
+def test_shards_of_webdatasets_own_writer_are_read():
+    webdataset = pytest.importorskip("webdataset")
+    records = encoded_records(6)
+    with webdataset.ShardWriter("x-%02d.tar", maxcount=4, verbose=0) as writer:
+        pairs = zip(records["image"], records["label"].tolist(), strict=True)
+        for number, (image, label) in enumerate(pairs):
+            writer.write({"__key__": f"{number:06}", "jpg": image, "cls": label})
+    store = TarStore("x-*.tar")
+    assert plain(store.read(torch.arange(6))) == plain(records)
