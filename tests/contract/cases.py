@@ -8,6 +8,7 @@ import os
 import tarfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -149,7 +150,7 @@ def write_shards(path: str, records: dict) -> str:
     return path
 
 
-def write_parquet(path: str, records: dict, rows: int = 3) -> str:
+def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
     """Images and labels as a Hugging Face dataset has them, in groups of ``rows`` rows."""
     import pyarrow as pa
     from pyarrow import parquet
