@@ -215,6 +215,7 @@ class _Reading:
         names = [str(category["name"]) for category in categories]
         if len(set(ids)) < len(ids) or len(set(names)) < len(names):
             raise ValueError("two categories have the same id or name")
+        "".join(names).encode()  # ValueError for half characters, which cannot be printed
         classes = check_classes(names, self.source.classes, self.source.path)
         numbers = {i: classes.index(name) for i, name in zip(ids, names, strict=True)}
         if "mask" in self.source.fields and len(classes) >= IGNORE:
@@ -245,7 +246,9 @@ class _Reading:
                 raise DataError(163, self.source.path, f"has image {entry['id']} twice", fix)
             if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
                 raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
-            images[entry["id"]] = _Image(str(entry["file_name"]), height, width, [])
+            name = str(entry["file_name"])
+            os.fsencode(name)  # ValueError for what no file can be called
+            images[entry["id"]] = _Image(name, height, width, [])
         return images
 
     def _add(

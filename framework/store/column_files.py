@@ -418,6 +418,7 @@ def names_of_classes(schema: Any, column: str) -> list[str] | None:
     text = (schema.metadata or {}).get(b"huggingface", b"")
     try:
         names = json.loads(text[:MOST_JSON_BYTES])["info"]["features"][column]["names"]
+        "".join(names).encode()  # ValueError for half characters, which cannot be printed
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)

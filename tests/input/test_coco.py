@@ -112,6 +112,8 @@ def test_keypoints_have_one_row_for_each_object():
         ({"objects": [_object(9, 8, (0, 0, 1, 1))]}, r"D193.*annotation 9"),
         ({"objects": [_object(9, 7, (0, 0, 1, 1), 99)]}, r"D193.*annotation 9"),
         ({"objects": [{"id": 9}]}, r"D193.*annotation 9"),
+        ({"categories": [{"id": 1, "name": "\ud800"}]}, "D193.*UnicodeEncodeError"),
+        ({"images": [{"id": 7, "file_name": "\ud800", "height": 1, "width": 1}]}, "D193"),
         ({"objects": [5]}, r"D193.*annotation 5"),
         ({"categories": [*CATEGORIES, {"id": 3, "name": "x"}]}, r"D193.*same id or name"),
         ({"images": []}, r"D110|D193"),

@@ -57,8 +57,8 @@ def test_a_group_is_decoded_by_one_thread_and_others_wait(monkeypatch):
 
 def test_a_group_that_failed_is_tried_again(monkeypatch):
     files = _files()
-    monkeypatch.setattr(column_files, "MOST_GROUP_BYTES", 1)
-    with pytest.raises(DataError, match=r"D102.*group 0 has .* bytes, which must be decoded"):
-        files.group(0, X, None)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(column_files, "MOST_GROUP_BYTES", 1)
+        with pytest.raises(DataError, match=r"D102.*group 0 has .* bytes, which must be decoded"):
+            files.group(0, X, None)
     assert files.group(0, X, None).values["x"].values.tolist() == [0, 1]
