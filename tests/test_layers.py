@@ -113,7 +113,7 @@ def test_the_trainer_imports_contracts_and_its_own_folder():
 
 
 def test_at_most_four_modules_are_loose():
-    assert {path.stem for path in ROOT.glob("[!_]*.py")} == {"errors", "main", "order", "run"}
+    assert {path.stem for path in ROOT.glob("[!_]*.py")} == {"errors", "main", "run"}
 
 
 def test_nothing_is_pickled_or_evaluated():

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from framework.contracts.batch import Batch, tensors
+from framework.contracts.batch import Batch, leaves
 from framework.data.reader import BatchReader, ReadWork, Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
@@ -374,7 +374,7 @@ class _ReaderDataset(Dataset[Any]):
 def _share(batch: Batch) -> None:
     """Move a batch to shared memory. torch would do so in a thread whose errors are lost."""
     try:
-        for tensor in tensors(batch).values():
+        for tensor in leaves(batch):
             tensor.share_memory_()
     except (RuntimeError, OSError) as error:
         what = f"a batch cannot be shared ({plain(error)})"
