@@ -12,6 +12,7 @@ def parquet_source(
     fields: Mapping[str, str] | None = None,
     classes: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
     cache_mb: int = 512,
     *,
     context: SourceContext,
@@ -21,7 +22,7 @@ def parquet_source(
     The options are those of ``ParquetStore``, which says what random order costs. ``order=block``
     with blocks as large as the groups of rows decodes each group about once per epoch.
     """
-    store = ParquetStore(path, fields, classes, labels, cache_mb)
+    store = ParquetStore(path, fields, classes, labels, kinds, cache_mb)
     source = StoreSource(store, context)
     store.is_random = source.order.shuffle and source.order.block is None
     return source

@@ -13,6 +13,7 @@ def tar_source(
     classes: Sequence[str] | None = None,
     label_pattern: str | None = None,
     labels: Sequence[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
     *,
     context: SourceContext,
 ) -> StoreSource:
@@ -21,4 +22,4 @@ def tar_source(
     The options are those of ``TarStore``. The first run reads all headers, some 40,000 members a
     second, and keeps their places in an index beside each shard.
     """
-    return StoreSource(TarStore(path, fields, classes, label_pattern, labels), context)
+    return StoreSource(TarStore(path, fields, classes, label_pattern, labels, kinds), context)

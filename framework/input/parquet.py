@@ -29,13 +29,15 @@ class ParquetInput:
         self.path = path
         self.fields = fields
         self.classes = classes
+        self.kinds: Mapping[str, str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetInput, (self.path, self.fields, self.classes)
+        return ParquetInput, (self.path, self.fields, self.classes), {"kinds": dict(self.kinds)}
 
     @cached_property
     def store(self) -> ParquetStore:
-        return ParquetStore(self.path, self.fields, self.classes, cache_mb=CACHE_MB, group="input")
+        options = {"kinds": self.kinds, "cache_mb": CACHE_MB, "group": "input"}
+        return ParquetStore(self.path, self.fields, self.classes, **options)
 
     @property
     def manifest(self) -> Manifest:

@@ -5,6 +5,7 @@ Members are located once and then read in place. Nothing is ever extracted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -27,8 +28,13 @@ class TarInput(RowInput):
     classes: Sequence[str] | None
     label_pattern: str | None
 
-    def __post_init__(self) -> None:
-        self.records = TarRecords(self.path, self.fields, self.classes, self.label_pattern)
+    @cached_property
+    def records(self) -> TarRecords:
+        options = (self.fields, self.classes, self.label_pattern)
+        return TarRecords(self.path, *options, kinds=self.kinds)
+
+    def all_kinds(self) -> Mapping[str, str]:
+        return self.records.kinds
 
     def manifest_without_fields(self) -> Manifest:
         records = self.records

@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
+import torch
 
+from framework.contracts.records import Ragged
 from framework.errors import DataError, listed, words_of
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
@@ -25,14 +27,22 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
 
 
 class FieldColumn(NamedTuple):
-    """A field's column. ``kind``: ``image``, ``file`` (bytes and path), ``array`` or ``name``."""
+    """A field's column.
+
+    Attributes:
+        name: Of the column.
+        form: ``bytes``, ``file`` (bytes and path), ``text``, ``name`` (a class), ``array`` (a
+            number, or a list of one length) or ``rows`` (a list of any length).
+        kind: What the field is, as ``data.kinds`` says; "": by its form.
+    """
 
     name: str
-    kind: str
+    form: str
+    kind: str = ""
 
 
 class ColumnValues(NamedTuple):
-    """A field of a group: buffers that are taken by row, or an array [rows, *shape]."""
+    """A field of a group: buffers that are taken by row, an array [rows, *shape], or Ragged."""
 
     values: Any
     nulls: np.ndarray | None  # bool [rows]; None: there is none
@@ -298,12 +308,12 @@ class ColumnFiles:
             if table.num_rows != reader.rows[group]:
                 raise ValueError(f"{table.num_rows} rows, not {reader.rows[group]}")
             values = {
-                field: _values(table.column(column.name), column.kind, numbers)
+                field: _values(table.column(column.name), column, numbers)
                 for field, column in columns.items()
             }
         except library().broken as error:
             what = f"group {group} cannot be read ({words_of(error, 200)})"
-            fix = "download, copy or write it again; columns of lists need lists of one length"
+            fix = "download, copy or write it again"
             raise DataError(102, path, what, fix) from error
         return RowGroup(values, num_bytes)
 
@@ -336,9 +346,10 @@ def library() -> ColumnLibrary:
     return ColumnLibrary(pyarrow, pyarrow.parquet, pyarrow.types, (*broken, OverflowError))
 
 
-def kind_of(kind: Any, is_label: bool) -> str | None:
-    """Return the kind of a column by its type, and None if a store cannot hold it."""
+def form_of(kind: Any, is_label: bool) -> str | None:
+    """Return the form of a column by its type, and None if a store cannot hold it."""
     types = library().types
+    kind = _storage_type(kind)
     if types.is_struct(kind):
         fields = {
             kind.field(number).name: kind.field(number).type for number in range(kind.num_fields)
@@ -346,15 +357,22 @@ def kind_of(kind: Any, is_label: bool) -> str | None:
         is_file = fields.keys() == {"bytes", "path"} and _is_bytes(fields["bytes"])
         return "file" if is_file else None
     if _is_bytes(kind):
-        return "image"
-    if is_label and types.is_dictionary(kind):
+        return "bytes"
+    if types.is_dictionary(kind):
         kind = kind.value_type
-    if is_label and (types.is_string(kind) or types.is_large_string(kind)):
-        return "name"
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "name" if is_label else "text"
+    form = "rows" if types.is_list(kind) or types.is_large_list(kind) else "array"
     while _is_list(kind):
         kind = kind.value_type
     is_number = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
-    return "array" if is_number else None
+    return form if is_number else None
+
+
+def _storage_type(kind: Any) -> Any:
+    """Return the type of the values below an extension type, which a program may register."""
+    is_extension = isinstance(kind, library().arrow.BaseExtensionType)
+    return kind.storage_type if is_extension else kind
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -367,21 +385,47 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _values(column: Any, kind: str, numbers: Mapping[str, int] | None) -> ColumnValues:
-    """Return a column of a group. ValueError if its lists have different lengths."""
-    if kind == "file":
-        names = [column.type.field(number).name for number in range(column.type.num_fields)]
-        column = column.flatten()[names.index("bytes")]
+def _values(
+    table_column: Any, column: FieldColumn, numbers: Mapping[str, int] | None
+) -> ColumnValues:
+    """Return a column of a group. ValueError if its lists have wrong lengths."""
+    values = table_column
+    if _storage_type(values.type) != values.type:
+        chunks = [chunk.storage for chunk in values.chunks]
+        values = library().arrow.chunked_array(chunks, _storage_type(values.type))
+    if column.form == "file":
+        names = [values.type.field(number).name for number in range(values.type.num_fields)]
+        values = values.flatten()[names.index("bytes")]
     nulls = None
-    if column.null_count:
-        nulls = np.concatenate([_as_numpy(chunk.is_null()) for chunk in column.chunks])
-    if kind in ("image", "file"):
-        return ColumnValues(column, nulls)
-    if kind == "name":
-        arrays = [_class_numbers(chunk, numbers or {}) for chunk in column.chunks]
+    if values.null_count:
+        nulls = np.concatenate([_as_numpy(chunk.is_null()) for chunk in values.chunks])
+    if column.form in ("bytes", "file", "text"):
+        if library().types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        return ColumnValues(values, nulls)
+    if column.form == "name":
+        arrays = [_class_numbers(chunk, numbers or {}) for chunk in values.chunks]
+    elif column.form == "rows":
+        return ColumnValues(_rows(values.chunks, column.kind), nulls)
     else:
-        arrays = [_nested(chunk) for chunk in column.chunks]
+        arrays = [_nested(chunk) for chunk in values.chunks]
     return ColumnValues(np.concatenate(arrays), nulls)
+
+
+def _rows(chunks: Sequence[Any], kind: str) -> Ragged:
+    """Return lists of any length as ragged arrays. A missing list has no rows."""
+    lengths = [_as_numpy(chunk.value_lengths().fill_null(0)) for chunk in chunks]
+    lists = [chunk.flatten() for chunk in chunks]
+    if any(part.null_count for part in lists):
+        raise ValueError("a value in a list is missing")
+    arrays = [_nested(part) for part in lists]
+    # Lists in a list have a length only if there are any.
+    rows = np.concatenate([array for array in arrays if len(array)] or arrays[:1])
+    if kind in ("boxes", "points"):
+        rows = rows.astype(np.float32)
+    return Ragged(
+        torch.from_numpy(rows), torch.from_numpy(np.concatenate(lengths).astype(np.int64))
+    )
 
 
 def _nested(chunk: Any) -> np.ndarray:
@@ -393,7 +437,7 @@ def _nested(chunk: Any) -> np.ndarray:
         raise ValueError("a list is missing")
     lengths = np.unique(_as_numpy(chunk.value_lengths()))
     if len(lengths) > 1:
-        raise ValueError(f"lists of {lengths[0]} and of {lengths[-1]} values in one column")
+        raise ValueError(f"lists of {lengths[0]} and of {lengths[-1]} values, which are no array")
     if chunk.flatten().null_count:
         raise ValueError("a value in a list is missing")
     inner = _nested(chunk.flatten())
@@ -415,11 +459,24 @@ def _as_numpy(array: Any) -> np.ndarray:
 
 def names_of_classes(schema: Any, column: str) -> list[str] | None:
     """Return the names of a ClassLabel in the metadata of Hugging Face; None without them."""
+    names = _feature(schema, column).get("names")
+    try:
+        "".join(names).encode()  # ValueError for half characters, which cannot be printed
+    except (ValueError, TypeError):
+        return None
+    return names if isinstance(names, list) and len(set(names)) == len(names) else None
+
+
+def has_fixed_shape(schema: Any, column: str) -> bool:
+    """Return whether the metadata of Hugging Face gives arrays one shape, as ``Array2D`` does."""
+    shape = _feature(schema, column).get("shape")
+    return isinstance(shape, list) and all(type(size) is int for size in shape)
+
+
+def _feature(schema: Any, column: str) -> dict[str, Any]:
     text = (schema.metadata or {}).get(b"huggingface", b"")
     try:
-        names = json.loads(text[:MOST_JSON_BYTES])["info"]["features"][column]["names"]
-        "".join(names).encode()  # ValueError for half characters, which cannot be printed
+        feature = json.loads(text[:MOST_JSON_BYTES])["info"]["features"][column]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return names if is_list and len(set(names)) == len(names) else None
+        return {}
+    return feature if isinstance(feature, dict) else {}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, listed, words_of
 from framework.image.decode import BadImage, num_channels
 from framework.store.array_values import DTYPES
@@ -29,20 +29,29 @@ from framework.store.column_files import (
     ColumnValues,
     FieldColumn,
     RowGroup,
-    kind_of,
+    form_of,
+    has_fixed_shape,
     library,
     names_of_classes,
 )
 from framework.store.file_format import COLUMNS, refuse_other
-from framework.store.label import (
-    check_classes,
-    label_column,
-    numbered_classes,
+from framework.store.gather_rows import merged, ragged_of, taken
+from framework.store.kinds import (
+    OF_STRINGS,
+    RAGGED,
+    check_present,
+    checked_kinds,
+    field_of_kind,
+    of_kind,
 )
+from framework.store.label import check_classes, label_column, numbered_classes
 from framework.store.walk_tree import named_files
 from framework.system.extras import needed
 
 LABEL = "label"
+STRINGS = ("text", "bytes", "file")
+LISTS = ("rows",)
+FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}
 STATE = "state.json"  # of a folder that ``save_to_disk`` wrote: the names of its files
 SPLITS = "dataset_dict.json"  # of a folder with a folder per split
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")  # behind the split, in names of the Hub
@@ -54,15 +63,16 @@ class ParquetStore:
     """A RecordStore over Parquet or Arrow files with the same columns.
 
     An image is a column of bytes, or of ``{bytes, path}`` as Hugging Face stores it. Numbers and
-    lists of one length become raw fields. The column of the field ``label`` may be text; the names
-    of a ``ClassLabel`` are the classes. Parquet's page checksums are compared if they were written.
-    There are no others, so ``damaged`` never lists any.
+    lists of a fixed size become raw fields, other lists ragged fields, and texts texts. In the
+    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes. Parquet's page
+    checksums are compared if they were written. There are no others, so ``damaged`` never lists any.
 
     Args:
         path: A file, a folder of files of one split, or a pattern.
         fields: The column of each field; None: all columns.
         classes: All classes in the order of their numbers; None: those of the file.
         labels: The fields that are label maps.
+        kinds: What other fields are, by name: boxes or points for lists, bytes or text for bytes.
         cache_mb: How much of decoded groups each process keeps, in 10**6 bytes.
         group: Where these options stand, for errors: ``data`` or ``input``.
 
@@ -80,6 +90,7 @@ class ParquetStore:
         fields: Mapping[str, str] | None = None,
         classes: Sequence[str] | None = None,
         labels: Sequence[str] | None = None,
+        kinds: Mapping[str, str] | None = None,
         cache_mb: int = 512,
         group: str = "data",
     ) -> None:
@@ -89,6 +100,7 @@ class ParquetStore:
         self.given = fields
         self.classes = classes
         self.label_maps = tuple(labels or ())
+        self.kinds = checked_kinds(kinds, group)
         self.cache_mb = cache_mb
         self.group = group
         self.is_random = False  # whether records are asked for in random order
@@ -137,18 +149,31 @@ class ParquetStore:
                 what = f"there are {schema.names.count(name)} columns of this name"
                 fix = f"choose from {listed(schema.names)}"
                 raise ConfigError(162, f"{self.group}.fields.{field} = {name}", what, fix)
-            kind = kind_of(schema.field(name).type, str(field) == LABEL)
-            if kind is None:
+            form = form_of(schema.field(name).type, str(field) == LABEL)
+            if form is None:
                 what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
                 raise DataError(167, self.path, what, f"choose others: {self._advice}")
-            columns[str(field)] = FieldColumn(name, kind)
+            if form == "rows" and has_fixed_shape(schema, name):
+                form = "array"
+            columns[str(field)] = FieldColumn(name, form, self._kind(str(field), name, form))
+        check_present(self.kinds, columns, self.group)
         return columns
+
+    def _kind(self, field: str, name: str, form: str) -> str:
+        """Return what a field is. ConfigError C179 if a column of this form cannot be that."""
+        usual = "text" if form == "text" else ""
+        kind = self.kinds.get(field, usual)
+        if kind and form not in FORMS[kind]:
+            where = f"{self.group}.kinds.{field} = {kind}"
+            what = f"the column {name} is {self._files.schema.field(name).type}"
+            raise ConfigError(179, where, f"{what}, which cannot be {kind}", "correct it")
+        return kind
 
     @property
     def _advice(self) -> str:
         """How to choose the columns that a store can hold."""
         schema = self._files.schema
-        names = [name for name in schema.names if kind_of(schema.field(name).type, name == LABEL)]
+        names = [name for name in schema.names if form_of(schema.field(name).type, name == LABEL)]
         chosen = ", ".join(f"{name}: {name}" for name in names[:4]) or "image: image"
         return f"'{self.group}.fields={{{chosen}}}'"
 
@@ -156,17 +181,17 @@ class ParquetStore:
     def _tally(self) -> dict[Any, int]:
         """How often each value of the label's column occurs; {} if there is no such column."""
         column = self._columns.get(LABEL)
-        if column is None or column.kind not in ("array", "name"):
+        if column is None or column.form not in ("array", "name"):
             return {}
         kind = self._files.schema.field(column.name).type
-        if column.kind == "array" and not library().types.is_integer(kind):
+        if column.form == "array" and not library().types.is_integer(kind):
             return {}
         return self._files.tally(column.name)
 
     @cached_property
     def _numbers(self) -> dict[str, int] | None:
         """The number of each name of a class; None if labels are numbers."""
-        if LABEL not in self._columns or self._columns[LABEL].kind != "name":
+        if LABEL not in self._columns or self._columns[LABEL].form != "name":
             return None
         names = sorted(map(str, self._tally), key=os.fsencode)
         if not names:
@@ -203,8 +228,12 @@ class ParquetStore:
     def _field(self, name: str) -> Field:
         """Return a field as the first row has it."""
         column = self._columns[name]
+        if column.kind in OF_STRINGS:
+            return field_of_kind("", column.kind)
+        if column.form == "rows":
+            return self._ragged_field(name)
         values = self._value(name, 0)
-        if column.kind in ("array", "name"):
+        if column.form in ("array", "name"):
             if values.dtype.name not in DTYPES:
                 what = f"the column {column.name} is {values.dtype}, which a store cannot hold"
                 raise DataError(167, self.path, what, f"choose others: {self._advice}")
@@ -215,8 +244,23 @@ class ParquetStore:
             return Field("uint8", (num_channels(values[0]), None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            fix = f"correct or remove it, or choose columns: {self._advice}"
+            fix = f"correct or remove it; if it is none, add '{self.group}.kinds={{{name}: bytes}}'"
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
+
+    def _ragged_field(self, name: str) -> Field:
+        """Return the field of lists: what the first group says that has a list with a value."""
+        column = self._columns[name]
+        rows: Any = None
+        for group in range(len(self._files.starts)):
+            rows = self._group(group).values[name].values.values
+            if len(rows):
+                break
+        kind = column.kind or RAGGED
+        where = f"{self.path}: column {column.name}"
+        field = field_of_kind(of_kind(rows.numpy(), kind, where, self.group), kind)
+        if 0 in field.shape:
+            raise DataError(167, where, "has only empty lists", "leave the column out")
+        return field
 
     def _value(self, name: str, index: int) -> Any:
         group, row = self._files.place(index)
@@ -245,36 +289,28 @@ class ParquetStore:
         if len(places) and not 0 <= places.min() <= places.max() < count:
             raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
         groups = np.searchsorted(self._files.firsts, places, side="right") - 1
-        records: Records = {}
-        for name, field in self.manifest.fields.items():
-            if field.encoding == "image":
-                records[name] = [None] * len(places)
-            else:
-                records[name] = np.empty((len(places), *field.shape), field.dtype)
+        fields = self.manifest.fields
+        parts: dict[str, list[tuple[Tensor, Any]]] = {name: [] for name in fields}
         for group in np.unique(groups).tolist():
             chosen = np.flatnonzero(groups == group)
             rows = places[chosen] - self._files.firsts[group]
             for name, values in self._group(group).values.items():
-                taken = self._taken(name, values, rows, places[chosen])
-                self._check(name, taken, places[chosen])
-                if isinstance(taken, list):
-                    for place, value in zip(chosen.tolist(), taken, strict=True):
-                        records[name][place] = value
-                else:
-                    records[name][chosen] = taken
-        return {
-            name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-            for name, values in records.items()
-        }
+                lot = self._taken(name, values, rows, places[chosen])
+                self._check(name, lot, places[chosen])
+                parts[name].append((torch.from_numpy(chosen), lot))
+        return {name: _put_together(parts[name], len(places), fields[name]) for name in fields}
 
     def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
         """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
         field = self.manifest.fields[name]
         if isinstance(values, list):
             return
-        if values.shape[1:] != tuple(field.shape) or values.dtype.name != field.dtype:
-            what = f"is {values.dtype} {values.shape[1:]}, but the first row has "
-            what += f"{field.dtype} {tuple(field.shape)}"
+        array, shape = values, field.shape
+        if isinstance(values, Ragged):
+            array, shape = values.values.numpy(), field.row_shape
+        if array.shape[1:] != tuple(shape) or array.dtype.name != field.dtype:
+            what = f"is {array.dtype} {array.shape[1:]}, but the first row has "
+            what += f"{field.dtype} {tuple(shape)}"
             fix = f"give all rows one shape, or choose columns: {self._advice}"
             raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
 
@@ -283,13 +319,19 @@ class ParquetStore:
         if values.nulls is not None and values.nulls[rows].any():
             index = int(indices[values.nulls[rows].argmax()])
             what = "has no value"
-            if self._columns[name].kind == "file":
+            if self._columns[name].form == "file":
                 what = "has no bytes; its image lies in a file of its own"
             fix = f"fill it in or leave the row out, or choose columns: {self._advice}"
             where = f"{self.name(index)}: {self._columns[name].name}"
             raise DataError(162, where, what, fix)
         if isinstance(values.values, np.ndarray):
             return values.values[rows]
+        if isinstance(values.values, Ragged):
+            lists = taken(values.values, torch.from_numpy(rows))
+            if not len(lists.values):  # the sizes behind are not known without a value
+                row_shape = self.manifest.fields[name].row_shape
+                return lists._replace(values=lists.values.reshape(0, *row_shape))
+            return lists
         return [memoryview(values.values[row].as_buffer()).cast("B") for row in rows.tolist()]
 
     def _group(self, number: int) -> RowGroup:
@@ -317,19 +359,39 @@ class ParquetStore:
         self._files = self._files.closed()
 
 
+def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> Any:
+    """Return a field's values in the order of a batch of ``count`` records.
+
+    ``parts`` are the values that groups gave, each with their places in the batch: int64 [n].
+    """
+    if field.encoding == "raw":
+        array = np.empty((count, *field.shape), field.dtype)
+        for places, values in parts:
+            array[places.numpy()] = values
+        return torch.from_numpy(array)
+    if field.encoding == "ragged" and field.kind not in OF_STRINGS:
+        return merged(parts) if parts else ragged_of([], field)
+    buffers: list[Any] = [None] * count
+    for places, values in parts:
+        for place, value in zip(places.tolist(), values, strict=True):
+            buffers[place] = value
+    if field.kind in OF_STRINGS:
+        return ragged_of([np.frombuffer(buffer, np.uint8) for buffer in buffers], field)
+    return buffers
+
+
 def _column_files(path: str) -> list[str]:
     """Return the files of a data set. DataError D101, D192."""
     if not os.path.isdir(path):
         return named_files(path, COLUMNS)
     if os.path.isfile(os.path.join(path, SPLITS)):
         splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        raise _several_splits(path, splits, f"{path}/{(splits or ['train'])[0]}")
+        raise _several_splits(path, splits, "")
     if os.path.isfile(os.path.join(path, STATE)):
         return _files_in_state(path)
     names = named_files(path, COLUMNS)
     if splits := _splits_in(path, names):
-        first = next((split for split in splits if split.endswith("train")), splits[0])
-        raise _several_splits(path, splits, f"{path}/{first}*")
+        raise _several_splits(path, splits, "*")
     return names
 
 
@@ -358,6 +420,8 @@ def _splits_in(path: str, files: Sequence[str]) -> list[str]:
     return sorted(splits) if len(splits) > 1 else []
 
 
-def _several_splits(path: str, splits: Sequence[str], example: str) -> DataError:
+def _several_splits(path: str, splits: Sequence[str], ending: str) -> DataError:
+    example = next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
     what = f"holds several splits: {listed(splits)}"
-    return DataError(192, path, what, f"name one, as in 'data.train={example}'")
+    fix = f"name one, as in 'data.train={path}/{example}{ending}'"
+    return DataError(192, path, what, fix)

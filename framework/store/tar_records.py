@@ -3,18 +3,21 @@
 ``input=tar`` packs these records, ``data=tar`` reads them where they lie.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import final
+from types import MappingProxyType
+from typing import Any, final
 from zlib import crc32
 
 import numpy as np
 
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import number_of
+from framework.store.foreign import field_name, number_of
 from framework.store.identity import unreadable
+from framework.store.kinds import of_kind
 from framework.store.label import (
     check_classes,
     class_in,
@@ -25,7 +28,6 @@ from framework.store.label import (
 from framework.store.tar_shard import (
     HEADER,
     INDEX_SUFFIX,
-    TEXTS,
     ShardIndex,
     is_text_suffix,
     named_shards,
@@ -34,6 +36,8 @@ from framework.store.tar_shard import (
 
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 LABEL = "label"
+USUAL_NAMES = {**dict.fromkeys(IMAGES, "image"), "cls": LABEL}  # of fields, by suffix
+PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
 NONE, SEVERAL = -1, -2  # instead of a member's number
 
 
@@ -41,9 +45,14 @@ NONE, SEVERAL = -1, -2  # instead of a member's number
 class TarRecords:
     """Records in the byte order of the shards' names, and in a shard in the order of its members.
 
-    A record's key is its members' common name. Links and devices are left out. A member is an
-    image, ``npy`` (an array), ``cls`` or ``txt`` (for ``label`` a class's number or name, else a
-    number).
+    A record's key is its members' common name. Links and devices are left out. By its suffix, a
+    member is
+
+    - an image, or ``npy``: an array;
+    - ``cls``: a number; ``txt``: a number if the first one is, else a text. For the field ``label``
+      both are a class's number or name;
+    - ``json``: a text, as it is;
+    - anything else: bytes.
 
     Args:
         path: A shard, a folder of shards, or a pattern.
@@ -53,6 +62,7 @@ class TarRecords:
         label_pattern: A regular expression whose one group is the class in a record's key.
         group: Where these options stand, for errors: ``input`` or ``data``.
         keep: Whether to write the shards' indexes.
+        kinds: What fields are, if their suffixes do not say so: text, bytes, ragged, boxes, points.
 
     Raises:
         ConfigError: C160 or C162 for options that do not fit.
@@ -66,8 +76,10 @@ class TarRecords:
         label_pattern: str | None,
         group: str = "input",
         keep: bool = False,
+        kinds: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = path
+        self.given_kinds = dict(kinds)
         self.classes = classes
         self.group = group
         self.keep = keep
@@ -96,12 +108,17 @@ class TarRecords:
 
         ConfigError C162 if members would be ignored silently.
         """
-        if self.fields is not None:
-            return {field: (suffix,) for field, suffix in self.fields.items()}
         suffixes = {suffix.lower() for suffix in self.listed.suffixes}
+        if self.fields is not None:
+            for field, suffix in self.fields.items():
+                if suffix not in suffixes:
+                    where = f"{self.group}.fields.{field} = {suffix}"
+                    fix = f"choose from {listed(sorted(suffixes))}"
+                    raise ConfigError(162, where, "no member has this suffix", fix)
+            return {field: (suffix,) for field, suffix in self.fields.items()}
         if others := sorted(suffixes - {*IMAGES, "cls"}):
             what = f"there are members .{', .'.join(others[:5])} too"
-            fix = f"say what is wanted, as in {self.group}.fields={{image: jpg, label: cls}}"
+            fix = f"say what is wanted, as in '{self.group}.fields={_example(suffixes)}'"
             raise ConfigError(162, f"{self.group}.fields = null", what, fix)
         sources: dict[str, tuple[str, ...]] = {}
         if suffixes & {*IMAGES}:
@@ -152,12 +169,35 @@ class TarRecords:
                 for index, key in enumerate(keys)
             ]
             numbers, classes = number_classes(names, self.classes, self.path, self.group)
-        elif is_text_suffix(self.sources.get(LABEL, ("",))[0]):
+        elif self._has_label_texts:
             texts = self._label_texts()
             numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
         else:
             return None
         return np.array(numbers, np.int64), classes
+
+    @property
+    def _has_label_texts(self) -> bool:
+        suffix = self.sources.get(LABEL, ("",))[0]
+        return is_text_suffix(suffix) and LABEL not in self.given_kinds
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of fields that are not images, arrays or numbers."""
+        usual = {field: self._usual_kind(field) for field in self.sources}
+        return {field: kind for field, kind in {**usual, **self.given_kinds}.items() if kind}
+
+    def _usual_kind(self, field: str) -> str:
+        """Return what a field is by its suffix: "text", "bytes", or "" for other values."""
+        suffix = self.sources[field][0].rpartition(".")[2]
+        if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
+            return ""
+        if suffix != "txt":
+            return "text" if suffix == "json" else "bytes"
+        for index in np.flatnonzero(self.members[field] >= 0)[:1].tolist():
+            if _number_in(self.read(field, index)) is not None:
+                return ""
+        return "text"
 
     def _label_texts(self) -> list[str]:
         """Return the text of each record's label. DataError D162, and those of ``read``."""
@@ -188,26 +228,44 @@ class TarRecords:
             note = f" ({left_out} members left out: links, devices, names without a suffix)"
         return f"tar {self.path}{note}"
 
-    def value(self, field: str, index: int) -> bytes | np.ndarray:
-        """Return an image file's bytes, an array, or a number as an array of no dimension.
+    def value(self, field: str, index: int) -> Any:
+        """Return an image file's bytes, an array, a number as an array of no dimension, or a string.
 
         Raises:
-            DataError: D112 for a damaged array, D162 for a text that is no number, and those of
-                ``read``.
+            DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
+                D167 for a value that is not of the field's kind, and those of ``read``.
         """
         data = self.read(field, index)
         suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
         return self.parsed(data, suffix, field, index)
 
-    def parsed(self, data: bytes, suffix: str, field: str, index: int) -> bytes | np.ndarray:
-        """Return the value in the bytes of a member. DataError D112, D162."""
-        if not is_text_suffix(suffix):
-            return value_of(data, f".{suffix}", self.name(index))
-        number = number_of(data.decode(errors="replace").strip())
+    def parsed(self, data: bytes, suffix: str, field: str, index: int) -> Any:
+        """Return the value in the bytes of a member. DataError D112, D162, D167."""
+        kind = self.kinds.get(field, "")
+        where = f"{self.name(index)}: {field}"
+        if kind == "bytes":
+            return data
+        if kind == "text":
+            return self._text(data, field, where)
+        if is_text_suffix(suffix):
+            value = self._number(data, field, where)
+        else:
+            value = value_of(data, f".{suffix}", self.name(index))
+        return of_kind(value, kind, where, self.group) if kind else value
+
+    def _text(self, data: bytes, field: str, where: str) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            fix = f"correct it, or add '{self.group}.kinds={{{field}: bytes}}'"
+            raise DataError(162, where, "is not UTF-8 text", fix) from error
+
+    def _number(self, data: bytes, field: str, where: str) -> np.ndarray:
+        number = _number_in(data)
         if number is None:
             what = f"{data[:40]!r} is not a number"
-            fix = "correct it, or leave the field out"
-            raise DataError(162, f"{self.name(index)}: {field}", what, fix)
+            fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
+            raise DataError(162, where, what, fix)
         return number
 
     def read(self, field: str, index: int) -> bytes:
@@ -333,13 +391,17 @@ def _checked_fields(fields: Mapping[str, str], group: str) -> dict[str, str]:
     if not isinstance(fields, Mapping) or not fields:
         fix = f"give {group}.fields={{image: jpg, label: cls}}"
         raise ConfigError(162, f"{group}.fields = {fields}", "must map fields to texts", fix)
-    suffixes = {str(field): str(suffix).lower().lstrip(".") for field, suffix in fields.items()}
-    for field, suffix in suffixes.items():
-        if suffix.rpartition(".")[2] not in (*IMAGES, *TEXTS, "npy"):
-            where = f"{group}.fields.{field} = {suffix}"
-            fix = (
-                f"choose {', '.join(('npy', *TEXTS, *IMAGES))}, "
-                "or read it in a function of your own (input=function)"
-            )
-            raise ConfigError(162, where, "not a member that can be read", fix)
-    return suffixes
+    return {str(field): str(suffix).lower().lstrip(".") for field, suffix in fields.items()}
+
+
+def _example(suffixes: Collection[str]) -> str:
+    """Return fields that name all members, such as ``{image: jpg, txt: txt}``."""
+    fields: dict[str, str] = {}
+    for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(suffixes)):
+        stem, _, last = suffix.rpartition(".")
+        fields[field_name(stem or USUAL_NAMES.get(last, last), fields)] = suffix
+    return f"{{{', '.join(f'{field}: {suffix}' for field, suffix in fields.items())}}}"
+
+
+def _number_in(data: bytes) -> np.ndarray | None:
+    return number_of(data.decode(errors="replace").strip())

@@ -17,15 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
 from framework.image.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.file_format import refuse_other
+from framework.store.gather_rows import ragged_of
 from framework.store.identity import Identity, identify, unreadable
+from framework.store.kinds import OF_STRINGS, check_present, checked_kinds, field_of_kind
 from framework.store.tar_records import LABEL, TarRecords, changed
-from framework.store.tar_shard import HEADER, is_text_suffix
+from framework.store.tar_shard import HEADER
 
 MOST_MAPS = 256  # of one process: each holds a file descriptor, and 1,024 is the usual limit
 
@@ -43,6 +45,7 @@ class TarStore:
         classes: All classes in the order of their numbers; None: those of the labels.
         label_pattern: A regular expression whose one group is the class in a record's key.
         labels: The fields that are label maps.
+        kinds: What other fields are, as in ``TarRecords``.
         keep: Whether to write an index that does not exist yet.
 
     Raises:
@@ -58,11 +61,13 @@ class TarStore:
         classes: Sequence[str] | None = None,
         label_pattern: str | None = None,
         labels: Sequence[str] | None = None,
+        kinds: Mapping[str, str] | None = None,
         keep: bool = True,
     ) -> None:
         refuse_other(path, "tar")
         self.path = path
-        self.records = TarRecords(path, fields, classes, label_pattern, "data", keep)
+        options = (fields, classes, label_pattern, "data", keep, checked_kinds(kinds, "data"))
+        self.records = TarRecords(path, *options)
         self.label_maps = tuple(labels or ())
         self._maps = _Maps()
         self._heads: dict[str, tuple[bytes, ArrayHeader]] = {}  # of the first array of each field
@@ -77,8 +82,9 @@ class TarStore:
         if records.labels is not None:
             fields[LABEL] = Field("int64", ())
         if not fields:
-            fix = "give data.fields={image: jpg, label: cls}, say"
+            fix = "give 'data.fields={image: jpg, label: cls}', say"
             raise DataError(167, self.path, "no member is an image or a label", fix)
+        check_present(records.given_kinds, fields, "data")
         for name in self.label_maps:
             if name not in fields or fields[name].kind != "labels":
                 where = f"data.labels = {list(self.label_maps)}"
@@ -120,6 +126,8 @@ class TarStore:
         for index in np.flatnonzero(self.records.members[name] < 0)[:1].tolist():
             self.records.member(name, index)  # raises
         value = self.records.value(name, 0)
+        if name in self.records.kinds:
+            return field_of_kind(value, self.records.kinds[name])
         if isinstance(value, np.ndarray):
             return Field(value.dtype.name, value.shape)
         self._first_header(name)
@@ -134,9 +142,11 @@ class TarStore:
                 records[name] = torch.from_numpy(self.records.labels[0])[indices]
                 continue
             records[name] = parts = self._parts(name, indices)
-            if field.encoding == "raw":
+            if field.kind in OF_STRINGS:
+                records[name] = ragged_of([np.frombuffer(part, np.uint8) for part in parts], field)
+            elif field.encoding != "image":
                 arrays = self._arrays(name, field, parts, indices.tolist())
-                records[name] = arrays if name in views else _stacked(arrays, field)
+                records[name] = arrays if name in views else _put_together(arrays, field)
         return records
 
     def _parts(self, name: str, indices: Tensor) -> list[Any]:
@@ -162,14 +172,17 @@ class TarStore:
     def _arrays(
         self, name: str, field: Field, parts: Sequence[Any], indices: list[int]
     ) -> list[np.ndarray]:
-        """Return arrays in the maps' memory, of the shape and dtype of the field."""
+        """Return arrays of the shape and dtype of the field, in the maps' memory if they can be."""
         arrays: list[np.ndarray] = []
         for part, index in zip(parts, indices, strict=True):
             array = self._array(name, part, index)
-            if (array.dtype.name, array.shape) != (field.dtype, field.shape):
+            first = field.encoding == "ragged"  # whose number of rows may differ
+            if (array.dtype.name, array.shape[first:]) != (field.dtype, field.shape[first:]):
                 what = f"is {array.dtype} {array.shape}, but the first record has "
                 what += f"{field.dtype} {tuple(field.shape)}"
                 fix = "give every record the same shape and type"
+                if array.shape[1:] == field.shape[1:]:
+                    fix = f"if its number of rows may differ, add 'data.kinds={{{name}: ragged}}'"
                 raise DataError(167, f"{self.name(index)}: {name}", what, fix)
             arrays.append(array)
         return arrays
@@ -185,7 +198,7 @@ class TarStore:
         data = bytes(part)
         array = self.records.parsed(data, suffix, name, index)
         assert isinstance(array, np.ndarray)  # an image file is encoded
-        if not is_text_suffix(suffix) and name not in self._heads:
+        if suffix.lower().endswith("npy") and name not in (*self._heads, *self.records.kinds):
             header = read_npy_header(io.BytesIO(data), len(data), self.name(index))
             self._heads[name] = data[: header.start], header
         return array
@@ -248,8 +261,10 @@ class _Maps:
         return view
 
 
-def _stacked(arrays: list[np.ndarray], field: Field) -> Tensor:
-    """Return [B, *shape]."""
+def _put_together(arrays: list[np.ndarray], field: Field) -> Tensor | Ragged:
+    """Return the arrays of records: [B, *shape], or one after another if they are ragged."""
+    if field.encoding == "ragged":
+        return ragged_of(arrays, field)
     shape = tuple(size for size in field.shape if size is not None)
     out = np.empty((len(arrays), *shape), field.dtype)
     for place, array in enumerate(arrays):

@@ -65,7 +65,25 @@ STORES = (
     "folder",
     "tar",
     "parquet",
+    "tar_ragged",
+    "parquet_ragged",
 )
+RAGGED_KINDS = {"boxes": "boxes", "points": "points", "signal": "ragged"}
+OPTIONS: dict[str, dict[str, Any]] = {  # of stores that do not describe themselves
+    "tar_ragged": {
+        "fields": {
+            "image": "jpg",
+            "label": "cls",
+            "boxes": "boxes.npy",
+            "points": "points.npy",
+            "text": "txt",
+            "blob": "bin",
+            "signal": "npy",
+        },
+        "kinds": RAGGED_KINDS,
+    },
+    "parquet_ragged": {"kinds": {**RAGGED_KINDS, "blob": "bytes"}},
+}
 SOURCES = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali", "synthetic")
 READERS = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali")  # sources that read files
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
@@ -164,18 +182,27 @@ def write_tar(path: str, members: list[tuple[str, bytes]], kind: int = tarfile.P
 
 
 def write_shards(path: str, records: dict) -> str:
-    """Images and labels in two shards of a folder, as webdataset writes them."""
+    """Records in two shards of a folder, as webdataset writes them."""
     os.makedirs(path)
-    pairs = list(zip(records["image"], records["label"].tolist(), strict=True))
+    suffixes = {name: OPTIONS["tar_ragged"]["fields"][name] for name in records}
+    count = len(records["image"])
     for shard in range(2):
-        numbers = range(shard * len(pairs) // 2, (shard + 1) * len(pairs) // 2)
         members = [
-            (f"{number:04}.{suffix}", data)
-            for number in numbers
-            for suffix, data in (("jpg", pairs[number][0]), ("cls", b"%d" % pairs[number][1]))
+            (f"{number:04}.{suffix}", member_bytes(records[name][number], suffix))
+            for number in range(shard * count // 2, (shard + 1) * count // 2)
+            for name, suffix in suffixes.items()
         ]
         write_tar(f"{path}/train-{shard}.tar", members)
     return path
+
+
+def member_bytes(value: Any, suffix: str) -> bytes:
+    """A value as webdataset writes it."""
+    if suffix.endswith("npy"):
+        file = io.BytesIO()
+        np.save(file, value)
+        return file.getvalue()
+    return b"%d" % value if suffix == "cls" else bytes(value)
 
 
 def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
@@ -187,7 +214,13 @@ def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
     features["image"] = {"_type": "Image"}
     about = json.dumps({"info": {"features": features}})
     files = [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(records["image"])]
-    table = pa.table({"image": files, "label": records["label"]})
+    others = {name: records[name] for name in records if name not in ("image", "label")}
+    columns = {name: [value.tolist() for value in values] for name, values in others.items()}
+    if "text" in columns:
+        columns["text"] = [bytes(value).decode() for value in records["text"]]
+        columns["blob"] = [bytes(value) for value in records["blob"]]
+        columns["signal"] = pa.array(columns["signal"], pa.list_(pa.list_(pa.int16())))
+    table = pa.table({"image": files, "label": records["label"], **columns})
     table = table.replace_schema_metadata({"huggingface": about})
     parquet.write_table(table, path, row_group_size=rows)
     return path
@@ -199,11 +232,11 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
         return write_folder("images", images), {"image": images, "label": labels}
-    if kind in ("tar", "parquet"):
-        records = encoded_records(count)
+    if kind in ("tar", "parquet", "tar_ragged", "parquet_ragged"):
+        records = ragged_records(count) if "ragged" in kind else encoded_records(count)
         path = os.path.abspath(f"{count}.{kind}")  # a store of another test's part stays as it is
         if not os.path.exists(path):
-            write = {"tar": write_shards, "parquet": write_parquet}[kind]
+            write = write_shards if kind.startswith("tar") else write_parquet
             write(path, records)
         return path, records
     records = make_records(count)
@@ -236,7 +269,7 @@ def open_case(kind: str, path: str):
         "parquet": ParquetStore,
         "shards": partial(ShardedStore, open_file=open_file),
     }
-    return made[kind.partition("_")[0]](path)
+    return made[kind.partition("_")[0]](path, **OPTIONS.get(kind, {}))
 
 
 def make_store(kind: str, count: int = 7):
@@ -260,7 +293,7 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         "tar": tar_source,
         "parquet": parquet_source,
     }[kind.partition("_")[0]]
-    return make(write_case(kind, count)[0], context=context)
+    return make(write_case(kind, count)[0], context=context, **OPTIONS.get(kind, {}))
 
 
 def plain(records) -> dict[str, list]:

@@ -34,14 +34,13 @@ def _read(path="x.parquet", count=None, **options):
     return store.read(torch.arange(len(store) if count is None else count))
 
 
-def test_numbers_and_lists_of_one_length_are_raw_fields():
+def test_numbers_and_lists_of_a_fixed_size_are_raw_fields():
     columns = {
         "flag": [True, False, True],
         "small": pa.array([1, 2, 3], pa.uint8()),
         "score": pa.array([0.5, 1.5, 2.5], pa.float32()),
-        "point": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
         "fixed": pa.array([[1, 2]] * 3, pa.list_(pa.int16(), 2)),
-        "grid": pa.array([[[1, 2], [3, 4]]] * 3, pa.list_(pa.list_(pa.int64()))),
+        "grid": pa.array([[[1, 2], [3, 4]]] * 3, pa.list_(pa.list_(pa.int64(), 2), 2)),
     }
     records = _read(_write(columns))
     shapes = {name: (str(values.dtype), tuple(values.shape)) for name, values in records.items()}
@@ -49,12 +48,57 @@ def test_numbers_and_lists_of_one_length_are_raw_fields():
         "flag": ("torch.bool", (3,)),
         "small": ("torch.uint8", (3,)),
         "score": ("torch.float32", (3,)),
-        "point": ("torch.float64", (3, 2)),
         "fixed": ("torch.int16", (3, 2)),
         "grid": ("torch.int64", (3, 2, 2)),
     }
-    assert records["point"].tolist() == columns["point"]
+    assert records["fixed"].tolist() == [[1, 2]] * 3
     assert records["grid"][2].tolist() == [[1, 2], [3, 4]]
+
+
+def test_other_lists_are_ragged_fields():
+    columns = {"x": [[1], [], [2, 3], [4]], "y": [[], [], [[0.5, 1.5]], [[2.5, 3.5]] * 2]}
+    store = ParquetStore(_write(columns))
+    fields = {name: (field.dtype, field.shape) for name, field in store.manifest.fields.items()}
+    assert fields == {"x": ("int64", (None,)), "y": ("float64", (None, 2))}
+    assert plain(store.read(torch.tensor([3, 0, 2]))) == {
+        name: [values[3], values[0], values[2]] for name, values in columns.items()
+    }
+    assert plain(store.read(torch.tensor([1, 0])))["y"] == [[], []]
+
+
+def test_arrays_of_hugging_face_have_one_shape():
+    about = {"info": {"features": {"x": {"shape": [1, 2], "dtype": "uint8", "_type": "Array2D"}}}}
+    store = ParquetStore(_write({"x": pa.array([[[1, 2]], [[3, 4]]])}, metadata=about))
+    assert store.manifest.fields["x"].shape == (1, 2)
+    assert store.read(torch.tensor([1]))["x"].tolist() == [[[3, 4]]]
+
+
+def test_kinds_make_boxes_texts_and_bytes():
+    columns = {"boxes": [[], [[1, 2, 3, 4]]], "word": ["a", "b\u00fc"], "sound": [b"x", b""]}
+    columns["joints"] = [[[[1.0, 2.0]]], []]
+    kinds = {"boxes": "boxes", "sound": "bytes", "joints": "points"}
+    store = ParquetStore(_write(columns), kinds=kinds)
+    fields = store.manifest.fields
+    expected = {"boxes": "boxes", "word": "text", "sound": "bytes", "joints": "points"}
+    assert {name: fields[name].kind for name in expected} == expected
+    assert (fields["boxes"].dtype, fields["joints"].shape) == ("float32", (None, 1, 2))
+    records = store.read(torch.arange(2))
+    assert plain(records)["boxes"] == columns["boxes"]
+    assert [bytes(word).decode() for word in records["word"].arrays()] == columns["word"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"x": "text"}, r"C179\]: data\.kinds\.x = text: the column x is list<.*cannot be text"),
+        ({"z": "text"}, r"C179\]: data\.kinds\.z: is not a field; its fields are x, y"),
+        ({"x": "boxes"}, r"D167.*column x: is float32 \(3,\), and data\.kinds wants boxes"),
+        ({"y": "ragged"}, r"C179.*the column y is int64, which cannot be ragged"),
+    ],
+)
+def test_kinds_that_do_not_fit_are_refused(kinds, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        _ = ParquetStore(_write({"x": [[1, 2], [3]], "y": [1, 2]}), kinds=kinds).manifest
 
 
 def test_images_may_be_bytes_or_a_struct():
@@ -103,7 +147,6 @@ def test_classes_and_columns_can_be_chosen():
 @pytest.mark.parametrize(
     "column",
     [
-        ["text", "text"],
         [{"x": 1}] * 2,
         pa.array([1, 2], pa.timestamp("s")),
         pa.array([["a"], ["b"]]),
@@ -138,20 +181,44 @@ def test_nulls_are_errors_of_their_rows():
         store.read(torch.tensor([2]))
 
 
-@pytest.mark.parametrize("lists", [[[1], [1, 2]], [[1, 2], None], [[1, None], [1, 2]]])
-def test_lists_of_different_lengths_are_refused(lists):
-    with pytest.raises(DataError, match=r"D102.*x\.parquet: group 0 cannot be read \(.*list"):
-        _ = ParquetStore(_write({"x": lists})).manifest
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        (
+            [[[1], [1, 2]], []],
+            r"D102.*x\.parquet: group 0 cannot be read \(.*lists of 1 and of 2 values",
+        ),
+        ([[1, None], [1, 2]], r"D102.*a value in a list is missing"),
+        ([[], []], None),
+        ([[[]], [[]]], r"D167.*column x: has only empty lists"),
+    ],
+)
+def test_lists_that_are_no_arrays_are_refused(lists, words):
+    column = pa.array(lists) if words else pa.array(lists, pa.list_(pa.int8()))
+    store = ParquetStore(_write({"x": column}))
+    if words is None:
+        assert plain(store.read(torch.arange(2))) == {"x": [[], []]}
+        return
+    with pytest.raises(DataError, match=words):
+        _ = store.manifest
 
 
-def test_another_length_in_another_group_is_named():
-    store = ParquetStore(_write({"x": [[1, 2], [1, 2], [1], [1]]}))
+def test_a_missing_list_is_an_error_of_its_row():
+    store = ParquetStore(_write({"x": [[1, 2], None]}))
+    with pytest.raises(DataError, match=r"D162.*row 1: x: has no value"):
+        store.read(torch.tensor([1]))
+
+
+def test_another_size_in_another_group_is_named():
+    store = ParquetStore(_write({"x": [[[1, 2]], [[1, 2]], [[1]], [[1]]]}))
     with pytest.raises(DataError, match=r"D167.*row 2: x: is int64 \(1,\), but the first row has"):
         store.read(torch.tensor([0, 2]))
 
 
 def test_bytes_that_are_no_image_are_named():
-    with pytest.raises(DataError, match=r"D106.*row 0: x: not a readable image"):
+    with pytest.raises(
+        DataError, match=r"D106.*row 0: x: not a readable image.*'data\.kinds=\{x: bytes\}'"
+    ):
         _ = ParquetStore(_write({"x": [b"text"]})).manifest
 
 

@@ -40,9 +40,9 @@ def test_missing_and_repeated_members_are_marked():
 
 
 def test_errors_name_the_options_of_their_group():
-    with pytest.raises(ConfigError, match=r"C162\]: data\.fields\.x = json"):
-        _records([("a.json", b"1")], {"x": "json"})
-    with pytest.raises(ConfigError, match=r"C162.*data\.fields = null.*say .*data\.fields="):
+    with pytest.raises(ConfigError, match=r"C162\]: data\.fields\.x = jpgg: .*choose from json"):
+        _ = _records([("a.json", b"1")], {"x": "jpgg"}).sources
+    with pytest.raises(ConfigError, match=r"C162.*fields = null.*'data\.fields=\{json: json\}'"):
         _ = _records([("a.json", b"1")]).sources
     with pytest.raises(ConfigError, match=r"C160\]: data\.label_pattern"):
         _records([("a.jpg", b"")], pattern="a")
@@ -60,5 +60,24 @@ def test_values_are_files_arrays_and_numbers():
     records = _records(members, {"image": "jpg", "x": "txt"})
     assert records.value("image", 0) == jpeg(0)
     assert np.asarray(records.value("x", 0)).tolist() == 0.5
-    with pytest.raises(DataError, match=r"D162.*b\.jpg: x: b'word' is not a number"):
+    with pytest.raises(DataError, match=r"D162.*b\.jpg: x: b'word' is not a number.*\{x: text\}"):
         records.value("x", 1)
+
+
+def test_texts_that_are_not_utf8_are_named():
+    records = _records([("a.txt", b"a"), ("b.txt", b"\xff")], {"x": "txt"})
+    assert records.value("x", 0) == "a"
+    with pytest.raises(DataError, match=r"D162.*b\.txt: x: is not UTF-8.*data\.kinds=\{x: bytes\}"):
+        records.value("x", 1)
+
+
+def test_a_label_may_be_a_text():
+    records = TarRecords(
+        write_tar("x.tar", [("a.txt", b"word")]),
+        {"label": "txt"},
+        None,
+        None,
+        kinds={"label": "text"},
+    )
+    assert records.labels is None
+    assert records.value("label", 0) == "word"

@@ -116,7 +116,7 @@ def test_a_shard_that_becomes_shorter_does_not_end_the_process():
     [
         ([("a.jpg", b"text")], None, r"D106.*a\.jpg: image: not a readable image"),
         ([("a.npy", b"text")], {"x": "npy"}, r"D112.*a\.npy"),
-        ([("a.txt", b"word")], {"x": "txt"}, r"D162.*not a number"),
+        ([("a.cls", b"word")], {"x": "cls"}, r"D162.*not a number.*'data\.kinds=\{x: text\}'"),
         ([("a.cls", b"1"), ("b.jpg", b"")], {"image": "jpg"}, r"D167.*a\.cls: has 0 members"),
         ([("README", b"x")], None, r"D110"),
     ],
@@ -130,8 +130,27 @@ def test_a_record_with_another_shape_is_named():
     members = [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(4)))]
     store = TarStore(write_tar("x.tar", members), {"x": "npy"})
     assert store.read(torch.tensor([0]))["x"].shape == (1, 3)
-    with pytest.raises(DataError, match=r"D167.*b\.npy: x: is float64 \(4,\), but the first"):
+    with pytest.raises(
+        DataError, match=r"D167.*b\.npy: x: is float64 \(4,\).*'data\.kinds=\{x: ragged\}'"
+    ):
         store.read(torch.tensor([1]))
+    assert plain(TarStore("x.tar", {"x": "npy"}, kinds={"x": "ragged"}).read(torch.arange(2))) == {
+        "x": [[0.0] * 3, [0.0] * 4]
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"y": "text"}, r"C179.*data\.kinds\.y: is not a field; its fields are x"),
+        ({"x": "txt"}, r"C179.*'data\.kinds="),
+        ({"x": "boxes"}, r"D167.*a\.npy: x: is float64 \(3,\), and data\.kinds wants boxes"),
+    ],
+)
+def test_kinds_that_do_not_fit_are_refused(kinds, words):
+    write_tar("x.tar", [("a.npy", npy(np.zeros(3)))])
+    with pytest.raises((ConfigError, DataError), match=words):
+        _ = TarStore("x.tar", {"x": "npy"}, kinds=kinds).manifest
 
 
 def test_label_maps_are_named_by_the_user_and_guessed_in_a_note():
