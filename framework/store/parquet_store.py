@@ -327,11 +327,11 @@ class ParquetStore:
         if isinstance(values.values, np.ndarray):
             return values.values[rows]
         if isinstance(values.values, Ragged):
-            lists = taken(values.values, torch.from_numpy(rows))
+            lists = values.values
             if not len(lists.values):  # the sizes behind are not known without a value
                 row_shape = self.manifest.fields[name].row_shape
-                return lists._replace(values=lists.values.reshape(0, *row_shape))
-            return lists
+                lists = lists._replace(values=lists.values.reshape(0, *row_shape))
+            return taken(lists, torch.from_numpy(rows))
         return [memoryview(values.values[row].as_buffer()).cast("B") for row in rows.tolist()]
 
     def _group(self, number: int) -> RowGroup:

@@ -36,7 +36,6 @@ from framework.store.tar_shard import (
 
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 LABEL = "label"
-USUAL_NAMES = {**dict.fromkeys(IMAGES, "image"), "cls": LABEL}  # of fields, by suffix
 PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
 NONE, SEVERAL = -1, -2  # instead of a member's number
 
@@ -56,7 +55,7 @@ class TarRecords:
 
     Args:
         path: A shard, a folder of shards, or a pattern.
-        fields: The suffix of each field's member. None: ``image`` and perhaps ``label``; other
+        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and perhaps ``label``; other
             members than an image and ``cls`` are then an error.
         classes: All classes in the order of their numbers; None: those of the labels.
         label_pattern: A regular expression whose one group is the class in a record's key.
@@ -83,7 +82,7 @@ class TarRecords:
         self.classes = classes
         self.group = group
         self.keep = keep
-        self.fields = fields
+        self.fields: dict[str, tuple[str, ...]] | None = None
         if fields is not None:
             self.fields = _checked_fields(fields, group)
         self.pattern = class_pattern(label_pattern, group)
@@ -110,12 +109,12 @@ class TarRecords:
         """
         suffixes = {suffix.lower() for suffix in self.listed.suffixes}
         if self.fields is not None:
-            for field, suffix in self.fields.items():
-                if suffix not in suffixes:
-                    where = f"{self.group}.fields.{field} = {suffix}"
+            for field, wanted in self.fields.items():
+                if not suffixes & set(wanted):
+                    where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
                     fix = f"choose from {listed(sorted(suffixes))}"
                     raise ConfigError(162, where, "no member has this suffix", fix)
-            return {field: (suffix,) for field, suffix in self.fields.items()}
+            return self.fields
         if others := sorted(suffixes - {*IMAGES, "cls"}):
             what = f"there are members .{', .'.join(others[:5])} too"
             fix = f"say what is wanted, as in '{self.group}.fields={_example(suffixes)}'"
@@ -386,20 +385,26 @@ def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
     return table[index.kinds] if len(table) else np.zeros(0, np.int64)
 
 
-def _checked_fields(fields: Mapping[str, str], group: str) -> dict[str, str]:
-    """Return the suffix of each field, without a dot, in lower case. ConfigError C162."""
+def _checked_fields(fields: Mapping[str, str], group: str) -> dict[str, tuple[str, ...]]:
+    """Return the suffixes of each field, without a dot, in lower case. ConfigError C162."""
     if not isinstance(fields, Mapping) or not fields:
-        fix = f"give {group}.fields={{image: jpg, label: cls}}"
+        fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
         raise ConfigError(162, f"{group}.fields = {fields}", "must map fields to texts", fix)
-    return {str(field): str(suffix).lower().lstrip(".") for field, suffix in fields.items()}
+    return {
+        str(field): tuple(part.strip().lstrip(".") for part in str(suffix).lower().split(";"))
+        for field, suffix in fields.items()
+    }
 
 
 def _example(suffixes: Collection[str]) -> str:
     """Return fields that name all members, such as ``{image: jpg, txt: txt}``."""
     fields: dict[str, str] = {}
-    for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(suffixes)):
+    if images := sorted(set(IMAGES) & set(suffixes)):
+        fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
+    for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(set(suffixes) - set(images))):
         stem, _, last = suffix.rpartition(".")
-        fields[field_name(stem or USUAL_NAMES.get(last, last), fields)] = suffix
+        name = stem or (LABEL if last == "cls" else last)
+        fields[field_name(name, fields)] = suffix
     return f"{{{', '.join(f'{field}: {suffix}' for field, suffix in fields.items())}}}"
 
 

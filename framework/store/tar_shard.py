@@ -18,6 +18,7 @@ import stat
 import struct
 import tarfile
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple, final
 from zlib import crc32
 
@@ -41,6 +42,7 @@ TIMES = re.compile(rb"(?:\d{1,3} [amc]time=\d{1,20}(?:\.\d{1,20})?\n)+")
 OCTAL = re.compile(rb"[0-7]{1,11}")
 MAGIC = b"PLTARIX1"
 LENGTH = struct.Struct("<I")
+WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 NUMBERS = ("size", "mtime_ns", "left_out", "records", "members", "keys", "texts")
 ARRAYS = (("records", "<i8"), ("records", "<i8"), ("members", "<u2"), ("members", "<i8"))
 ARRAYS += (("members", "<i8"), ("members", "<u4"))
@@ -193,7 +195,7 @@ def _refuse_compressed(shard: str, head: bytes) -> None:
     for magic, (name, command) in COMPRESSED.items():
         if head.startswith(magic):
             what = f"is compressed with {name}, so its members cannot be read at any place"
-            raise DataError(166, shard, what, f"unpack it to .tar: {command} {shard}")
+            raise DataError(166, shard, what, f"unpack it to .tar: {command} {quote(shard)}")
 
 
 @final
@@ -351,7 +353,11 @@ def _arrays(index: ShardIndex) -> tuple[np.ndarray, ...]:
 
 def _written(place: str, data: bytes) -> bool:
     """Publish an index. Return False if this cannot be written there."""
+    folder = os.path.dirname(place) or "."
     try:
+        # A folder that nobody may write to stays as it is, even if this is root.
+        if os.path.isdir(folder) and not os.stat(folder).st_mode & WRITE_BITS:
+            return False
         with open_durable(Path(place)) as file:
             file.write(data)
     except (ResourceError, OSError):

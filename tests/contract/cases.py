@@ -331,11 +331,11 @@ def shares(order, epoch: int = 0, start: int = 0) -> list:
     ]
 
 
-def child_read(stores: list, queue) -> None:
+def child_read(stores: list, sender) -> None:
     """In a child process: read through the parent's stores, and through new ones."""
     indices = torch.tensor([2, 0, 2])
-    for kind, store in stores:
-        queue.put((plain(store.read(indices)), plain(open_case(kind, store.path).read(indices))))
+    pairs = [(store, open_case(kind, store.path)) for kind, store in stores]
+    sender.send([tuple(plain(store.read(indices)) for store in pair) for pair in pairs])
 
 
 def encoded_records(count: int) -> dict:

@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framework.data.hdf5 import hdf5_source
 from framework.errors import ConfigError, DataError
 from framework.image.label_map import decode_labels
 from framework.input.coco import CocoInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.store.hdf5_store import HDF5Writer
+from framework.transform.flip import FlipTransform
+from tests.conftest import make_context
 from tests.contract.cases import jpeg
 from tests.image.test_regions import SQUARE
 
@@ -103,6 +109,19 @@ def test_keypoints_have_one_row_for_each_object():
     assert first.tolist() == [[[1, 2, 2], [0, 0, 0]], [[0, 0, 0]] * 2]
     assert second.shape == (0, 2, 3)
     assert source.manifest.fields["keypoints"].shape == (None, 2, 3)
+
+
+def test_packed_boxes_and_keypoints_follow_a_flip():
+    categories = [{"id": 1, "name": "person", "keypoints": ["nose", "ear"]}]
+    objects = [_object(1, 7, (2, 1, 4, 3), 1, keypoints=[2, 3, 2, 5, 4, 1])]
+    pack(Packing(coco(write_coco(objects, categories), ["boxes", "keypoints"]), HDF5Writer, "x.h5"))
+    context = make_context(2, transform=FlipTransform(1.0, 0.0), shuffle=False)
+    source = hdf5_source("x.h5", context=context)
+    batch = next(source.batches(0)).batch
+    source.close()
+    assert batch["boxes"].tolist() == [[[6, 1, 10, 4]], [[0, 0, 0, 0]]]
+    assert batch["boxes_length"].tolist() == [1, 0]
+    assert batch["keypoints"][0].tolist() == [[[10, 3, 2], [7, 4, 1]]]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,12 @@ def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
         match=r"C162.*members \.json, \.seg\.png too.*input\.fields=\{label: cls, image: jpg, json: json, seg: seg\.png\}'",
     ):
         _ = _input([*PAIR, ("a/1.json", b"{}"), ("a/1.seg.png", jpeg(0))]).manifest
+    assert '{image: "jpeg;jpg", label: cls, json: json, seg: seg.png}' in str(caught.value)
+
+
+def test_a_field_may_have_one_of_several_suffixes():
+    source = _input(fields={"image": "jpg;jpeg", "label": "cls"})
+    assert _all(source).records["image"] == [jpeg(1), jpeg(2)]
 
 
 @pytest.mark.parametrize(
