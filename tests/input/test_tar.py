@@ -113,12 +113,10 @@ def test_fields_choose_members_and_leave_the_others():
 
 
 def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
-    with pytest.raises(
-        ConfigError,
-        match=r"C162.*members \.json, \.seg\.png too.*input\.fields=\{label: cls, image: jpg, json: json, seg: seg\.png\}'",
-    ):
+    with pytest.raises(ConfigError, match=r"C162.*members \.json, \.seg\.png too") as caught:
         _ = _input([*PAIR, ("a/1.json", b"{}"), ("a/1.seg.png", jpeg(0))]).manifest
-    assert '{image: "jpeg;jpg", label: cls, json: json, seg: seg.png}' in str(caught.value)
+    hint = "'input.fields={image: \"jpeg;jpg\", label: cls, json: json, seg: seg.png}'"
+    assert hint in str(caught.value)
 
 
 def test_a_field_may_have_one_of_several_suffixes():
