@@ -14,7 +14,7 @@ from framework.contracts.records import IGNORE, Chunk, Field, Manifest
 from framework.errors import ConfigError, DataError, words_of
 from framework.image.decode import MAX_PIXELS, encode_png, image_size
 from framework.image.header import BadImage
-from framework.image.regions import painted
+from framework.image.regions import FARTHEST, painted
 from framework.input.file_items import read_file
 from framework.store.label import check_classes
 
@@ -274,6 +274,8 @@ class _Reading:
         points: tuple[float, ...] = ()
         if "keypoints" in self.source.fields:
             points = tuple(map(float, entry.get("keypoints") or (0.0,) * 3 * num_keypoints))
-            if len(points) != 3 * num_keypoints or not all(map(math.isfinite, points)):
+            if len(points) != 3 * num_keypoints:
                 raise ValueError(f"{len(points)} numbers of {num_keypoints} keypoints")
+            if not all(abs(value) <= FARTHEST for value in points):  # NaN, too
+                raise ValueError(f"the keypoints {points}")
         image.objects.append(_Object(box, numbers[entry["category_id"]], points, region, is_crowd))

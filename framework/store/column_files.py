@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
@@ -56,13 +56,20 @@ class RowGroup(NamedTuple):
 
 
 class ColumnReader(Protocol):
-    """One opened file. ``rows``: the number of rows of each group."""
+    """One opened file.
+
+    Attributes:
+        schema: The columns.
+        rows: The number of rows of each group.
+        is_mapped: Whether groups lie in a map, and need no memory.
+    """
 
     schema: Any
     rows: list[int]
+    is_mapped: bool
 
-    def num_bytes(self, group: int, columns: Collection[str]) -> int:
-        """Return the bytes of decoded columns of a group; 0 if they are mapped."""
+    def num_bytes(self, group: int) -> int:
+        """Return the bytes of all columns of a group, as the file says; 0 if they are mapped."""
         ...
 
     def read(self, group: int, columns: list[str]) -> Any:
@@ -77,6 +84,8 @@ class ColumnReader(Protocol):
 @final
 class _ParquetFile:
     """A file that is opened for each group, so that it holds no descriptor meanwhile."""
+
+    is_mapped = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -93,11 +102,9 @@ class _ParquetFile:
             self.path, metadata=metadata, page_checksum_verification=True
         )
 
-    def num_bytes(self, group: int, columns: Collection[str]) -> int:
-        about = self.metadata.row_group(group)
-        parts = (about.column(number) for number in range(about.num_columns))
-        chosen = (p for p in parts if p.path_in_schema.partition(".")[0] in columns)
-        return sum(part.total_uncompressed_size for part in chosen)
+    def num_bytes(self, group: int) -> int:
+        # pyarrow ends the process if the metadata of a column is damaged, but not that of a group.
+        return self.metadata.row_group(group).total_byte_size
 
     def read(self, group: int, columns: list[str]) -> Any:
         with self._open(self.metadata) as file:
@@ -115,6 +122,8 @@ class _ParquetFile:
 @final
 class _ArrowFile:
     """A file of Arrow's, as a stream or with an index, whose record batches are mapped."""
+
+    is_mapped = True
 
     def __init__(self, path: str) -> None:
         arrow = library().arrow
@@ -134,7 +143,7 @@ class _ArrowFile:
         self.schema = reader.schema
         self.rows = [batch.num_rows for batch in self._batches]
 
-    def num_bytes(self, group: int, columns: Collection[str]) -> int:
+    def num_bytes(self, group: int) -> int:
         return 0
 
     def read(self, group: int, columns: list[str]) -> Any:
@@ -237,11 +246,6 @@ class ColumnFiles:
         file = int(np.searchsorted(self.file_firsts, index, side="right")) - 1
         return self.paths[file], index - int(self.file_firsts[file])
 
-    def num_bytes(self, columns: Collection[FieldColumn]) -> int:
-        """Return the bytes of the decoded columns of all groups."""
-        names = {column.name for column in columns}
-        return sum(self.readers[file].num_bytes(number, names) for file, number in self.starts)
-
     def tally(self, column: str) -> dict[Any, int]:
         """Return how often each value of a column occurs; {} if there are too many."""
         counts: dict[Any, int] = {}
@@ -299,7 +303,7 @@ class ColumnFiles:
         path, reader = self.paths[file], self.readers[file]
         identify(path, self.identities[path])
         names = {column.name for column in columns.values()}
-        num_bytes = reader.num_bytes(group, names)
+        num_bytes = reader.num_bytes(group)
         if not 0 <= num_bytes <= MOST_GROUP_BYTES:
             what = f"group {group} has {num_bytes:,} bytes, which must be decoded together"
             raise DataError(102, path, what, "write it with smaller groups (row_group_size=1000)")
@@ -315,7 +319,7 @@ class ColumnFiles:
             what = f"group {group} cannot be read ({words_of(error, 200)})"
             fix = "download, copy or write it again"
             raise DataError(102, path, what, fix) from error
-        return RowGroup(values, num_bytes)
+        return RowGroup(values, 0 if reader.is_mapped else table.nbytes)
 
     def check(self) -> None:
         for path, identity in self.identities.items():
@@ -385,11 +389,8 @@ def _is_list(kind: Any) -> bool:
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _values(
-    table_column: Any, column: FieldColumn, numbers: Mapping[str, int] | None
-) -> ColumnValues:
+def _values(values: Any, column: FieldColumn, numbers: Mapping[str, int] | None) -> ColumnValues:
     """Return a column of a group. ValueError if its lists have wrong lengths."""
-    values = table_column
     if _storage_type(values.type) != values.type:
         chunks = [chunk.storage for chunk in values.chunks]
         values = library().arrow.chunked_array(chunks, _storage_type(values.type))
@@ -422,7 +423,8 @@ def _rows(chunks: Sequence[Any], kind: str) -> Ragged:
     # Lists in a list have a length only if there are any.
     rows = np.concatenate([array for array in arrays if len(array)] or arrays[:1])
     if kind in ("boxes", "points"):
-        rows = rows.astype(np.float32)
+        with np.errstate(over="ignore"):  # a hostile file's own
+            rows = rows.astype(np.float32)
     return Ragged(
         torch.from_numpy(rows), torch.from_numpy(np.concatenate(lengths).astype(np.int64))
     )

@@ -270,8 +270,12 @@ class ParquetStore:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what random order costs, if the groups do not fit the cache."""
-        total = self._files.num_bytes(self._columns.values())
-        if not self.is_random or total <= self.cache_mb * 10**6:
+        if not self.is_random:
+            return ()
+        group, _ = self._files.place(0)
+        row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
+        total = row_bytes * len(self)  # about: the rows of the first group stand for all
+        if total <= self.cache_mb * 10**6:
             return ()
         num_groups = max(1, len(self._files.firsts) - 1)
         rows, mean_mb = -(-len(self) // num_groups), total / num_groups / 1e6

@@ -171,12 +171,12 @@ def _add_any(listing: "_Listing", file: "_Headers") -> None:
         last = -1
         while (entry := archive.next()) is not None:
             goes_back = entry.offset <= last or entry.size < 0
+            is_file = entry.isreg() and not entry.issparse()
             end = entry.offset_data + entry.size
-            if goes_back or (entry.isreg() and end > listing.num_bytes):
+            if goes_back or (is_file and end > listing.num_bytes):
                 raise tarfile.ReadError(f"truncated or damaged at {entry.name!r}")
             last = entry.offset
             archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # or it would keep millions
-            is_file = entry.isreg() and not entry.issparse()
             if not entry.isdir():
                 listing.add(entry.name, entry.offset_data, entry.size, is_file)
         listing.check_end(archive.offset)
