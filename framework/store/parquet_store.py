@@ -64,8 +64,10 @@ class ParquetStore:
 
     An image is a column of bytes, or of ``{bytes, path}`` as Hugging Face stores it. Numbers and
     lists of a fixed size become raw fields, other lists ragged fields, and texts texts. In the
-    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes. Parquet's page
-    checksums are compared if they were written. There are no others, so ``damaged`` never lists any.
+    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes.
+
+    Parquet's page checksums are compared if they were written. There are no others, so ``damaged``
+    never lists any.
 
     Args:
         path: A file, a folder of files of one split, or a pattern.

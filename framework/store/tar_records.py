@@ -55,8 +55,8 @@ class TarRecords:
 
     Args:
         path: A shard, a folder of shards, or a pattern.
-        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and perhaps ``label``; other
-            members than an image and ``cls`` are then an error.
+        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and
+            perhaps ``label``; other members than an image and ``cls`` are then an error.
         classes: All classes in the order of their numbers; None: those of the labels.
         label_pattern: A regular expression whose one group is the class in a record's key.
         group: Where these options stand, for errors: ``input`` or ``data``.
@@ -228,7 +228,7 @@ class TarRecords:
         return f"tar {self.path}{note}"
 
     def value(self, field: str, index: int) -> Any:
-        """Return an image file's bytes, an array, a number as an array of no dimension, or a string.
+        """Return an image file's bytes, an array (of no dimension for a number) or a string.
 
         Raises:
             DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
