@@ -36,8 +36,8 @@ class ParquetInput:
 
     @cached_property
     def store(self) -> ParquetStore:
-        options = {"kinds": self.kinds, "cache_mb": CACHE_MB, "group": "input"}
-        return ParquetStore(self.path, self.fields, self.classes, **options)
+        options = (self.fields, self.classes, None, self.kinds, CACHE_MB, "input")
+        return ParquetStore(self.path, *options)
 
     @property
     def manifest(self) -> Manifest:

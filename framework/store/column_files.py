@@ -461,7 +461,7 @@ def _as_numpy(array: Any) -> np.ndarray:
 
 def names_of_classes(schema: Any, column: str) -> list[str] | None:
     """Return the names of a ClassLabel in the metadata of Hugging Face; None without them."""
-    names = _feature(schema, column).get("names")
+    names: Any = _feature(schema, column).get("names")
     try:
         "".join(names).encode()  # ValueError for half characters, which cannot be printed
     except (ValueError, TypeError):

@@ -111,8 +111,12 @@ class ParquetStore:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": self._files.closed()}
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         self._files.check_columns()
         fields = {name: self._field(name) for name in self._columns}
         for name in self.label_maps:
@@ -137,7 +141,7 @@ class ParquetStore:
     def _columns(self) -> dict[str, FieldColumn]:
         """The column of each field. ConfigError C162, DataError D167."""
         schema = self._files.schema
-        given = self.given
+        given: Any = self.given
         if given is None:
             given = {name: name for name in schema.names}
         if not isinstance(given, Mapping) or not given:
@@ -371,7 +375,7 @@ def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> 
     ``parts`` are the values that groups gave, each with their places in the batch: int64 [n].
     """
     if field.encoding == "raw":
-        array = np.empty((count, *field.shape), field.dtype)
+        array = np.empty((count, *(size or 0 for size in field.shape)), field.dtype)
         for places, values in parts:
             array[places.numpy()] = values
         return torch.from_numpy(array)

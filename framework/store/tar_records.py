@@ -385,7 +385,7 @@ def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
     return table[index.kinds] if len(table) else np.zeros(0, np.int64)
 
 
-def _checked_fields(fields: Mapping[str, str], group: str) -> dict[str, tuple[str, ...]]:
+def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]]:
     """Return the suffixes of each field, without a dot, in lower case. ConfigError C162."""
     if not isinstance(fields, Mapping) or not fields:
         fix = f"give '{group}.fields={{image: jpg, label: cls}}'"

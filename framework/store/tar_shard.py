@@ -44,8 +44,14 @@ MAGIC = b"PLTARIX1"
 LENGTH = struct.Struct("<I")
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 NUMBERS = ("size", "mtime_ns", "left_out", "records", "members", "keys", "texts")
-ARRAYS = (("records", "<i8"), ("records", "<i8"), ("members", "<u2"), ("members", "<i8"))
-ARRAYS += (("members", "<i8"), ("members", "<u4"))
+ARRAYS = (
+    ("records", "<i8"),
+    ("records", "<i8"),
+    ("members", "<u2"),
+    ("members", "<i8"),
+    ("members", "<i8"),
+    ("members", "<u4"),
+)
 MOST_SUFFIXES = 1 << 16
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk"),
