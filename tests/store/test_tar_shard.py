@@ -55,6 +55,15 @@ def test_packing_writes_no_index():
     assert os.listdir() == ["x.tar"]
 
 
+def test_a_folder_without_write_bits_stays_as_it_is_even_for_root():
+    os.mkdir("fixed")
+    write_tar("fixed/x.tar", MEMBERS)
+    os.chmod("fixed", 0o555)
+    assert shard_index("fixed/x.tar", True)[2]
+    assert os.listdir("fixed") == ["x.tar"]
+    os.chmod("fixed", 0o755)  # so that it can be removed
+
+
 def test_a_folder_that_cannot_be_written_to_has_its_index_in_the_cache(monkeypatch):
     write_tar("x.tar", MEMBERS)
     beside, cached = index_places("x.tar")
