@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
-from framework.config.targets import walk
+from framework.config.targets import makes_data, walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
@@ -70,7 +70,7 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
     },
     "workers": {
         "num": Rule(int | None, 0, 1024),
-        "kind": Rule(str, choices=("thread", "process"), number=107),
+        "kind": Rule(str | None, choices=("thread", "process"), number=107),
         "start_method": Rule(str | None, choices=("fork", "forkserver", "spawn"), number=107),
         "timeout_s": Rule(float, above=0, means="a number of seconds"),
     },
@@ -86,8 +86,8 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
     "data": {
-        "train": Rule(str, means="the path of a store"),
-        "val": Rule(str | None, means="the path of a store"),
+        "train": Rule(str | dict, means="the path of a store"),
+        "val": Rule(str | dict | None, means="the path of a store"),
     },
 }
 # Keys that only some choices have. They are checked if they are there.
@@ -116,7 +116,11 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "timeout_s": _SIZE,
         "bucket_mb": _SIZE,
     },
-    "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT},
+    "data.source": {
+        "prefetch_depth": _COUNT,
+        "num_threads": _COUNT,
+        "num_batches": Rule(int | None, 1, number=126),
+    },
 }
 
 
@@ -152,6 +156,7 @@ def check(config: dict[str, Any]) -> None:
         if group in BLOCKS:
             check_known(config[group], tuple(rules), group)
     _check_choices(config)
+    _check_data(config["data"])
     _check_together(config)
 
 
@@ -192,10 +197,29 @@ def _check_choices(config: dict[str, Any]) -> None:
                 rule.check(f"{place}.{key}", block[key])
 
 
+def _check_data(data: dict[str, Any]) -> None:
+    """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
+    makes = makes_data(data)
+    for split in ("train", "val"):
+        given = data[split]
+        where = f"data.{split} = {given}"[:200]
+        is_block = isinstance(given, dict)
+        if makes and given is not None and not (is_block and "_target_" in given):
+            what = "must say how to make it, since this choice reads an object of yours"
+            fix = f"give 'data.{split}={{_target_: mine.Clips, split: {split}}}', say"
+            raise ConfigError(233, where, what, fix)
+        if is_block and not makes:
+            what = "must be the path of a store"
+            fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
+            raise ConfigError(233, where, what, fix)
+
+
 def _check_together(config: dict[str, Any]) -> None:
     """Check options that exclude or need each other."""
     method = config["workers"]["start_method"]
-    if method is not None and config["workers"]["kind"] == "thread":
+    kind = config["workers"]["kind"]
+    are_threads = kind == "thread" or (kind is None and not makes_data(config["data"]))
+    if method is not None and are_threads:
         fix = "add workers.kind=process"
         where = f"workers.start_method = {method}"
         raise ConfigError(107, where, "threads are not started so", fix)

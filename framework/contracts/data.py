@@ -188,7 +188,7 @@ class SourceContext:
     training: bool = True  # whether random changes are applied
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
-    worker_kind: str = "process"  # or ``thread``
+    worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
     worker_timeout_s: float = 300.0  # how long to wait for a batch

@@ -44,7 +44,9 @@ class DALISource:
         self.context = context
         self.prefetch_depth = prefetch_depth
         _refuse(context)
-        self.order: Order = make_order(self.store, context)
+        self.order: Order = make_order(
+            self.store.manifest.num_records, self.store.manifest.source, context
+        )
         self._first_epoch: int | None = None
         self._names = list(self.store.manifest.fields)
         fields = self.store.manifest.fields

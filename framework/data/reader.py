@@ -205,6 +205,9 @@ class BatchReader:
         work.slices_s.append(watch.stages_s)
         return batch
 
+    def check(self) -> None:
+        self.store.check()
+
     def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None outside training."""
         if not request.training:

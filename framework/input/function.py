@@ -81,7 +81,9 @@ class FunctionInput:
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
-            return [{str(field): _value(value) for field, value in row.items()} for row in rows]
+            return [
+                {str(field): stored_value(value) for field, value in row.items()} for row in rows
+            ]
         except DataError:
             raise
         except (Exception, SystemExit) as error:
@@ -102,7 +104,7 @@ class FunctionInput:
         return (item,) if isinstance(item, str) else ()
 
 
-def _value(value: Any) -> Any:
+def stored_value(value: Any) -> Any:
     """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)

@@ -21,6 +21,13 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_host_generators(seed: int) -> None:
+    """Seed the generators of this process's host. A GPU's keep their state."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))  # noqa: NPY002  # users' code may use it
+    torch.default_generator.manual_seed(seed)
+
+
 def generator_state(device: torch.device) -> Tensor:
     """Return the state of all generators as uint8 [n], including the GPU ``device``."""
     version, words, gauss = random.getstate()

@@ -23,7 +23,7 @@ from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
 from framework.data.reader import Request
-from framework.data.source import StoreSource
+from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
 from framework.measure.disk_kind import disk_kind
@@ -258,13 +258,15 @@ def settings_of(probe: Probe) -> Settings:
     source = probe.assembly.train_source
     transform: Any = probe.assembly.build("transform")
     workers = config["workers"]["num"] or 0
-    if isinstance(source, StoreSource):
+    kind = config["workers"]["kind"] or "thread"
+    if isinstance(source, WorkerSource):
         workers = source.workers.num
+        kind = source.workers.kind
     size: Any = transform.size and tuple(map(int, transform.size))
     return Settings(
         batch_size=len(next(iter(source.order.shares(0))).indices),
         workers=workers,
-        kind=config["workers"]["kind"],
+        kind=kind,
         loader=_module(config["loader"]),
         precision=_module(config["precision"]),
         transform=_module(config["transform"]),

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from framework.config.assemble import Assembly
 from framework.data.dali import DALISource
+from framework.data.dataloader import LoaderSource
+from framework.data.dataset import DatasetSource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
 
@@ -68,10 +70,13 @@ def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
         decodes = source.read.decodes
         if not decodes:
             kinds = ("thread",)
+    elif isinstance(source, DatasetSource):
+        num_workers = source.workers.num
+        kinds = (source.workers.kind,)  # only its author knows whether threads may share it
     elif isinstance(source, DALISource):
         num_workers = max(1, num_workers)
         kinds = ("thread",)
-    elif isinstance(source, SyntheticSource):
+    elif isinstance(source, SyntheticSource | LoaderSource):
         num_workers = 0
         decodes = False
         kinds = ()
@@ -82,7 +87,7 @@ def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
     """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
     kind = "thread"
     if facts.num_workers:
-        kind = config["workers"]["kind"]
+        kind = config["workers"]["kind"] or facts.kinds[0]
     depth = 0
     if "." not in loader:
         depth = config["loader"].get("depth", 0)

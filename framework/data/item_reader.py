@@ -1,0 +1,187 @@
+"""Read one batch of a user's Dataset: get its items, each with random numbers of its own, and
+collate.
+
+A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
+whole process. Before each item they are seeded by (seed, epoch, record), so that neither workers
+nor ranks nor resuming change what an item is. Only the main thread of a process does so: beside
+other threads, which draw at the same time, no order of the numbers could be promised. In a worker
+process, the main thread is the only one.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Protocol, final
+
+import torch
+
+from framework.contracts.batch import Batch
+from framework.data.items import Record, record_of, stacked
+from framework.data.reader import Request, Timed, plain
+from framework.errors import DataError, PacelineError, UserRecordError
+from framework.measure.stopwatch import Stopwatch
+from framework.order.draws import record_seeds
+from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.user_code import user_error
+
+HOST = torch.device("cpu")
+MOST_NAMED = 4  # records of a batch in a message
+
+
+class Items(Protocol):
+    """A map-style Dataset, such as a ``torch.utils.data.Dataset``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class ItemWork(NamedTuple):
+    """A batch whose items are being read. Threads may fill slices of it at the same time."""
+
+    request: Request
+    items: list[Any]  # by their place in the batch
+    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
+
+
+@final
+class ItemReader:
+    """Reads batches of items, each with ``index``. It is picklable if the Dataset is.
+
+    Args:
+        dataset: The user's Dataset.
+        names: The names of a tuple's values, or the wanted fields of a dict.
+        collate: The user's function from a list of items to a batch, or None.
+        seed: The run's seed.
+        title: The Dataset's name in messages.
+    """
+
+    decodes = True
+
+    def __init__(
+        self,
+        dataset: Items,
+        names: Sequence[str] | None,
+        collate: Callable[[list[Any]], Any] | None,
+        seed: int,
+        title: str,
+    ) -> None:
+        self.dataset = dataset
+        self.names = names
+        self.collate = collate
+        if isinstance(collate, partial):
+            # Hydra's partial asks for permission at each call, which takes 80 us
+            self.collate = partial(collate.func, *collate.args, **collate.keywords)
+        self.seed = seed
+        self.title = title
+
+    def __call__(self, request: Request) -> Batch:
+        return self.timed(request).batch
+
+    def timed(self, request: Request) -> Timed:
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return Timed(self.finish(work), work.slices_s)
+
+    def begin(self, request: Request) -> ItemWork:
+        return ItemWork(request, [None] * len(request.indices), [])
+
+    def fill(self, work: ItemWork, start: int, stop: int) -> None:
+        watch = Stopwatch()
+        indices = work.request.indices[start:stop]
+        seeds = record_seeds(indices, self.seed, work.request.epoch).tolist()
+        with own_generators() as seeded:
+            for place, index in enumerate(indices.tolist()):
+                if seeded:
+                    seed_host_generators(seeds[place])
+                work.items[start + place] = self.item(index)
+        watch.mark("read")
+        work.slices_s.append(watch.stages_s)
+
+    def finish(self, work: ItemWork) -> Batch:
+        """Return the batch, once all its slices are filled.
+
+        Raises:
+            DataError: D230, D231 or D232 for items that make no batch, D233 or U100 for an
+                exception.
+        """
+        watch = Stopwatch()
+        batch = self._collated(work.request, work.items)
+        watch.mark("collate")
+        work.slices_s.append(watch.stages_s)
+        return {"index": work.request.indices, **batch}
+
+    def check(self) -> None:
+        """Do nothing: only the Dataset knows its files."""
+
+    def item(self, index: int) -> Any:
+        """Return what the Dataset has at ``index``. U100 or DataError D233 for an exception."""
+        try:
+            return self.dataset[index]
+        except (PacelineError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, self.name(index)) from error
+
+    def record(self, item: Any, index: int) -> Record:
+        """Return the fields of an item by name. DataError D230."""
+        where = self.name(index)
+        record = record_of(item, self.names, where)
+        if "index" in record:
+            what = "has a field 'index', which a batch needs for the records' numbers"
+            fix = "rename it, or choose the other fields with data.fields=[...]"
+            raise DataError(230, where, what, fix)
+        return record
+
+    def name(self, index: int) -> str:
+        """Return a record's name for errors."""
+        return f"record {index} of {self.title}"
+
+    def _collated(self, request: Request, items: list[Any]) -> Batch:
+        """Return the batch of some items, without ``index``."""
+        numbers = request.indices.tolist()
+        if self.collate is None:
+            pairs = zip(items, numbers, strict=True)
+            records = [self.record(item, index) for item, index in pairs]
+            return stacked(records, lambda place: self.name(numbers[place]))
+        where = f"records {_listed(numbers)} of {self.title}"
+        try:
+            with own_generators() as seeded:
+                if seeded:
+                    # The numbers of negative epochs belong to nothing else.
+                    key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
+                    seed_host_generators(int(key))
+                batch = self.collate(items)
+        except (PacelineError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, where) from error
+        return {
+            name: value
+            for name, value in record_of(batch, self.names, f"the batch of {where}").items()
+            if name != "index"
+        }
+
+    def _fault(self, error: BaseException, where: str) -> PacelineError:
+        """Return the error for an exception in the user's code, or in a library that it uses."""
+        fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
+        fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
+        return fault or DataError(233, where, plain(error), fix)
+
+
+@contextmanager
+def own_generators() -> Generator[bool]:
+    """Yield whether the generators may be seeded, and restore them afterwards if so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield False
+        return
+    with kept_generators(HOST):
+        yield True
+
+
+def _listed(numbers: list[int]) -> str:
+    some = ", ".join(map(str, numbers[:MOST_NAMED]))
+    if len(numbers) > MOST_NAMED:
+        some += f", ... ({len(numbers)})"
+    return some

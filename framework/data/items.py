@@ -1,0 +1,202 @@
+"""Items of a user's Dataset: their fields by name, and the batch that several of them make.
+
+Nothing here knows where an item comes from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.batch import Batch
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError, words_of
+
+Record = dict[str, Any]  # a value by field
+NUMBERS = (bool, int, float, complex)
+# NumPy's kinds of numbers that torch has, too, except the floats that are too long for it.
+KINDS = "biufc"
+LONGEST = 16  # bytes of a complex128
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A tuple whose values have names, as ``typing.NamedTuple`` makes it."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+def check_names(names: Any) -> tuple[str, ...] | None:
+    """Return ``data.fields`` as a tuple. ConfigError C232 if it is no list of names."""
+    if names is None:
+        return None
+    is_list = isinstance(names, list | tuple) and bool(names)
+    if not is_list or not all(isinstance(name, str) and name for name in names):
+        where = f"data.fields = {names}"[:200]
+        what = "must be a list of different names"
+        raise ConfigError(232, where, what, "give data.fields=[image,label], say")
+    if len(set(names)) != len(names):
+        where = f"data.fields = {names}"[:200]
+        raise ConfigError(232, where, "has a name twice", "give data.fields=[image,label], say")
+    return tuple(names)
+
+
+def record_of(item: Any, names: Sequence[str] | None, where: str) -> Record:
+    """Return the fields of an item by name.
+
+    Args:
+        item: A dict, a dataclass, or a tuple or list, whose values ``names`` names.
+        names: The names of a tuple's values, or the fields of a dict that are wanted.
+        where: The item's name in messages.
+
+    Raises:
+        DataError: D230 for an item of another form, or other fields than ``names``.
+    """
+    record = _named(item)
+    if record is None:
+        return _of_tuple(item, names, where)
+    if names is None:
+        return record
+    if missing := [name for name in names if name not in record]:
+        what = f"has no field {missing[0]!r}, only {', '.join(record) or 'none'}"
+        raise DataError(230, where, what, "correct data.fields, or the item")
+    return {name: record[name] for name in names}
+
+
+def _named(item: Any) -> Record | None:
+    """Return the values of an item that names them, or None."""
+    if isinstance(item, Mapping):
+        return {str(name): value for name, value in item.items()}
+    if is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in fields(item)}
+    if isinstance(item, tuple) and isinstance(item, Named):
+        return item._asdict()
+    return None
+
+
+def _of_tuple(item: Any, names: Sequence[str] | None, where: str) -> Record:
+    values = item
+    if not isinstance(item, tuple | list):
+        if names is None or len(names) != 1 or item is None:
+            fix = "return a dict, a dataclass or a tuple"
+            what = f"is a {type(item).__name__}, which has no fields"
+            raise DataError(230, where, what, fix)
+        values = (item,)
+    if names is None:
+        some = ",".join(["image", "label", *(f"field{n}" for n in range(2, len(values)))])
+        what = f"is a {type(item).__name__} of {len(values)} values without names"
+        raise DataError(230, where, what, f"name them, as in 'data.fields=[{some}]'")
+    if len(values) != len(names):
+        what = f"has {len(values)} values, but data.fields names {len(names)}"
+        raise DataError(230, where, what, "give one name for each value")
+    return dict(zip(names, values, strict=True))
+
+
+def stacked(records: Sequence[Record], name: Callable[[int], str]) -> Batch:
+    """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
+
+    Args:
+        records: The records of the batch, at least one.
+        name: Returns the name of a record, by its place in the batch.
+
+    Raises:
+        DataError: D231 for other fields than those of the first record, D232 for a value that does
+            not fit the first one.
+    """
+    first = records[0]
+    for place, record in enumerate(records):
+        if record.keys() != first.keys():
+            what = f"has the fields {_listed(record)}, but {name(0)} has {_listed(first)}"
+            raise DataError(231, name(place), what, "return the same fields for every item")
+    return {field: _column(field, [record[field] for record in records], name) for field in first}
+
+
+def _listed(record: Record) -> str:
+    return ", ".join(record) or "none"
+
+
+def _column(field: str, values: list[Any], name: Callable[[int], str]) -> Any:
+    """Return the values of a field as one tensor or as a list."""
+    form = _form(values[0])
+    for place, value in enumerate(values):
+        if _form(value) != form:
+            what = f"{field} is {_words(value)}, but {_words(values[0])} in {name(0)}"
+            fix = "return values of one shape, or give data.collate=mine.collate, which pads, say"
+            raise DataError(232, name(place), what, fix)
+    if form is None:
+        return values
+    try:
+        return _joined(values)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        what = f"{field} cannot be stacked ({words_of(error)})"
+        fix = "return numbers that torch has, or give data.collate=mine.collate"
+        raise DataError(232, name(0), what, fix) from error
+
+
+def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return the type and the shape of a value that can be stacked, or None."""
+    if isinstance(value, Tensor):
+        return "tensor", tuple(value.shape)
+    if isinstance(value, np.ndarray | np.generic) and is_number(value.dtype):
+        return "array", value.shape
+    if isinstance(value, NUMBERS):
+        return "number", ()
+    return None
+
+
+def is_number(dtype: "np.dtype[Any]") -> bool:
+    """Return whether torch may have numbers of this dtype."""
+    return dtype.kind in KINDS and dtype.itemsize <= (LONGEST if dtype.kind == "c" else 8)
+
+
+def _joined(values: list[Any]) -> Tensor:
+    if isinstance(values[0], Tensor):
+        return torch.stack(values)
+    if isinstance(values[0], NUMBERS) and not isinstance(values[0], np.generic):
+        dtype = None
+        if any(isinstance(value, float) for value in values):
+            dtype = torch.float64  # as torch's own collate does
+        return torch.tensor(values, dtype=dtype)
+    array = np.stack(values)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _words(value: Any) -> str:
+    form = _form(value)
+    if form is None:
+        return f"a {type(value).__name__}"
+    kind, shape = form
+    return f"a {kind} of the shape {list(shape)}" if shape else f"a {kind}"
+
+
+def fields_of(batch: Batch) -> dict[str, Field]:
+    """Return the fields of a batch of one record: its tensors, without the first dimension."""
+    return {
+        name: Field(str(value.dtype).removeprefix("torch."), tuple(value.shape[1:]))
+        for name, value in batch.items()
+        if isinstance(value, Tensor) and name != "index" and value.shape[:1] == (1,)
+    }
+
+
+def alike(first: Any, second: Any) -> bool:
+    """Return whether two items are the same, as far as numbers and texts tell."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return _alike_arrays(first.detach().cpu().numpy(), second.detach().cpu().numpy())
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return _alike_arrays(first, second)
+    if (record := _named(first)) is not None:
+        return alike(list(record.items()), list((_named(second) or {}).items()))
+    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(alike(*pair) for pair in pairs)
+    if isinstance(first, str | bytes | int | float | np.generic):
+        return bool(first == second) or (first != first and second != second)  # noqa: PLR0124  # NaN
+    return True
+
+
+def _alike_arrays(first: np.ndarray, second: np.ndarray) -> bool:
+    same_form = first.shape == second.shape and first.dtype == second.dtype
+    return same_form and first.tobytes() == second.tobytes()
