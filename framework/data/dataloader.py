@@ -26,6 +26,8 @@ from framework.system.user_code import user_error, user_line
 # A frame in the traceback that torch's workers send as text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
+END: Any = object()  # there is no further batch; None may be one, if a wrong one
+
 
 @runtime_checkable
 class KnowsEpoch(Protocol):
@@ -120,8 +122,8 @@ class LoaderSource:
         position = 0
         with closing(self._iterated(epoch)) as batches:
             for number in range(self.num_batches):
-                values = next(batches, None)
-                if values is None:
+                values = next(batches, END)
+                if values is END:
                     what = f"ended after {number} of {self.num_batches} batches"
                     fix = f"correct it, or set data.num_batches={number}"
                     raise DataError(234, f"{self._where} = {self.title}", what, fix)
@@ -187,8 +189,8 @@ class LoaderSource:
             with kept_generators(HOST), _without_interrupts():
                 seed_host_generators(int(record_seeds(rank, self.context.seed, epoch)))
                 batches = iter(self.loader)
-                first = next(batches, None)
-            if first is None:
+                first = next(batches, END)
+            if first is END:
                 return
             yield first
             yield from batches
