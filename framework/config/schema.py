@@ -202,7 +202,7 @@ def _check_data(data: dict[str, Any]) -> None:
     makes = makes_data(data)
     for split in ("train", "val"):
         given = data[split]
-        where = f"data.{split} = {given}"[:200]
+        where = f"data.{split} = {given}"
         is_block = isinstance(given, dict)
         if makes and given is not None and not (is_block and "_target_" in given):
             what = "must say how to make it, since this choice reads an object of yours"

@@ -34,13 +34,11 @@ def check_names(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     is_list = isinstance(names, list | tuple) and bool(names)
-    if not is_list or not all(isinstance(name, str) and name for name in names):
-        where = f"data.fields = {names}"[:200]
+    are_names = is_list and all(isinstance(name, str) and name for name in names)
+    if not are_names or len(set(names)) != len(names):
         what = "must be a list of different names"
-        raise ConfigError(232, where, what, "give data.fields=[image,label], say")
-    if len(set(names)) != len(names):
-        where = f"data.fields = {names}"[:200]
-        raise ConfigError(232, where, "has a name twice", "give data.fields=[image,label], say")
+        fix = "give data.fields=[image,label], say"
+        raise ConfigError(232, f"data.fields = {names}", what, fix)
     return tuple(names)
 
 

@@ -8,6 +8,7 @@ from framework.system.rng import (
     generator_state,
     kept_generators,
     seed_generators,
+    seed_host_generators,
     set_generator_state,
 )
 
@@ -40,6 +41,14 @@ def test_a_seed_is_a_beginning_for_all(seed):
         result.append(drawn())
     assert result[0] == result[1]
     assert all(first != second for first, second in zip(result[0], result[2], strict=True))
+
+
+def test_a_host_seed_is_the_same_beginning():
+    result = []
+    for seed in (seed_generators, seed_host_generators):
+        seed(7)
+        result.append(drawn())
+    assert result[0] == result[1]
 
 
 def test_a_state_is_bytes_and_asking_draws_nothing():
