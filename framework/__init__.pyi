@@ -31,7 +31,7 @@ from framework.measure.clock import make_clock as make_clock
 from framework.objective.classify import Classify as Classify
 from framework.objective.regress import Regress as Regress
 from framework.objective.restore import Restore as Restore
-from framework.order import Order as Order
+from framework.order.batches import Order as Order
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing as Packing
 from framework.parallel.none import NoParallel as NoParallel

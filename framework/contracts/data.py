@@ -204,7 +204,9 @@ class Source(Protocol):
     """Records as host batches, in the order of ``order.shares``. DALI's may be on the device.
 
     A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
-    in the store. Image fields are uint8 [B, C, H, W].
+    in the store. Image fields are uint8 [B, C, H, W]. Of ready batches (``data=dataloader``), only
+    the number of steps follows ``order``, ``index`` counts the records of an epoch, and fields are
+    as they come.
     """
 
     @property
@@ -234,7 +236,8 @@ class Source(Protocol):
 
         Any thread may call this. The stages are:
 
-        - ``read``: bytes or rows out of the store, and the check of their CRC32;
+        - ``read``: bytes or rows out of the store, and the check of their CRC32; all that a Dataset
+          of the user's does for its items;
         - ``decode``: from the bytes of an image file to pixels;
         - ``transform``: cut, scale, flip, call the transform's function, and write into the batch
           (raw pixels are mapped, so this is also where their memory is touched first);

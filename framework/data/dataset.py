@@ -35,7 +35,7 @@ class KnowsClasses(Protocol):
     classes: Any
 
 
-class Trial(NamedTuple):
+class ItemTrial(NamedTuple):
     """What reading a few items shows."""
 
     item: Any  # record 0
@@ -178,7 +178,7 @@ def length_of(data: Any, where: str) -> int:
         raise DataError(233, place, plain(error), f"correct it, or {where}") from error
 
 
-def try_items(read: ItemReader, num_records: int) -> Trial:
+def try_items(read: ItemReader, num_records: int) -> ItemTrial:
     """Read record 0 and the last one, and see whether they draw random numbers.
 
     An item draws if a generator has moved afterwards, or if another seed changes it: it may take
@@ -191,8 +191,8 @@ def try_items(read: ItemReader, num_records: int) -> Trial:
         if num_records > 1:
             draws |= _tried(read, num_records - 1, 1)[1]
         if alike(first, other):
-            return Trial(first, draws, repeats=True)
-        return Trial(first, draws=True, repeats=alike(first, _tried(read, 0, 1)[0]))
+            return ItemTrial(first, draws, repeats=True)
+        return ItemTrial(first, draws=True, repeats=alike(first, _tried(read, 0, 1)[0]))
 
 
 def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import Field
@@ -152,14 +153,15 @@ def is_number(dtype: "np.dtype[Any]") -> bool:
 
 def _joined(values: list[Any]) -> Tensor:
     if isinstance(values[0], Tensor):
-        return torch.stack(values)
-    if isinstance(values[0], NUMBERS) and not isinstance(values[0], np.generic):
-        dtype = None
-        if any(isinstance(value, float) for value in values):
-            dtype = torch.float64  # as torch's own collate does
-        return torch.tensor(values, dtype=dtype)
-    array = np.stack(values)
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+        return default_collate(values)  # in a worker process, straight into shared memory
+    if isinstance(values[0], np.ndarray | np.generic):
+        dtype = np.result_type(*{value.dtype for value in values}).newbyteorder("=")
+        arrays = [np.require(value, dtype, ("C", "W")) for value in values]
+        return default_collate([torch.from_numpy(array) for array in arrays])
+    dtype = None
+    if any(isinstance(value, float) for value in values):
+        dtype = torch.float64  # as torch's own collate does
+    return torch.tensor(values, dtype=dtype)
 
 
 def _words(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 from framework.contracts.records import Manifest
-from framework.data.dataset import Trial, checked, classes_of, length_of, title_of, try_items
+from framework.data.dataset import ItemTrial, checked, classes_of, length_of, title_of, try_items
 from framework.data.item_reader import HOST, ItemReader
 from framework.data.items import check_names
 from framework.errors import DataError, words_of
@@ -36,7 +36,7 @@ class DatasetInput(RowInput):
         self._classes = check_classes((), classes, self.title) or classes_of(dataset)
 
     @cached_property
-    def trial(self) -> Trial:
+    def trial(self) -> ItemTrial:
         return try_items(self._read, self._num_records)
 
     @property

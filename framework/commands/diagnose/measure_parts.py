@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
+from framework.config.targets import data_name
 from framework.contracts.batch import move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
+from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
 from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
@@ -79,6 +82,10 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
             # First, since reading fills the page cache.
             storage = storage_of(source.store, probe.config)
             alone = _alone(setting, source, seconds, say)
+        elif isinstance(source, DatasetSource):
+            storage = storage_of_items(source, probe.config)
+            say("making items")
+            alone = {"prepare": _rate_of_items(source, PREPARE * seconds)}
         rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
@@ -150,6 +157,12 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
             indices = _indices(source.order, SLICE)
             rates["prepare_plain"] = _rate(prepare, indices, PLAIN * seconds)[0]
     return rates
+
+
+def _rate_of_items(source: DatasetSource, seconds: float) -> float:
+    """Return records per second of this thread. No other one may share the Dataset."""
+    indices = _indices(source.order, SLICE)
+    return _rate(lambda part: source.read(Request(0, part, training=True)), indices, seconds)[0]
 
 
 def _preparing(source: Source) -> Action:
@@ -271,7 +284,7 @@ def settings_of(probe: Probe) -> Settings:
         precision=_module(config["precision"]),
         transform=_module(config["transform"]),
         size=size,
-        has_function=transform.function is not None,
+        has_function=transform.function is not None or isinstance(source, DatasetSource),
         augment=_module(config["augment"]),
         shuffle=config["shuffle"],
         block=config["order"]["block_records"],
@@ -312,6 +325,30 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         val_target=free_target(str(val)) if val else "",
         follow_links=config["data"].get("follow_links"),
         **_pixels(store.manifest.fields, records),
+    )
+
+
+def storage_of_items(source: DatasetSource, config: Config) -> Storage:
+    """Describe a Dataset by a sample. It can be packed if all of its items have one shape."""
+    data = config["data"]
+    sample = source.sample(SLICE)
+    numbers = {name: value for name, value in tensors(sample).items() if name != "index"}
+    words = ""
+    if data.get("collate") is None and len(numbers) == len(sample) - 1:
+        words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
+        if data.get("fields") is not None:
+            words += f" 'input.fields={block_words(data['fields'])}'"
+        words += " output.path=packed.h5"
+    return Storage(
+        path=data_name(data["train"]),
+        form="dataset",
+        num_records=source.order.num_records,
+        record_bytes=touch(numbers) / len(sample["index"]),
+        encoding="raw",
+        disk="unknown",
+        cached=None,
+        pack_words=words,
+        draws=source.trial.draws,
     )
 
 

@@ -148,7 +148,9 @@ def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config])
     loader = dict(loaders[candidate.loader])
     if candidate.depth:
         loader["depth"] = candidate.depth
-    workers = {**config["workers"], "num": candidate.num_workers, "kind": candidate.kind}
+    workers = {**config["workers"], "num": candidate.num_workers}
+    if candidate.num_workers:
+        workers["kind"] = candidate.kind
     if candidate.kind != "process":
         workers["start_method"] = None  # threads have none
     return {**config, "workers": workers, "loader": loader}

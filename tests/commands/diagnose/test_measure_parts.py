@@ -1,13 +1,19 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
 
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
 from framework.commands.diagnose.measure_parts import (
+    Setting,
     free_target,
     gather_facts,
     machine_of,
     settings_of,
     storage_of,
+    storage_of_items,
     touch,
 )
 from framework.contracts.records import Field, Manifest
@@ -60,6 +66,35 @@ def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
     assert facts.storage is None
     assert facts.rates.prepare is None
     assert facts.rates.compute > 0
+
+
+CLIPS = (
+    *("data=dataset", "data.train={_target_: tests.data.own_items.Clips, count: 40}"),
+    *("data.fields=[wave,label]", "augment=none", "objective.input=wave", "batch_size=8"),
+    *("model=null", "+model._target_=torch.nn.Linear", "+model.in_features=3"),
+    *("+model.out_features=2", "allow_targets=[tests]"),
+)
+
+
+def of_dataset(*words):
+    return Setting(*composed([*CLIPS, *words], Grant(typed=True, exported="")))
+
+
+def test_a_dataset_of_the_users_is_measured_by_one_thread():
+    facts = gather_facts(of_dataset("workers.num=1"), 0.5, silent)
+    assert facts.rates.prepare > 0
+    assert (facts.rates.read, facts.rates.prepare_two) == (None, None)
+    settings = facts.settings
+    assert (settings.workers, settings.kind, settings.has_function) == (1, "process", True)
+    storage = facts.storage
+    assert (storage.form, storage.record_bytes, storage.draws) == ("dataset", 20, True)
+    assert "input.dataset={_target_: tests.data.own_items.Clips, count: 40}" in storage.pack_words
+    assert "'input.fields=[wave, label]'" in storage.pack_words
+
+
+def test_items_that_no_store_takes_are_not_to_be_packed():
+    with closing(of_dataset("data.fields=null", "workers.num=0").probe()) as probe:
+        assert storage_of_items(probe.assembly.train_source, probe.config).pack_words == ""
 
 
 def test_chunks_and_shards_are_seen(tmp_path):
