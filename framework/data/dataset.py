@@ -15,7 +15,7 @@ from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource
 from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError
-from framework.system.rng import generator_state, kept_generators, seed_host_generators
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import raise_if_user_error
 
 Collate = Callable[[list[Any]], Any]
@@ -93,6 +93,7 @@ class DatasetSource(WorkerSource[ItemReader]):
         super().__init__(read, num_records, title, context, "process")
         self._where = where
         self.trial = try_items(read, num_records)
+        read.draws = self.trial.draws
         if self.trial.draws and self.workers.kind == "thread" and self.workers.num:
             what = f"the items of {title} draw random numbers, which threads would share"
             fix = "leave it out: processes have generators of their own"
@@ -198,9 +199,9 @@ def try_items(read: ItemReader, num_records: int) -> ItemTrial:
 def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:
     """Return an item, and whether it moved a generator."""
     seed_host_generators(seed)
-    before = generator_state(HOST)
+    mark = generator_mark()
     item = read.item(index)
-    return item, not torch.equal(before, generator_state(HOST))
+    return item, mark != generator_mark()
 
 
 def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:

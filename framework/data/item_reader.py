@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
+from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.data.items import Record, record_of, stacked
@@ -22,7 +23,7 @@ from framework.data.reader import Request, Timed, plain
 from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import record_seeds
-from framework.system.rng import kept_generators, seed_host_generators
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import user_error
 
 HOST = torch.device("cpu")
@@ -55,6 +56,10 @@ class ItemReader:
         collate: The user's function from a list of items to a batch, or None.
         seed: The run's seed.
         title: The Dataset's name in messages.
+
+    Attributes:
+        draws: Whether items draw random numbers. Seeding takes as long as making a small item, so
+            it waits for the first batch that moves a generator. That batch is then read again.
     """
 
     decodes = True
@@ -75,6 +80,7 @@ class ItemReader:
             self.collate = partial(collate.func, *collate.args, **collate.keywords)
         self.seed = seed
         self.title = title
+        self.draws = True
 
     def __call__(self, request: Request) -> Batch:
         return self.timed(request).batch
@@ -90,14 +96,29 @@ class ItemReader:
     def fill(self, work: ItemWork, start: int, stop: int) -> None:
         watch = Stopwatch()
         indices = work.request.indices[start:stop]
-        seeds = record_seeds(indices, self.seed, work.request.epoch).tolist()
-        with own_generators() as seeded:
-            for place, index in enumerate(indices.tolist()):
-                if seeded:
-                    seed_host_generators(seeds[place])
-                work.items[start + place] = self.item(index)
+        with own_generators() as may_seed:
+            if may_seed:
+                work.items[start:stop] = self._seeded(indices, work.request.epoch)
+            else:
+                work.items[start:stop] = [self.item(index) for index in indices.tolist()]
         watch.mark("read")
         work.slices_s.append(watch.stages_s)
+
+    def _seeded(self, indices: Tensor, epoch: int) -> list[Any]:
+        """Return items that are the same in every process."""
+        numbers = indices.tolist()
+        if not self.draws:
+            mark = generator_mark()
+            items = [self.item(index) for index in numbers]
+            if generator_mark() == mark:
+                return items
+            self.draws = True
+        items = []
+        seeds = record_seeds(indices, self.seed, epoch).tolist()
+        for index, seed in zip(numbers, seeds, strict=True):
+            seed_host_generators(seed)
+            items.append(self.item(index))
+        return items
 
     def finish(self, work: ItemWork) -> Batch:
         """Return the batch, once all its slices are filled.

@@ -47,6 +47,29 @@ def test_the_callers_generators_are_left_as_they_were():
     assert torch.equal(generator_state(CPU), before)
 
 
+class Seldom(DrawingDataset):
+    """Draws only for record 7."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            return super().__getitem__(index)
+        return {**RecordsDataset.__getitem__(self, index), "draws": np.zeros(3)}
+
+
+def test_items_that_draw_seldom_are_seeded_when_they_do():
+    read = reader(Seldom(10))
+    expected = draws(read, 2, 7)
+    for indices in ((2, 7), (7, 2)):
+        read = reader(Seldom(10))
+        read.draws = False
+        random.random()
+        assert sorted(draws(read, *indices)) == sorted(expected)
+        assert read.draws
+    read.draws = False
+    draws(read, 1, 2, 3)
+    assert not read.draws
+
+
 def test_another_thread_seeds_nothing():
     random.seed(5)
     read, result = reader(DrawingDataset(10)), []
