@@ -164,10 +164,9 @@ class LoaderSource:
     def close(self) -> None:
         """End worker processes that the loader keeps."""
         loader: Any = self.loader
-        if isinstance(loader, DataLoader) and loader._iterator is not None:  # noqa: SLF001
+        if isinstance(self.loader, DataLoader) and loader._iterator is not None:  # noqa: SLF001
             # torch offers no public way to end its workers before garbage collection.
-            iterator: Any = loader._iterator  # noqa: SLF001
-            iterator._shutdown_workers()  # noqa: SLF001
+            loader._iterator._shutdown_workers()  # noqa: SLF001
             loader._iterator = None  # noqa: SLF001
 
     def _length(self) -> int:
@@ -186,9 +185,10 @@ class LoaderSource:
         try:
             self._set_epoch(epoch)
             rank = torch.tensor([self._rank])
-            with kept_generators(HOST), _without_interrupts():
+            with kept_generators(HOST):
                 seed_host_generators(int(record_seeds(rank, self.context.seed, epoch)))
-                batches = iter(self.loader)
+                with _without_interrupts():
+                    batches = iter(self.loader)
                 first = next(batches, END)
             if first is END:
                 return

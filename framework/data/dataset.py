@@ -1,5 +1,7 @@
 """``data=dataset``: read a map-style Dataset of the user's own, as it is."""
 
+import multiprocessing
+import pickle
 import threading
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
@@ -14,7 +16,7 @@ from framework.data.items import alike, check_names, fields_of
 from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource
 from framework.data.workers import Workers
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, words_of
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import raise_if_user_error
 
@@ -98,6 +100,8 @@ class DatasetSource(WorkerSource[ItemReader]):
             what = f"the items of {title} draw random numbers, which threads would share"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
+        if self.workers.num or self.trial.draws:
+            _check_sendable(read, context.start_method)
         self.manifest = _manifest(read, self.trial.item, num_records)
         self._process = Workers(
             read, 1, "process", context.worker_timeout_s, context.start_method
@@ -161,8 +165,7 @@ def checked(data: Any, where: str) -> Items:
     """Return a map-style Dataset. ConfigError C231 for anything else."""
     place = f"{where} = {title_of(data)}"
     fix = "choose data=dataloader for a DataLoader or another iterable of batches"
-    is_indexed = isinstance(data, Indexed) and not isinstance(data, str | bytes)
-    if isinstance(data, IterableDataset) or not is_indexed:
+    if isinstance(data, IterableDataset | str | bytes) or not isinstance(data, Indexed):
         raise ConfigError(231, place, "has no records by number (no __getitem__)", fix)
     if not isinstance(data, Sized):
         raise ConfigError(231, place, "has no number of records (no __len__)", fix)
@@ -202,6 +205,32 @@ def _tried(read: ItemReader, index: int, seed: int) -> tuple[Any, bool]:
     mark = generator_mark()
     item = read.item(index)
     return item, mark != generator_mark()
+
+
+def _check_sendable(read: ItemReader, start_method: str | None) -> None:
+    """Check that processes can get the Dataset. A forked one inherits it.
+
+    ConfigError C236.
+    """
+    # Asking for the default would fix it, and the user's code could not set it any more.
+    default = multiprocessing.get_all_start_methods()[0]
+    method = start_method or multiprocessing.get_start_method(allow_none=True) or default
+    if method == "fork":
+        return
+    try:
+        pickle.Pickler(_Nowhere()).dump(read)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        what = f"{read.title} cannot be sent to a process ({words_of(error)})"
+        fix = "use functions that a module defines, or set workers.start_method=fork"
+        raise ConfigError(236, f"workers.start_method = {method}", what, fix) from error
+
+
+@final
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
 
 
 def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:

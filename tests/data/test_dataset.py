@@ -206,3 +206,12 @@ def test_a_batch_of_many_small_tensors_passes_from_a_process(make):
     source = make(items, batch_size=64, num_workers=1, shuffle=False)
     parts = next(source.batches(0)).batch["parts"]
     assert [record[2].tolist() for record in parts] == [[n, n] for n in range(64)]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_that_cannot_be_sent_is_refused_before_processes_start(make, method):
+    local = Clips()
+    local.change = lambda wave: wave
+    with pytest.raises(ConfigError, match=rf"C236\]: workers.start_method = {method}: .*Clips"):
+        make(local, num_workers=1, start_method=method)
+    assert waves(make(local, num_workers=1, start_method="fork"))
