@@ -96,17 +96,22 @@ class DatasetSource(WorkerSource[ItemReader]):
         self._where = where
         self.trial = try_items(read, num_records)
         read.draws = self.trial.draws
-        if self.trial.draws and self.workers.kind == "thread" and self.workers.num:
-            what = f"the items of {title} draw random numbers, which threads would share"
+        self.manifest = _manifest(read, self.trial.item, num_records)
+        self.draws = read.draws  # describing the data has tried ``collate``, too
+        self._check_workers()
+        # It starts when it is used.
+        self._process = Workers(read, 1, "process", context.worker_timeout_s, context.start_method)
+        self._process.stages = self.workers.stages
+
+    def _check_workers(self) -> None:
+        """Raise ConfigError C230 or C236 for workers that cannot read this Dataset."""
+        if self.draws and self.workers.kind == "thread" and self.workers.num:
+            what = f"the items of {self.read.title} draw random numbers, which threads would share"
             fix = "leave it out: processes have generators of their own"
             raise ConfigError(230, "workers.kind = thread", what, fix)
-        if self.workers.num or self.trial.draws:
-            _check_sendable(read, context.start_method)
-        self.manifest = _manifest(read, self.trial.item, num_records)
-        self._process = Workers(
-            read, 1, "process", context.worker_timeout_s, context.start_method
-        )  # it starts when it is used
-        self._process.stages = self.workers.stages
+        has_processes = self.workers.num and self.workers.kind == "process"
+        if has_processes or self.draws:
+            _check_sendable(self.read, self.context.start_method)
 
     @property
     def readers(self) -> Workers:
@@ -116,14 +121,14 @@ class DatasetSource(WorkerSource[ItemReader]):
         generators. A process reads items that draw, then.
         """
         beside_step = threading.current_thread() is not threading.main_thread()
-        if beside_step and self.trial.draws and not self.workers.num:
+        if beside_step and self.draws and not self.workers.num:
             return self._process
         return self.workers
 
     @property
     def notes(self) -> tuple[str, ...]:
         lines: list[str] = []
-        if self.trial.draws and not self.workers.num:
+        if self.draws and not self.workers.num:
             lines.append(
                 f"{self._where}: its items draw random numbers: a process of its own reads them, "
                 "unless the step's own thread does (loader=plain)"

@@ -58,7 +58,7 @@ class ItemReader:
         title: The Dataset's name in messages.
 
     Attributes:
-        draws: Whether items draw random numbers. Seeding takes as long as making a small item, so
+        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a small item, so
             it waits for the first batch that moves a generator. That batch is then read again.
     """
 
@@ -168,12 +168,15 @@ class ItemReader:
             return stacked(records, lambda place: self.name(numbers[place]))
         where = f"records {_listed(numbers)} of {self.title}"
         try:
-            with own_generators() as seeded:
-                if seeded:
+            with own_generators() as may_seed:
+                if may_seed:
                     # The numbers of negative epochs belong to nothing else.
                     key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
                     seed_host_generators(int(key))
+                mark = generator_mark()
                 batch = self.collate(items)
+                if may_seed and generator_mark() != mark:
+                    self.draws = True
         except (PacelineError, MemoryError):
             raise
         except (Exception, SystemExit) as error:

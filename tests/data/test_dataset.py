@@ -139,6 +139,21 @@ def test_a_collate_of_the_users_makes_the_batch(make, num):
     assert source.manifest.fields == {"x": Field("float32", (3,))}
 
 
+def noisy(items):
+    return {"x": torch.stack([item["wave"] for item in items]) + torch.rand(3)}
+
+
+def test_a_collate_that_draws_needs_processes_too(make):
+    steady = Clips(draws=False)
+    with pytest.raises(ConfigError, match="C230"):
+        make(steady, None, noisy, num_workers=2, worker_kind="thread")
+    results = []
+    for num in (0, 2):
+        source = make(steady, None, noisy, num_workers=num)
+        results.append([batch["x"].tolist() for batch, *_ in source.batches(1)])
+    assert results[0] == results[1]
+
+
 def test_a_list_of_tuples_is_a_dataset(make):
     source = make([(1.0, 2), (3.0, 4)], ["a", "b"], batch_size=2, shuffle=False)
     assert [plain(batch) for batch, *_ in source.batches(0)] == [

@@ -348,7 +348,7 @@ def storage_of_items(source: DatasetSource, config: Config) -> Storage:
         disk="unknown",
         cached=None,
         pack_words=words,
-        draws=source.trial.draws,
+        draws=source.draws,
     )
 
 
