@@ -110,12 +110,11 @@ class LoaderSource:
         """What is not promised."""
         if not self.context.training:
             return ()
-        what = (
-            f"order, workers and random changes are those of {self.title}, and each rank iterates "
-            "over its own; resume reads and drops the batches before it, which is exact only if "
-            "they repeat (data=dataset promises all this)"
+        return (
+            f"{self._where}: {self.title} decides order, workers and random changes, and each rank "
+            "has its own; resume reads the epoch's earlier batches again and drops them, which is "
+            "exact only if they repeat. data=dataset promises all of it",  # noqa: ISC004
         )
-        return (f"{self._where}: {what}",)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         group = self.order.accumulate
@@ -140,16 +139,17 @@ class LoaderSource:
         batch: Batch | None = None
         with kept_generators(HOST), closing(self._iterated(0)) as batches:
             for number, values in enumerate(batches):
-                position = 0 if batch is None else len(batch["index"])
-                more = self._numbered(values, number, position)
                 if batch is None:
-                    self._first_size = len(more["index"])
-                    batch = more
+                    batch = self._numbered(values, number, 0)
+                    self._first_size = len(batch["index"])
                 else:
-                    batch = _joined(batch, more) or batch
-                if len(batch["index"]) in range(position + 1, count):
-                    continue
-                break
+                    more = self._numbered(values, number, len(batch["index"]))
+                    joined = _joined(batch, more)
+                    if joined is None:
+                        break
+                    batch = joined
+                if len(batch["index"]) >= count:
+                    break
         if batch is None:
             place = f"{self._where} = {self.title}"
             raise DataError(109, place, "has no batches", "give it at least one")

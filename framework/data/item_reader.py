@@ -58,8 +58,9 @@ class ItemReader:
         title: The Dataset's name in messages.
 
     Attributes:
-        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a small item, so
-            it waits for the first batch that moves a generator. That batch is then read again.
+        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
+            small item. So it waits for the first batch that moves a generator, which is then read
+            again.
     """
 
     decodes = True
