@@ -110,11 +110,12 @@ class LoaderSource:
         """What is not promised."""
         if not self.context.training:
             return ()
-        return (
+        note = (
             f"{self._where}: {self.title} decides order, workers and random changes, and each rank "
             "has its own; resume reads the epoch's earlier batches again and drops them, which is "
-            "exact only if they repeat. data=dataset promises all of it",  # noqa: ISC004
+            "exact only if they repeat. data=dataset promises all of it"
         )
+        return (note,)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         group = self.order.accumulate
