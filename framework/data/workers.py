@@ -19,9 +19,10 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from framework.contracts.batch import Batch, leaves
+from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
@@ -34,6 +35,8 @@ AHEAD = 2
 # Records that a thread takes at once. Passing a slice to a thread costs about as much as decoding
 # 1/20 of a photograph.
 LEAST_SLICE = 8
+CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
+ALIGNMENT = 64  # bytes; every dtype may begin there
 
 
 class Work(Protocol):
@@ -405,8 +408,7 @@ class _ReaderDataset(Dataset[Any]):
         request = request._replace(indices=torch.from_numpy(request.indices))
         try:
             result = self.read.timed(request)
-            _share(result.batch)
-            return result
+            return result._replace(batch=_shared(result.batch))
         except PacelineError as error:
             return _failure(error, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
@@ -416,15 +418,31 @@ class _ReaderDataset(Dataset[Any]):
             return _failure(named or DataError(108, where, plain(error), fix), error)
 
 
-def _share(batch: Batch) -> None:
-    """Move a batch to shared memory. torch would do so in a thread whose errors are lost."""
+def _shared(batch: Batch) -> Batch:
+    """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
     try:
-        for tensor in leaves(batch):
+        for tensor in tensors(batch).values():
             tensor.share_memory_()
+        nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}
+        return {**batch, **_in_one_block(nests)}
     except (RuntimeError, OSError) as error:
         what = f"a batch cannot be shared ({plain(error)})"
         fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
         raise ResourceError(102, "workers", what, fix) from error
+
+
+def _in_one_block(nests: Batch) -> Batch:
+    """Return nests whose tensors share one block, since each block takes a file descriptor."""
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in leaves(nests)]
+    if not sizes:
+        return nests
+    parts = iter(torch.empty(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
+
+    def moved(tensor: Tensor) -> Tensor:
+        part = next(parts)[: tensor.nbytes]
+        return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    return mapped(nests, moved)
 
 
 def _failure(error: PacelineError, origin: BaseException) -> Failure:
