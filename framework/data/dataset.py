@@ -90,7 +90,8 @@ class DatasetSource(WorkerSource[ItemReader]):
         where = split_name(context)
         refuse_transform(context)
         title = title_of(data)
-        read = ItemReader(checked(data, where), names, collate, context.seed, title)
+        fix = "choose data=dataloader for a DataLoader or another iterable of batches"
+        read = ItemReader(checked(data, where, fix), names, collate, context.seed, title)
         num_records = length_of(data, where)
         super().__init__(read, num_records, title, context, "process")
         self._where = where
@@ -166,10 +167,9 @@ def refuse_transform(context: SourceContext) -> None:
         raise ConfigError(174, "transform", what, fix)
 
 
-def checked(data: Any, where: str) -> Items:
-    """Return a map-style Dataset. ConfigError C231 for anything else."""
+def checked(data: Any, where: str, fix: str) -> Items:
+    """Return a map-style Dataset. ConfigError C231, with this ``fix``, for anything else."""
     place = f"{where} = {title_of(data)}"
-    fix = "choose data=dataloader for a DataLoader or another iterable of batches"
     if isinstance(data, IterableDataset | str | bytes) or not isinstance(data, Indexed):
         raise ConfigError(231, place, "has no records by number (no __getitem__)", fix)
     if not isinstance(data, Sized):

@@ -56,6 +56,7 @@ class ItemReader:
         collate: The user's function from a list of items to a batch, or None.
         seed: The run's seed.
         title: The Dataset's name in messages.
+        key: The option that gives ``names``.
 
     Attributes:
         draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
@@ -72,6 +73,7 @@ class ItemReader:
         collate: Callable[[list[Any]], Any] | None,
         seed: int,
         title: str,
+        key: str = "data.fields",
     ) -> None:
         self.dataset = dataset
         self.names = names
@@ -81,6 +83,7 @@ class ItemReader:
             self.collate = partial(collate.func, *collate.args, **collate.keywords)
         self.seed = seed
         self.title = title
+        self.key = key
         self.draws = True
 
     def __call__(self, request: Request) -> Batch:
@@ -149,10 +152,10 @@ class ItemReader:
     def record(self, item: Any, index: int) -> Record:
         """Return the fields of an item by name. DataError D230."""
         where = self.name(index)
-        record = record_of(item, self.names, where)
+        record = record_of(item, self.names, where, self.key)
         if "index" in record:
             what = "has a field 'index', which a batch needs for the records' numbers"
-            fix = "rename it, or choose the other fields with data.fields=[...]"
+            fix = f"rename it, or choose the other fields with {self.key}=[...]"
             raise DataError(230, where, what, fix)
         return record
 

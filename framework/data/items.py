@@ -30,38 +30,41 @@ class Named(Protocol):
     def _asdict(self) -> dict[str, Any]: ...
 
 
-def check_names(names: Any) -> tuple[str, ...] | None:
-    """Return ``data.fields`` as a tuple. ConfigError C232 if it is no list of names."""
+def check_names(names: Any, key: str = "data.fields") -> tuple[str, ...] | None:
+    """Return the option ``key`` as a tuple. ConfigError C232 if it is no list of names."""
     if names is None:
         return None
     is_list = isinstance(names, list | tuple) and bool(names)
     are_names = is_list and all(isinstance(name, str) and name for name in names)
     if not are_names or len(set(names)) != len(names):
         what = "must be a list of different names"
-        fix = "give data.fields=[image,label], say"
-        raise ConfigError(232, f"data.fields = {names}", what, fix)
+        fix = f"give {key}=[image,label], say"
+        raise ConfigError(232, f"{key} = {names}", what, fix)
     return tuple(names)
 
 
-def record_of(item: Any, names: Sequence[str] | None, where: str) -> Record:
+def record_of(
+    item: Any, names: Sequence[str] | None, where: str, key: str = "data.fields"
+) -> Record:
     """Return the fields of an item by name.
 
     Args:
         item: A dict, a dataclass, or a tuple or list, whose values ``names`` names.
         names: The names of a tuple's values, or the fields of a dict that are wanted.
         where: The item's name in messages.
+        key: The option that gives ``names``.
 
     Raises:
         DataError: D230 for an item of another form, or other fields than ``names``.
     """
     record = _named(item)
     if record is None:
-        return _of_tuple(item, names, where)
+        return _of_tuple(item, names, where, key)
     if names is None:
         return record
     if missing := [name for name in names if name not in record]:
         what = f"has no field {missing[0]!r}, only {', '.join(record) or 'none'}"
-        raise DataError(230, where, what, "correct data.fields, or the item")
+        raise DataError(230, where, what, f"correct {key}, or the item")
     return {name: record[name] for name in names}
 
 
@@ -76,7 +79,7 @@ def _named(item: Any) -> Record | None:
     return None
 
 
-def _of_tuple(item: Any, names: Sequence[str] | None, where: str) -> Record:
+def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> Record:
     values = item
     if not isinstance(item, tuple | list):
         if names is None or len(names) != 1 or item is None:
@@ -87,9 +90,9 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str) -> Record:
     if names is None:
         some = ",".join(["image", "label", *(f"field{n}" for n in range(2, len(values)))])
         what = f"is a {type(item).__name__} of {len(values)} values without names"
-        raise DataError(230, where, what, f"name them, as in 'data.fields=[{some}]'")
+        raise DataError(230, where, what, f"name them, as in '{key}=[{some}]'")
     if len(values) != len(names):
-        what = f"has {len(values)} values, but data.fields names {len(names)}"
+        what = f"has {len(values)} values, but {key} names {len(names)}"
         raise DataError(230, where, what, "give one name for each value")
     return dict(zip(names, values, strict=True))
 
@@ -174,11 +177,13 @@ def _words(value: Any) -> str:
 
 def fields_of(batch: Batch) -> dict[str, Field]:
     """Return the fields of a batch of one record: its tensors, without the first dimension."""
-    return {
-        name: Field(str(value.dtype).removeprefix("torch."), tuple(value.shape[1:]))
-        for name, value in batch.items()
-        if isinstance(value, Tensor) and name != "index" and value.shape[:1] == (1,)
-    }
+    fields: dict[str, Field] = {}
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and name != "index" and value.shape[:1] == (1,):
+            dtype = str(value.dtype).removeprefix("torch.")
+            if dtype in np.sctypeDict:  # NumPy has no bfloat16
+                fields[name] = Field(dtype, tuple(value.shape[1:]))
+    return fields
 
 
 def alike(first: Any, second: Any) -> bool:

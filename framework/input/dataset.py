@@ -17,6 +17,8 @@ from framework.input.rows import Row, RowInput
 from framework.order.draws import record_seeds
 from framework.system.rng import kept_generators, seed_host_generators
 
+FIELDS = "input.fields"
+
 
 @final
 class DatasetInput(RowInput):
@@ -30,8 +32,9 @@ class DatasetInput(RowInput):
         self, dataset: Any, fields: Sequence[str] | None, classes: Sequence[str] | None
     ) -> None:
         self.title = title_of(dataset)
-        items = checked(dataset, "input.dataset")
-        self._read = ItemReader(items, check_names(fields), None, 0, self.title)
+        items = checked(dataset, "input.dataset", "give it __len__ and __getitem__")
+        names = check_names(fields, FIELDS)
+        self._read = ItemReader(items, names, None, 0, self.title, FIELDS)
         self._num_records = length_of(dataset, "input.dataset")
         self._classes = check_classes((), classes, self.title) or classes_of(dataset)
 

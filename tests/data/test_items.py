@@ -128,6 +128,7 @@ def test_items_of_other_fields_are_refused():
 
 def test_fields_are_the_tensors_of_one_record():
     batch = stacked([{"image": torch.zeros(3, 4, 4, dtype=torch.uint8), "text": "a", "y": 1}], name)
+    batch["half"] = torch.zeros(1, 3, dtype=torch.bfloat16)  # NumPy has none
     fields = {"image": Field("uint8", (3, 4, 4)), "y": Field("int64", ())}
     assert fields_of({"index": torch.tensor([0]), **batch}) == fields
 

@@ -70,3 +70,10 @@ def test_it_packs_into_a_store():
     assert store.read(torch.tensor([7]))["wave"].tolist() == [[7.0, 7.0, 7.0]]
     assert store.key(7) == "7"
     store.close()
+
+
+def test_tuples_without_names_are_refused():
+    with pytest.raises(DataError, match=r"D230.*'input.fields=\[image,label\]'"):
+        _ = DatasetInput(pairs(), None, None).manifest
+    with pytest.raises(ConfigError, match=r"C232\]: input.fields"):
+        DatasetInput(pairs(), "wave", None)
