@@ -177,13 +177,13 @@ def _words(value: Any) -> str:
 
 def fields_of(batch: Batch) -> dict[str, Field]:
     """Return the fields of a batch of one record: its tensors, without the first dimension."""
-    fields: dict[str, Field] = {}
+    tensor_fields: dict[str, Field] = {}
     for name, value in batch.items():
         if isinstance(value, Tensor) and name != "index" and value.shape[:1] == (1,):
             dtype = str(value.dtype).removeprefix("torch.")
             if dtype in np.sctypeDict:  # NumPy has no bfloat16
-                fields[name] = Field(dtype, tuple(value.shape[1:]))
-    return fields
+                tensor_fields[name] = Field(dtype, tuple(value.shape[1:]))
+    return tensor_fields
 
 
 def alike(first: Any, second: Any) -> bool:
