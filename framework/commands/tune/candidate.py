@@ -25,6 +25,11 @@ class Candidate(NamedTuple):
     depth: int  # of the loader; 0 if it has none
 
     @property
+    def worker_kind(self) -> str | None:
+        """The value of ``workers.kind``: without workers, none."""
+        return self.kind if self.num_workers else None
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The overrides of ``train``."""
         words = [f"workers.num={self.num_workers}"]
@@ -148,9 +153,7 @@ def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config])
     loader = dict(loaders[candidate.loader])
     if candidate.depth:
         loader["depth"] = candidate.depth
-    workers = {**config["workers"], "num": candidate.num_workers}
-    if candidate.num_workers:
-        workers["kind"] = candidate.kind
+    workers = {**config["workers"], "num": candidate.num_workers, "kind": candidate.worker_kind}
     if candidate.kind != "process":
         workers["start_method"] = None  # threads have none
     return {**config, "workers": workers, "loader": loader}

@@ -142,8 +142,8 @@ def test_the_present_settings_have_null_resolved():
     assert present(config, DECODED, "mypackage.MyLoader").depth == 0
 
 
-def test_no_workers_leave_their_kind_as_it_is():
-    config = config_of("data.val=null", "workers.kind=null")
+def test_without_workers_there_is_no_kind_of_them():
+    config = config_of("data.val=null", "workers.kind=thread")
     assert applied(config, Candidate(0, "thread", "plain", 0), LOADERS)["workers"]["kind"] is None
     changed = applied(config, Candidate(2, "process", "plain", 0), LOADERS)
     assert changed["workers"]["kind"] == "process"
