@@ -26,9 +26,6 @@ from tests.cli import preloaded
 from tests.shared_memory import other_test_processes_wait, this_test_runs, torch_segments
 
 torch.set_num_threads(1)
-# Commands that tests start take it from here. With two threads each, the commands of several test
-# processes wait for each other's cores: the main job then takes 79 s instead of 13 s.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("paceline", deadline=None)  # no test is timed: machines are shared
 settings.load_profile("paceline")
 

@@ -11,6 +11,7 @@ from framework.contracts.data import (
     Augment,
     KnowsLabels,
     KnowsLayout,
+    MovesPixels,
     NeedsUnitRange,
     Normalizes,
     alternating_draws,
@@ -38,6 +39,9 @@ class Compose:
         self.num_draws = sum(part.num_draws for part in parts.values())
         self.alternating = tuple(_alternating(parts))
         self.exact = all(map(is_exact, parts.values()))
+        self.moves_pixels = any(
+            isinstance(part, MovesPixels) and part.moves_pixels for part in parts.values()
+        )
 
     def with_labels(self, labels: Sequence[str]) -> "Compose":
         parts = dict(self.parts)

@@ -43,6 +43,7 @@ class CropFlip:
 
     num_draws = 3
     exact = True
+    moves_pixels = True
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ class Flip:
 
     num_draws = 2
     exact = True
+    moves_pixels = True
 
     def __init__(
         self, field: Fields, flip: float, flip_vertical: float, alternate: bool = False

@@ -32,6 +32,7 @@ class Kornia:
     """
 
     num_draws = 2
+    moves_pixels = True
 
     def __init__(self, field: Fields, pipeline: Sequence[Step], together: bool) -> None:
         if not pipeline:

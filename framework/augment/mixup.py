@@ -46,6 +46,7 @@ class BlendedTarget:
     """
 
     exact = True
+    moves_pixels = True  # from one picture to another
 
     def __init__(
         self, field: Fields, target: str, num_classes: int | None, alpha: float, probability: float

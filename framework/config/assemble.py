@@ -26,6 +26,7 @@ from framework.contracts.data import (
     Augment,
     KnowsLabels,
     KnowsLayout,
+    MovesPixels,
     Source,
     SourceContext,
     Transform,
@@ -35,6 +36,7 @@ from framework.contracts.data import (
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
 from framework.data.classes import with_agreed_classes
+from framework.data.reader import followers
 from framework.errors import ConfigError
 from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
@@ -295,6 +297,7 @@ def _source(
         num_workers=workers["num"],
         worker_kind=workers["kind"],
         device=parallel.device,
+        collate=config["collate"],
         verify=config["verify"],
         worker_timeout_s=workers["timeout_s"],
         start_method=workers["start_method"],
@@ -339,6 +342,11 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     augment: Augment = build("augment", block, allowed)
     if config["channels_last"] and isinstance(augment, KnowsLayout):
         augment = augment.with_layout(torch.channels_last)
+    moved = ", ".join(followers(source.manifest))
+    if moved and isinstance(augment, MovesPixels) and augment.moves_pixels:
+        what = f"moves pixels, but cannot move {moved} with them"
+        fix = "choose a transform that does, such as transform=flip or random_resized_crop"
+        raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
     labels = source.manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)

@@ -61,6 +61,7 @@ RULES: dict[str, Rule] = {
     "source": Rule(str | None, means="a path"),
     "allow_targets": Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'"),
     "prepare": Rule(dict | None),
+    "collate": Rule(str, choices=("pad", "nested", "list"), number=199),
     "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
 }
 RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {

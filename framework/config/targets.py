@@ -20,7 +20,7 @@ _PART = re.compile(
     r"|paceline_examples\.\w+\.[A-Za-z]\w*"
 )
 SPECIAL = {"_target_", "_args_", "_partial_", "_recursive_", "_convert_"}
-MARK_KEYS = ("labels", "values")  # keys of every input, read by ``framework.pack.marked``
+MARK_KEYS = ("labels", "values", "kinds")  # of every input, read by ``framework.pack.marked``
 Config = dict[str, Any]
 
 

@@ -32,6 +32,14 @@ class KnowsLabels(Protocol):
 
 
 @runtime_checkable
+class MovesPixels(Protocol):
+    """A capability of an Augment: it moves pixels, but not the boxes and points on them."""
+
+    @property
+    def moves_pixels(self) -> bool: ...
+
+
+@runtime_checkable
 class KnowsLayout(Protocol):
     """A capability of an Augment: on a GPU it writes pixels in the layout that the model wants."""
 
@@ -76,16 +84,29 @@ class Transform(Protocol):
             draws: float32 [B, num_draws] in [0, 1), or None outside training.
 
         Returns:
-            int64 [B, 5]: top, left, height, width and flip (bit 0: mirrored, bit 1: upside down).
+            int64 [B, 5]: top, left, height, width of the stored image, and flip (bit 2: rows and
+            columns are exchanged; then bit 0: mirrored, bit 1: upside down).
         """
+        ...
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """A capability of a Transform: it scales each image to a size of its own.
+
+    Only a composition can do so, because a step behind it must cut one size.
+    """
+
+    def scaled(self, sizes: Tensor) -> Tensor:
+        """Return the (height, width) of the results of ``sizes``: both int64 [B, 2]."""
         ...
 
 
 class Augment(Protocol):
     """A change of a batch on the device: a cast, normalization and, in training, random changes.
 
-    Further capabilities: ``KnowsLabels``, ``KnowsLayout``, ``Exact``, ``Alternates``,
-    ``NeedsUnitRange`` and ``Normalizes``.
+    Further capabilities: ``KnowsLabels``, ``MovesPixels``, ``KnowsLayout``, ``Exact``,
+    ``Alternates``, ``NeedsUnitRange`` and ``Normalizes``.
     """
 
     @property
@@ -190,6 +211,7 @@ class SourceContext:
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
     verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
     worker_timeout_s: float = 300.0  # how long to wait for a batch
     start_method: str | None = None  # ``fork``, ``forkserver``, ``spawn``; None: the system's

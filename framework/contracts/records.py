@@ -4,9 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
-KINDS = ("image", "labels", "raw")
+KINDS = ("image", "labels", "text", "bytes", "boxes", "points", "raw")
+CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
 
 
@@ -19,11 +21,20 @@ class Field:
 
     Attributes:
         dtype: NumPy name, such as ``uint8``.
-        shape: Of one record. An encoded image has (channels, None, None).
-        encoding: ``raw`` (an array) or ``image`` (the bytes of an image file, decoded to uint8).
-        kind: What the numbers mean: ``image`` (a picture, whose pixels may be blended), ``labels``
-            (a label map: one class number per pixel, never blended; uint8 with one channel) or
-            ``raw`` (anything else). Derived from the other attributes if it is empty.
+        shape: Of one record. An encoded image has (channels, None, None), a ragged array
+            (None, *rest): its records have different numbers of rows.
+        encoding: ``raw`` (an array), ``ragged`` (a ragged array) or ``image`` (the bytes of an
+            image file, decoded to uint8). A raw array whose first size is None is ragged.
+        kind: What the numbers mean, derived from the other attributes if it is empty.
+            ``image``: a picture, whose pixels may be blended.
+            ``labels``: a label map, with one class number per pixel, never blended; uint8 with one
+            channel.
+            ``text``, ``bytes``: a string, as UTF-8 or as it is; ragged uint8 (None,).
+            ``boxes``: left, top, right and bottom in pixels of the record's image, each from 0 at
+            the image's left and upper edge; ragged float32 (None, 4). A row without area is no box.
+            ``points``: x, y, and perhaps the visibility of COCO (0: not labeled); float32, with a
+            last size of 2 or 3, and often ragged.
+            ``raw``: anything else.
     """
 
     dtype: str
@@ -32,6 +43,8 @@ class Field:
     kind: str = ""
 
     def __post_init__(self) -> None:
+        if self.encoding == "raw" and self.shape and self.shape[0] is None:
+            object.__setattr__(self, "encoding", "ragged")
         if not self.kind:
             object.__setattr__(self, "kind", "raw" if self.channels is None else "image")
 
@@ -40,9 +53,14 @@ class Field:
         """The number of channels of an image, encoded or raw; None for any other field."""
         if self.encoding == "image":
             return self.shape[0] or 3
-        if self.dtype != "uint8" or len(self.shape) != 3:
+        if self.encoding != "raw" or self.dtype != "uint8" or len(self.shape) != 3:
             return None
         return next((size for size in (self.shape[0], self.shape[2]) if size in (1, 3)), None)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row of a ragged array."""
+        return tuple(size or 0 for size in self.shape[1:])
 
     @property
     def interleaved(self) -> bool:
@@ -88,7 +106,12 @@ class Manifest:
     statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
         default_factory=dict[str, ChannelStatistics]
     )
-    schema: int = 3  # version of this format
+    schema: int = 3  # version of this format; 4 if a field is ragged
+
+    def __post_init__(self) -> None:
+        # Older versions of this program can read a store without ragged fields.
+        if self.schema < 4 and any(field.encoding == "ragged" for field in self.fields.values()):
+            object.__setattr__(self, "schema", 4)
 
     @property
     def label_maps(self) -> tuple[str, ...]:
@@ -96,7 +119,21 @@ class Manifest:
         return tuple(name for name, field in self.fields.items() if field.kind == "labels")
 
 
-# Raw fields: Tensor [B, *shape]. Image fields: a list of B byte buffers (memoryview or bytes).
+class Ragged(NamedTuple):
+    """The arrays of B records, which have different numbers of rows."""
+
+    values: Tensor  # the rows of all records one after another: [total, *rest]
+    lengths: Tensor  # rows of each record: int64 [B]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the array of each record, a view of the values."""
+        ends = self.lengths.cumsum(0).tolist()
+        values = self.values.numpy()
+        return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Image fields: a list of B byte buffers
+# (memoryview or bytes).
 Records = dict[str, Any]
 
 
@@ -147,7 +184,8 @@ class RecordWriter(Protocol):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         """Append records, with a name for each.
 
-        Raw fields are NumPy arrays [B, *shape]; image fields are lists of B ``bytes``.
+        Raw fields are NumPy arrays [B, *shape]; ragged fields are lists of B NumPy arrays; image
+        fields are lists of B ``bytes``.
         """
         ...
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -139,7 +139,14 @@ class MappedSource:
         self.source.close()
 
     def _mapped(self, batch: Batch) -> Batch:
-        return {**batch, LABEL: self._renumbered(batch[LABEL])}
+        labels: Any = batch[LABEL]
+        if isinstance(labels, list):
+            return {**batch, LABEL: [self._renumbered(part) for part in labels]}
+        if labels.is_nested:
+            values = self._renumbered(labels.values())
+            renumbered = torch.nested.nested_tensor_from_jagged(values, labels.offsets())
+            return {**batch, LABEL: renumbered}
+        return {**batch, LABEL: self._renumbered(labels)}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         """Return the new labels, as int64 if the new numbers do not fit the old type."""

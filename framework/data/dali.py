@@ -1,11 +1,12 @@
 """DALI as a Source: ``external_source`` feeds its pipeline the records of a store in our order.
 
-Raw fields pass through. DALI's operators decode, cut and scale image fields, on the GPU (``mixed``)
-if there is one. Label maps are cut by our own reader, since DALI has no decoder that keeps the
-indices of a palette. The pipeline runs without DALI's iterator classes, whose policies drop or
-repeat the partial last batch.
+Raw fields pass through, ragged ones beside the pipeline. DALI's operators decode, cut and scale
+image fields, on the GPU (``mixed``) if there is one. Label maps are cut by our own reader, since
+DALI has no decoder that keeps the indices of a palette. The pipeline runs without DALI's iterator
+classes, whose policies drop or repeat the partial last batch.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, final
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
-from framework.contracts.records import Manifest
+from framework.contracts.records import Manifest, Records
+from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
 from framework.data.source import make_order
 from framework.errors import ConfigError, DataError, ResourceError
@@ -25,6 +27,7 @@ from framework.image.header import BadImage
 from framework.order.batches import Order, Share, spread
 from framework.store.open_store import open_store
 from framework.system.native import crowded
+from framework.transform.rotate import may_turn
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
@@ -48,12 +51,14 @@ class DALISource:
             self.store.manifest.num_records, self.store.manifest.source, context
         )
         self._first_epoch: int | None = None
-        self._names = list(self.store.manifest.fields)
         fields = self.store.manifest.fields
+        self._names = [name for name, field in fields.items() if field.encoding != "ragged"]
+        self._ragged: deque[Batch] = deque()  # of the batches that the pipeline makes
         cut = [name for name, field in fields.items() if is_cut(field, context.transform)]
         self._maps = [name for name in cut if fields[name].kind == "labels"]
         self._cut = [name for name in cut if name not in self._maps]
         self._reader = BatchReader(self.store, context)
+        self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None
         is_gpu = context.device.type == "cuda"
@@ -87,6 +92,8 @@ class DALISource:
 
     def _run(self, shares: list[Share], epoch: int, training: bool, verify: bool) -> MicroBatches:
         largest = max((len(share.indices) for share in shares), default=1)
+        self._ragged.clear()
+        self._turns.clear()
         self._feed = (
             self._inputs(Request(epoch, share.indices, training, verify)) for share in shares
         )
@@ -104,12 +111,32 @@ class DALISource:
                 self._pipeline = None  # DALI's pipelines are unusable after an error
                 under_way = shares[number : number + 1 + self.prefetch_depth]
                 raise self._explain(error, under_way) from error
-            batch = dict(zip(self._names, tensors, strict=True))
-            yield MicroBatch({"index": share.indices.clone(), **batch}, share.weight, share.last)
+            batch = self._turned(dict(zip(self._names, tensors, strict=True)))
+            batch = with_nested({"index": share.indices.clone(), **batch, **self._ragged.popleft()})
+            yield MicroBatch(batch, share.weight, share.last)
         try:
             self._pipeline.run()
         except StopIteration:
             self._stale = False
+
+    def _turned(self, batch: Batch) -> Batch:
+        """Exchange rows and columns of the images for which the transform wants it."""
+        for name, waiting in self._turns.items():
+            turned = waiting.popleft()
+            if not turned.any():
+                continue
+            images = batch[name]
+            exchanged = images.transpose(2, 3)
+            if turned.all():
+                batch[name] = exchanged.contiguous()
+            elif images.shape[2] != images.shape[3]:
+                what = f"turned, the {name} of a record has another size than the others"
+                where = self.manifest.source or "the store"
+                raise DataError(107, where, what, "add a transform that cuts squares")
+            else:
+                where = turned.to(images.device).view(-1, 1, 1, 1)
+                batch[name] = torch.where(where, exchanged, images)
+        return batch
 
     def _copies(self, outputs: Any) -> list[Tensor]:
         """Return copies of DALI's outputs, whose memory DALI reuses once they are dropped.
@@ -143,7 +170,7 @@ class DALISource:
             device_id=device_id,
             prefetch_queue_depth=self.prefetch_depth,
         )
-        fields = self.store.manifest.fields
+        fields = {name: self.manifest.fields[name] for name in self._names}
         with pipeline:
             inputs = fn.external_source(
                 source=lambda: next(self._feed),
@@ -193,6 +220,8 @@ class DALISource:
         if request.verify:
             check_crcs(self.store, request.indices, records)
         numbers = self._reader.numbers(request, request.indices)
+        records |= self._reader.followed(records, request.indices, numbers)
+        self._ragged.append(self._carried(records, request.indices))
         values: list[Any] = []
         for name in self._names:
             if name in self._maps:
@@ -203,6 +232,13 @@ class DALISource:
         for name in self._cut:
             values += self._windows(name, records[name], request.indices, numbers)
         return tuple(values)
+
+    def _carried(self, records: Records, indices: Tensor) -> Batch:
+        """Return the ragged fields of a batch."""
+        batch: Batch = {}
+        for name in self._reader.ragged:
+            batch |= self._reader.collated(name, records[name], indices)
+        return batch
 
     def _array(self, name: str, values: Any) -> Any:
         if not isinstance(values, Tensor):
@@ -219,7 +255,14 @@ class DALISource:
         start = windows[:, :2].float()
         shape = windows[:, 2:4].float()
         flip = windows[:, 4].int()
-        return start.numpy(), shape.numpy(), (flip & 1).numpy(), (flip >> 1).numpy()
+        mirrored, upside_down, turned = flip & 1, flip >> 1 & 1, flip >> 2
+        # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
+        mirrored, upside_down = (
+            torch.where(turned.bool(), upside_down, mirrored),
+            torch.where(turned.bool(), mirrored, upside_down),
+        )
+        self._turns.setdefault(name, deque()).append(turned.bool())
+        return start.numpy(), shape.numpy(), mirrored.numpy(), upside_down.numpy()
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
         """Return a DataError that names the record, which DALI does not.
@@ -258,6 +301,11 @@ def _refuse(context: SourceContext) -> None:
     if context.transform.function is not None:
         where = "data = dali, a transform with a function"
         raise ConfigError(174, where, "DALI's operators cannot call it", "choose data=hdf5 or lmdb")
+    size = context.transform.size
+    if size is not None and size[0] != size[1] and may_turn(context.transform):
+        where = f"data = dali, a transform that turns images and cuts {size[0]} x {size[1]} pixels"
+        fix = "cut squares, or choose data=hdf5 or lmdb"
+        raise ConfigError(174, where, "DALI's operators turn squares only", fix)
     if context.worker_kind == "process":
         where = "data = dali, workers.kind = process"
         raise ConfigError(174, where, "DALI works in threads", "leave workers.kind out")

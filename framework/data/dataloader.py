@@ -237,6 +237,7 @@ def _refuse(context: SourceContext, order: Order) -> None:
         "workers.num": context.num_workers or None,
         "workers.kind": context.worker_kind,
         "workers.start_method": context.start_method,
+        "collate": None if context.collate == "pad" else context.collate,
         "limit": order.limit,
         "order.block_records": order.block,
         "parallel.virtual_ranks": order.virtual_ranks,

@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import threading
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import IterableDataset, Subset
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.item_reader import HOST, ItemReader, Items, ItemWork
-from framework.data.items import alike, check_names, fields_of
+from framework.data.items import ItemForm, alike, check_names, fields_of
 from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource
 from framework.data.workers import Workers
@@ -48,6 +49,7 @@ class ItemTrial(NamedTuple):
 def dataset_source(
     data: Any,
     fields: Sequence[str] | None = None,
+    ragged: Sequence[str] | None = None,
     collate: Collate | None = None,
     *,
     context: SourceContext,
@@ -58,17 +60,28 @@ def dataset_source(
         data: The Dataset, such as a ``torch.utils.data.Dataset``. Its items are dicts, dataclasses
             or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
+        ragged: The fields whose arrays differ in length. ``context.collate`` says what they become
+            in a batch.
         collate: Makes a batch, of the same forms as an item, of a list of items. None: tensors,
             arrays and numbers are stacked, and other values become lists.
         context: The order, the workers and the other settings.
 
     Raises:
         ConfigError: C174 for a setting that has no effect here, C230 for threads that would share
-            random numbers, C231 for anything but a map-style Dataset, C232.
+            random numbers, C231 for anything but a map-style Dataset, C232 for wrong fields, C236
+            for a Dataset that processes cannot get.
         DataError: D230 to D233 for items that make no batch.
         UserCodeError: U100 for an exception in the Dataset.
     """
-    return DatasetSource(data, check_names(fields), collate, context)
+    if ragged is not None and collate is not None:
+        where = f"data.ragged = {ragged}, data.collate"
+        raise ConfigError(232, where, "both join arrays", "leave one of them out")
+    if isinstance(collate, partial):
+        # Hydra's partial asks for permission at each call, which takes 80 us.
+        collate = partial(collate.func, *collate.args, **collate.keywords)
+    rows = check_names(ragged, "data.ragged") or ()
+    form = ItemForm(check_names(fields), rows, context.collate, collate)
+    return DatasetSource(data, form, context)
 
 
 @final
@@ -80,18 +93,12 @@ class DatasetSource(WorkerSource[ItemReader]):
     random numbers need processes or the step's own thread.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        names: Sequence[str] | None,
-        collate: Collate | None,
-        context: SourceContext,
-    ) -> None:
+    def __init__(self, data: Any, form: ItemForm, context: SourceContext) -> None:
         where = split_name(context)
         refuse_transform(context)
         title = title_of(data)
         fix = "choose data=dataloader for a DataLoader or another iterable of batches"
-        read = ItemReader(checked(data, where, fix), names, collate, context.seed, title)
+        read = ItemReader(checked(data, where, fix), form, context.seed, title)
         num_records = length_of(data, where)
         super().__init__(read, num_records, title, context, "process")
         self._where = where
@@ -244,7 +251,7 @@ def _manifest(read: ItemReader, item: Any, num_records: int) -> Manifest:
     batch = read.finish(ItemWork(request, [item], []))
     classes = classes_of(read.dataset)
     source = f"dataset {read.title}"
-    return Manifest(num_records, fields_of(batch), classes, source=source)
+    return Manifest(num_records, fields_of(batch, read.form), classes, source=source)
 
 
 def classes_of(data: Any) -> list[str]:

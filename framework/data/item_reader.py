@@ -9,16 +9,15 @@ process, the main thread is the only one.
 """
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.data.items import Record, record_of, stacked
+from framework.data.items import ItemForm, Record, record_of, stacked
 from framework.data.reader import Request, Timed, plain
 from framework.errors import DataError, PacelineError, UserRecordError
 from framework.measure.stopwatch import Stopwatch
@@ -52,11 +51,9 @@ class ItemReader:
 
     Args:
         dataset: The user's Dataset.
-        names: The names of a tuple's values, or the wanted fields of a dict.
-        collate: The user's function from a list of items to a batch, or None.
+        form: How items become a batch.
         seed: The run's seed.
         title: The Dataset's name in messages.
-        key: The option that gives ``names``.
 
     Attributes:
         draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
@@ -66,25 +63,16 @@ class ItemReader:
 
     decodes = True
 
-    def __init__(
-        self,
-        dataset: Items,
-        names: Sequence[str] | None,
-        collate: Callable[[list[Any]], Any] | None,
-        seed: int,
-        title: str,
-        key: str = "data.fields",
-    ) -> None:
+    def __init__(self, dataset: Items, form: ItemForm, seed: int, title: str) -> None:
         self.dataset = dataset
-        self.names = names
-        self.collate = collate
-        if isinstance(collate, partial):
-            # Hydra's partial asks for permission at each call, which takes 80 us
-            self.collate = partial(collate.func, *collate.args, **collate.keywords)
+        self.form = form
         self.seed = seed
         self.title = title
-        self.key = key
         self.draws = True
+
+    @property
+    def ragged(self) -> Sequence[str]:
+        return self.form.ragged
 
     def __call__(self, request: Request) -> Batch:
         return self.timed(request).batch
@@ -128,8 +116,8 @@ class ItemReader:
         """Return the batch, once all its slices are filled.
 
         Raises:
-            DataError: D230, D231 or D232 for items that make no batch, D233 or U100 for an
-                exception.
+            DataError: D230, D231 or D232 for items that make no batch, D233 for an exception.
+            UserCodeError: U100 for an exception in the user's code.
         """
         watch = Stopwatch()
         batch = self._collated(work.request, work.items)
@@ -152,10 +140,10 @@ class ItemReader:
     def record(self, item: Any, index: int) -> Record:
         """Return the fields of an item by name. DataError D230."""
         where = self.name(index)
-        record = record_of(item, self.names, where, self.key)
+        record = record_of(item, self.form.names, where, self.form.key)
         if "index" in record:
             what = "has a field 'index', which a batch needs for the records' numbers"
-            fix = f"rename it, or choose the other fields with {self.key}=[...]"
+            fix = f"rename it, or choose the other fields with {self.form.key}=[...]"
             raise DataError(230, where, what, fix)
         return record
 
@@ -166,10 +154,11 @@ class ItemReader:
     def _collated(self, request: Request, items: list[Any]) -> Batch:
         """Return the batch of some items, without ``index``."""
         numbers = request.indices.tolist()
-        if self.collate is None:
+        collate = self.form.collate
+        if collate is None:
             pairs = zip(items, numbers, strict=True)
             records = [self.record(item, index) for item, index in pairs]
-            return stacked(records, lambda place: self.name(numbers[place]))
+            return stacked(records, lambda place: self.name(numbers[place]), self.form)
         where = f"records {_listed(numbers)} of {self.title}"
         try:
             with own_generators() as may_seed:
@@ -178,18 +167,15 @@ class ItemReader:
                     key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
                     seed_host_generators(int(key))
                 mark = generator_mark()
-                batch = self.collate(items)
+                batch = collate(items)
                 if may_seed and generator_mark() != mark:
                     self.draws = True
         except (PacelineError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(error, where) from error
-        return {
-            name: value
-            for name, value in record_of(batch, self.names, f"the batch of {where}").items()
-            if name != "index"
-        }
+        made = record_of(batch, self.form.names, f"the batch of {where}")
+        return {name: value for name, value in made.items() if name != "index"}
 
     def _fault(self, error: BaseException, where: str) -> PacelineError:
         """Return the error for an exception in the user's code, or in a library that it uses."""

@@ -3,17 +3,18 @@
 Nothing here knows where an item comes from.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from framework.contracts.batch import Batch
-from framework.contracts.records import Field
+from framework.contracts.batch import Batch, leaves
+from framework.contracts.records import Field, Ragged
+from framework.data.collate import LENGTH, collated
 from framework.errors import ConfigError, DataError, words_of
 
 Record = dict[str, Any]  # a value by field
@@ -21,6 +22,32 @@ NUMBERS = (bool, int, float, complex)
 # NumPy's kinds of numbers that torch has, too, except the floats that are too long for it.
 KINDS = "biufc"
 LONGEST = 16  # bytes of a complex128
+MISFITS = (RuntimeError, ValueError, TypeError, OverflowError)  # for values that torch cannot join
+
+
+class ItemForm(NamedTuple):
+    """How items become a batch.
+
+    Attributes:
+        names: The names of a tuple's values, or the wanted fields of a dict; None: all.
+        ragged: The fields whose arrays differ in length.
+        way: How ragged fields are put together: ``pad``, ``nested`` or ``list``.
+        collate: The user's function from a list of items to a batch, instead.
+        key: The option that gives ``names``, for messages.
+    """
+
+    names: Sequence[str] | None = None
+    ragged: Sequence[str] = ()
+    way: str = "pad"
+    collate: Callable[[list[Any]], Any] | None = None
+    key: str = "data.fields"
+
+    @property
+    def lengths(self) -> set[str]:
+        """The fields that ``pad`` adds to a batch."""
+        if self.way != "pad":
+            return set()
+        return {f"{name}{LENGTH}" for name in self.ragged}
 
 
 @runtime_checkable
@@ -62,10 +89,15 @@ def record_of(
         return _of_tuple(item, names, where, key)
     if names is None:
         return record
-    if missing := [name for name in names if name not in record]:
-        what = f"has no field {missing[0]!r}, only {', '.join(record) or 'none'}"
-        raise DataError(230, where, what, f"correct {key}, or the item")
+    _check_present(names, record, where, key)
     return {name: record[name] for name in names}
+
+
+def _check_present(names: Iterable[str], record: Record, where: str, key: str) -> None:
+    for name in names:
+        if name not in record:
+            what = f"has no field {name!r}, only {_listed(record)}"
+            raise DataError(230, where, what, f"correct {key}, or the item")
 
 
 def _named(item: Any) -> Record | None:
@@ -97,23 +129,37 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> R
     return dict(zip(names, values, strict=True))
 
 
-def stacked(records: Sequence[Record], name: Callable[[int], str]) -> Batch:
+def stacked(
+    records: Sequence[Record], name: Callable[[int], str], form: ItemForm = ItemForm()
+) -> Batch:
     """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
 
     Args:
         records: The records of the batch, at least one.
         name: Returns the name of a record, by its place in the batch.
+        form: Its ragged fields become what ``framework.data.collate`` says.
 
     Raises:
-        DataError: D231 for other fields than those of the first record, D232 for a value that does
-            not fit the first one.
+        DataError: D230 for a missing ragged field, D231 for other fields than those of the first
+            record, D232 for a value that does not fit the first one.
     """
     first = records[0]
     for place, record in enumerate(records):
         if record.keys() != first.keys():
             what = f"has the fields {_listed(record)}, but {name(0)} has {_listed(first)}"
             raise DataError(231, name(place), what, "return the same fields for every item")
-    return {field: _column(field, [record[field] for record in records], name) for field in first}
+    _check_present(form.ragged, first, name(0), "data.ragged")
+    for length in form.lengths & first.keys():
+        what = f"has a field {length!r}, which collate=pad adds"
+        raise DataError(231, name(0), what, "rename it, or set collate=list")
+    batch: Batch = {}
+    for field in first:
+        values = [record[field] for record in records]
+        if field in form.ragged:
+            batch |= _ragged(field, values, name, form.way)
+        else:
+            batch[field] = _column(field, values, name)
+    return batch
 
 
 def _listed(record: Record) -> str:
@@ -126,16 +172,42 @@ def _column(field: str, values: list[Any], name: Callable[[int], str]) -> Any:
     for place, value in enumerate(values):
         if _form(value) != form:
             what = f"{field} is {_words(value)}, but {_words(values[0])} in {name(0)}"
-            fix = "return values of one shape, or give data.collate=mine.collate, which pads, say"
+            fix = f"return values of one shape, or add data.ragged=[{field}]"
             raise DataError(232, name(place), what, fix)
     if form is None:
         return values
     try:
         return _joined(values)
-    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        what = f"{field} cannot be stacked ({words_of(error)})"
-        fix = "return numbers that torch has, or give data.collate=mine.collate"
-        raise DataError(232, name(0), what, fix) from error
+    except MISFITS as error:
+        raise _misfit(field, name(0), error) from error
+
+
+def _ragged(field: str, values: list[Any], name: Callable[[int], str], way: str) -> Batch:
+    """Return what a batch has of arrays of different lengths. With ``list``, all sizes differ."""
+    for place, value in enumerate(values):
+        _, shape = _form(value) or ("", ())
+        if not shape:
+            what = f"{field} is {_words(value)}, and data.ragged wants an array"
+            raise DataError(232, name(place), what, f"leave {field} out of data.ragged")
+        if way != "list" and shape[1:] != tuple(values[0].shape[1:]):
+            what = f"{field} is {_words(value)}, but {_words(values[0])} in {name(0)}"
+            fix = "return arrays that differ in their first size alone, or set collate=list"
+            raise DataError(232, name(place), what, fix)
+    try:
+        arrays = [_native(value) for value in values]
+        if way == "list":
+            return {field: arrays}
+        lengths = torch.tensor([len(array) for array in arrays])
+        joined = Ragged(torch.cat(arrays), lengths)
+        return collated(field, Field("", (None,)), joined, way)
+    except MISFITS as error:
+        raise _misfit(field, name(0), error) from error
+
+
+def _misfit(field: str, where: str, error: Exception) -> DataError:
+    what = f"{field} cannot be stacked ({words_of(error)})"
+    fix = "return numbers that torch has, or give data.collate=mine.collate"
+    return DataError(232, where, what, fix)
 
 
 def _form(value: Any) -> tuple[str, tuple[int, ...]] | None:
@@ -158,13 +230,20 @@ def _joined(values: list[Any]) -> Tensor:
     if isinstance(values[0], Tensor):
         return default_collate(values)  # in a worker process, straight into shared memory
     if isinstance(values[0], np.ndarray | np.generic):
-        dtype = np.result_type(*{value.dtype for value in values}).newbyteorder("=")
-        arrays = [np.require(value, dtype, ("C", "W")) for value in values]
-        return default_collate([torch.from_numpy(array) for array in arrays])
+        dtype = np.result_type(*{value.dtype for value in values})
+        return default_collate([_native(value, dtype) for value in values])
     dtype = None
     if any(isinstance(value, float) for value in values):
         dtype = torch.float64  # as torch's own collate does
     return torch.tensor(values, dtype=dtype)
+
+
+def _native(value: Any, dtype: "np.dtype[Any] | None" = None) -> Tensor:
+    """Return an array as a tensor, which shares its memory if possible."""
+    if isinstance(value, Tensor):
+        return value
+    dtype = (dtype or value.dtype).newbyteorder("=")
+    return torch.from_numpy(np.require(value, dtype, ("C", "W")))
 
 
 def _words(value: Any) -> str:
@@ -175,14 +254,23 @@ def _words(value: Any) -> str:
     return f"a {kind} of the shape {list(shape)}" if shape else f"a {kind}"
 
 
-def fields_of(batch: Batch) -> dict[str, Field]:
+def fields_of(batch: Batch, form: ItemForm = ItemForm()) -> dict[str, Field]:
     """Return the fields of a batch of one record: its tensors, without the first dimension."""
     tensor_fields: dict[str, Field] = {}
     for name, value in batch.items():
-        if isinstance(value, Tensor) and name != "index" and value.shape[:1] == (1,):
-            dtype = str(value.dtype).removeprefix("torch.")
-            if dtype in np.sctypeDict:  # NumPy has no bfloat16
-                tensor_fields[name] = Field(dtype, tuple(value.shape[1:]))
+        if name == "index" or name in form.lengths:
+            continue
+        if name in form.ragged:
+            rows = next(leaves(value))  # also of a list, and of ``Ragged``
+            shape: tuple[int | None, ...] = (None, *rows.shape[1 + (form.way == "pad") :])
+        elif isinstance(value, Tensor) and value.shape[:1] == (1,):
+            rows = value
+            shape = tuple(value.shape[1:])
+        else:
+            continue
+        dtype = str(rows.dtype).removeprefix("torch.")
+        if dtype in np.sctypeDict:  # NumPy has no bfloat16
+            tensor_fields[name] = Field(dtype, shape)
     return tensor_fields
 
 

@@ -16,18 +16,27 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import KnowsLabels, RecordFunction, SourceContext, Transform
-from framework.contracts.records import Field, Records, RecordStore
-from framework.errors import DataError, PacelineError, UserRecordError, words_of
+from framework.contracts.data import (
+    KnowsLabels,
+    RecordFunction,
+    Scales,
+    SourceContext,
+    Transform,
+)
+from framework.contracts.records import Field, Manifest, Ragged, Records, RecordStore
+from framework.data.collate import WAYS, collated, joined, length_name
+from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
+from framework.image.boxes import moved_boxes, moved_points
 from framework.image.crop import window_pixels
 from framework.image.decode import accepted_header
 from framework.image.header import BadImage, ImageHeader
 from framework.image.label_map import decode_labels
-from framework.image.scale import scale_into
+from framework.image.scale import before_turn, scale_into
 from framework.measure.stopwatch import Stopwatch
 from framework.order.draws import ON_HOST, draws, record_seeds
 from framework.system.user_code import user_error
 
+PICTURES = ("image", "labels")  # kinds of fields that boxes and points follow
 UNUSED = 2  # references to an array in a list: the list's, and the argument that asks
 
 
@@ -45,7 +54,7 @@ def is_cut(field: Field, transform: Transform) -> bool:
 
     Image files and interleaved pixels always do. Pixels in planes do if the transform changes any.
     """
-    if field.encoding != "raw" or field.interleaved:
+    if field.encoding == "image" or field.interleaved:
         return True
     resizes = transform.size is not None or transform.num_draws > 0
     return field.channels is not None and (resizes or transform.function is not None)
@@ -56,7 +65,7 @@ class ReadWork(NamedTuple):
 
     request: Request
     images: dict[str, Tensor]  # the memory of image fields, if their size is known
-    parts: dict[int, Batch]  # the other fields of filled slices, by their start
+    parts: dict[int, Records]  # the other fields of filled slices, by their start
     slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
 
 
@@ -74,13 +83,14 @@ class _Slice(NamedTuple):
     numbers: Tensor | None  # the transform's draws, float32 [B, num_draws]; None outside training
     watch: Stopwatch  # of the thread
 
-    def record(self, number: int) -> "_Slice":
-        """Return the slice of one record."""
-        place = slice(number, number + 1)
-        numbers = self.numbers
-        if numbers is not None:
-            numbers = numbers[place]
-        return _Slice(self.indices[place], numbers, self.watch)
+    def alone(self, values: Any) -> "Iterator[tuple[Any, _Slice]]":
+        """Yield each record alone: its values, and its slice."""
+        for number in range(len(self.indices)):
+            place = slice(number, number + 1)
+            numbers = self.numbers
+            if numbers is not None:
+                numbers = numbers[place]
+            yield values[place], _Slice(self.indices[place], numbers, self.watch)
 
 
 @final
@@ -112,13 +122,21 @@ class _Memory:
 
 @final
 class BatchReader:
-    """Reads batches, each with ``index``. Image fields become uint8 [B, C, H, W]."""
+    """Reads batches, each with ``index``. Image fields become uint8 [B, C, H, W].
+
+    With ``collate=list``, images without a size of the transform become a list of B [C, H, W].
+
+    Raises:
+        ConfigError: C199 for a field that cannot be put into a batch as the options say.
+    """
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
         self.store = store
         self.transform = context.transform
         self.seed = context.seed
+        self.collate = context.collate
         self._memory = _Memory()
+        _check_fields(store.manifest, context)
 
     @cached_property
     def function(self) -> RecordFunction | None:
@@ -135,6 +153,18 @@ class BatchReader:
         return {name: field for name, field in fields.items() if is_cut(field, self.transform)}
 
     @cached_property
+    def ragged(self) -> dict[str, Field]:
+        fields = self.store.manifest.fields
+        return {name: field for name, field in fields.items() if field.encoding == "ragged"}
+
+    @cached_property
+    def followers(self) -> dict[str, Field]:
+        """Boxes and points that follow their image, if the transform changes it."""
+        if self.transform.size is None and self.transform.num_draws == 0:
+            return {}
+        return followers(self.store.manifest)
+
+    @cached_property
     def views(self) -> list[str]:
         """Raw fields of which only a window is used, so that they need no copy first."""
         return [name for name, field in self.cut.items() if field.encoding == "raw"]
@@ -146,13 +176,13 @@ class BatchReader:
 
     def __call__(self, request: Request) -> Batch:
         # the shortest way: small records take less time than the rest of this class
-        if not self.cut and not request.verify:
+        if not self.cut and not self.ragged and not request.verify:
             return {"index": request.indices, **self.store.read(request.indices)}
         return self._read(request)[0]
 
     def timed(self, request: Request) -> Timed:
         """Read the batch in this thread."""
-        if self.cut:
+        if self.cut or self.ragged:
             return self._read(request)
         start = perf_counter()
         return Timed(self(request), [{"read": perf_counter() - start}])
@@ -184,10 +214,8 @@ class BatchReader:
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
         images = self._images(indices, records, request, outs, watch)
-        work.parts[start] = {
-            name: images[name] if name in images else records[name]
-            for name in self.store.manifest.fields
-        }
+        followed = self.followed(records, indices, self.numbers(request, indices))
+        work.parts[start] = {**records, **images, **followed}
         work.slices_s.append(watch.stages_s)
 
     def finish(self, work: ReadWork) -> Batch:
@@ -199,6 +227,8 @@ class BatchReader:
         for name in self.store.manifest.fields:
             if name in work.images:
                 batch[name] = work.images[name]
+            elif name in self.ragged:
+                batch |= self.collated(name, joined([part[name] for part in parts]), indices)
             else:
                 batch[name] = self._joined([part[name] for part in parts], indices)
         watch.mark("collate")
@@ -219,9 +249,34 @@ class BatchReader:
         field = self.store.manifest.fields[name]
         return self._cut(field, values, _Slice(indices, numbers, Stopwatch()), None)
 
-    def _joined(self, parts: list[Tensor], indices: Tensor) -> Tensor:
+    def collated(self, name: str, values: Ragged, indices: Tensor) -> Batch:
+        """Return what the batch has of a ragged field. DataError D121 for a damaged text."""
+        field = self.ragged[name]
+        try:
+            return collated(name, field, values, self.collate)
+        except UnicodeDecodeError as error:
+            where = f"{self.store.name(int(indices[0]))} and the rest of its batch"
+            what = f"{name} holds a text that is not UTF-8"
+            raise DataError(121, where, what, "pack it again, or as bytes") from error
+
+    def followed(self, records: Records, indices: Tensor, numbers: Tensor | None) -> Records:
+        """Return the boxes and points in the pixels of the images that the transform makes."""
+        if not self.followers:
+            return {}
+        fields = self.store.manifest.fields
+        image = next(name for name, field in fields.items() if field.kind in PICTURES)
+        sizes = torch.tensor(self.sizes(fields[image], records[image], indices))
+        windows = self.transform.windows(sizes, numbers)
+        return {
+            name: _followed(field, records[name], windows, self.transform.size)
+            for name, field in self.followers.items()
+        }
+
+    def _joined(self, parts: list[Any], indices: Tensor) -> Any:
         if len(parts) == 1:
             return parts[0]
+        if isinstance(parts[0], list):  # ``collate=list``
+            return [image for part in parts for image in part]
         shape = parts[0].shape[1:]
         start = 0
         for part in parts:
@@ -249,8 +304,16 @@ class BatchReader:
         pixels = {name: self._pixels(field, records[name], part) for name, field in cut}
         return self._changed(self.function, pixels, request, part)
 
-    def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
-        """Write each image's window to ``out``, or to new memory of the first window's size."""
+    def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
+        """Write each image's window to ``out``, or to new memory of the first window's size.
+
+        With ``collate=list`` and without a size, return a list.
+        """
+        if self.collate == "list" and self.transform.size is None:
+            return [self._stacked(field, *alone, None)[0] for alone in part.alone(values)]
+        return self._stacked(field, values, part, out)
+
+    def _stacked(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
         planes: Any = None
         if out is not None:
             planes = out.numpy()
@@ -262,7 +325,7 @@ class BatchReader:
         if field.encoding == "image":
             windows = self._decoded(field, values, part)
         for number, (pixels, window) in enumerate(windows):
-            shape = (channels, *(transform.size or window[2:4]))
+            shape = (channels, *(transform.size or before_turn(window[4], window[2:4])))
             if planes is None:
                 planes = np.empty((len(part.indices), *shape), np.uint8)
             if planes.shape[1:] != shape:
@@ -302,7 +365,10 @@ class BatchReader:
                 if field.kind == "labels":
                     pixels = decode_labels(values[number])[_place(window)]
                 else:
-                    pixels = window_pixels(values[number], headers[number], channels, window, size)
+                    scaled = size and before_turn(window[4], size)
+                    pixels = window_pixels(
+                        values[number], headers[number], channels, window, scaled
+                    )
             except BadImage as error:
                 raise unreadable(self.store, int(part.indices[number]), error) from error
             part.watch.mark("decode")
@@ -334,9 +400,9 @@ class BatchReader:
 
     def _pixels(self, field: Field, values: Any, part: _Slice) -> Iterator[np.ndarray]:
         """Yield windows for the transform's function: scaled and flipped [h, w, C] arrays."""
-        for number in range(len(part.indices)):
-            image = self._cut(field, values[number : number + 1], part.record(number), None)
-            yield np.ascontiguousarray(image[0].permute(1, 2, 0).numpy())
+        for value, alone in part.alone(values):
+            image = self._stacked(field, value, alone, None)[0]
+            yield np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
     def _changed(
         self,
@@ -353,10 +419,13 @@ class BatchReader:
         for index, seed in zip(part.indices.tolist(), seeds, strict=True):
             images = {name: next(images) for name, images in pixels.items()}
             for name, tensor in self._change(function, images, index, seed).items():
-                if results[name] and tensor.shape != results[name][0].shape:
+                is_other = bool(results[name]) and tensor.shape != results[name][0].shape
+                if is_other and self.collate != "list":
                     raise self._uneven(index, tensor.shape, results[name][0].shape)
                 results[name].append(tensor)
             part.watch.mark("transform")
+        if self.collate == "list":
+            return dict(results)
         stacked = {name: torch.stack(tensors) for name, tensors in results.items()}
         part.watch.mark("collate")
         return stacked
@@ -383,8 +452,52 @@ class BatchReader:
 
     def _uneven(self, index: int, shape: tuple[int, ...], other: tuple[int, ...]) -> DataError:
         what = f"the image is {tuple(shape)}, another of its batch {tuple(other)}"
-        fix = "set transform=resize, or pack with one size"
+        fix = "set transform=resize, pack with one size, or set collate=list"
         return DataError(107, self.store.name(index), what, fix)
+
+
+def followers(manifest: Manifest) -> dict[str, Field]:
+    """Return the boxes and points of a store that has images."""
+    fields = manifest.fields.items()
+    if not any(field.kind in PICTURES for _, field in fields):
+        return {}
+    return {name: field for name, field in fields if field.kind in ("boxes", "points")}
+
+
+def _followed(field: Field, values: Any, windows: Tensor, size: tuple[int, int] | None) -> Any:
+    """Return boxes or points, ragged or not, after the change of their images."""
+    rows, counts = values, torch.ones(len(windows), dtype=torch.int64)
+    if isinstance(values, Ragged):
+        rows, counts = values
+    width = field.shape[-1] or 0
+    flat = rows.reshape(-1, width)
+    per_row = flat.shape[0] // max(1, len(rows))  # points of a row
+    windows = windows.repeat_interleave(counts * per_row, dim=0)
+    move = moved_boxes if field.kind == "boxes" else moved_points
+    moved = move(flat, windows, size).view(rows.shape)
+    return values._replace(values=moved) if isinstance(values, Ragged) else moved
+
+
+def _check_fields(manifest: Manifest, context: SourceContext) -> None:
+    """Check that the fields can be put into a batch. ConfigError C199."""
+    if context.collate not in WAYS:
+        what = f"must be {', '.join(WAYS[:-1])} or {WAYS[-1]}"
+        raise ConfigError(199, f"collate = {context.collate}", what, "choose one of them")
+    if isinstance(context.transform, Scales):
+        what = "leaves images of several sizes"
+        fix = "make it a part of transform=compose, with a crop behind it"
+        raise ConfigError(199, "transform", what, fix)
+    for name, field in manifest.fields.items():
+        added = length_name(name, field, context.collate)
+        if added in manifest.fields:
+            what = f"the lengths of {name} would replace the field {added}"
+            fix = "rename the field, or set collate=list"
+            raise ConfigError(199, "collate = pad", what, fix)
+    moving = ", ".join(followers(manifest))
+    if moving and context.transform.function is not None:
+        what = f"a function cannot move {moving}"
+        fix = "choose a transform without a function, or pack without these fields"
+        raise ConfigError(199, "transform", what, fix)
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar, final
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
+from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Reader, Workers
 from framework.errors import DataError
@@ -37,6 +38,8 @@ class WorkerSource(Generic[R]):
         self.context = context
         self.order: Order = make_order(num_records, source, context)
         self.read = read
+        # Nested tensors do not pass between processes. Making them takes microseconds.
+        self._is_nested = context.collate == "nested" and bool(read.ragged)
         num_workers = context.num_workers
         if num_workers is None:
             # Without decoding, passing a batch between threads costs more than reading it.
@@ -67,7 +70,7 @@ class WorkerSource(Generic[R]):
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         with closing(self.readers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
-                yield MicroBatch(batch, share.weight, share.last)
+                yield MicroBatch(self._finished(batch), share.weight, share.last)
 
     @property
     def num_ahead(self) -> int:
@@ -78,7 +81,12 @@ class WorkerSource(Generic[R]):
 
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
-        return self.read(Request(0, indices, training=False))
+        return self._finished(self.read(Request(0, indices, training=False)))
+
+    def _finished(self, batch: Batch) -> Batch:
+        if self._is_nested:
+            return with_nested(batch)
+        return batch
 
     def stages(self) -> dict[str, float]:
         return self.workers.stages.take()

@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from framework.contracts.batch import Batch, leaves, mapped, tensors
+from framework.contracts.batch import Batch, leaves, mapped
 from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
@@ -57,6 +57,11 @@ class Reader(Protocol):
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
+        ...
+
+    @property
+    def ragged(self) -> Collection[str]:
+        """Fields whose arrays differ in length. With ``collate=nested``, they are ``Ragged``."""
         ...
 
     def __call__(self, request: Request) -> Batch:
@@ -421,7 +426,7 @@ class _ReaderDataset(Dataset[Any]):
 def _shared(batch: Batch) -> Batch:
     """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
     try:
-        for tensor in tensors(batch).values():
+        for tensor in leaves(batch):
             tensor.share_memory_()
         nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}
         return {**batch, **_in_one_block(nests)}

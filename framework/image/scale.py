@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import interpolate
 
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
+TURNED = 4  # the bit of a flip that exchanges rows and columns
 FLIPS = {1: 1, 2: 0, 3: -1}  # our bits (1: mirrored, 2: upside down) to OpenCV's codes
 
 
@@ -56,10 +57,14 @@ def scale_into(
         interleaved: whether it is [H, W, C].
         size: height and width of the result; None: those of the image.
         antialias: see ``scale``.
-        flip: bit 0: mirrored left to right; bit 1: upside down.
+        flip: bit 2: rows and columns are exchanged first; bit 0: mirrored left to right; bit 1:
+            upside down.
         out: uint8 [C, *size].
         labels: whether this is a label map, to be scaled by ``scale_labels``.
     """
+    if flip & TURNED:
+        pixels = np.ascontiguousarray(np.swapaxes(pixels, *((0, 1) if interleaved else (1, 2))))
+        flip &= ~TURNED
     planes = pixels.transpose(2, 0, 1) if interleaved else pixels
     if labels and size is not None:
         planes = scale_labels(planes, size)
@@ -74,6 +79,13 @@ def scale_into(
             cv2.resize(plane, (size[1], size[0]), dst=target, interpolation=cv2.INTER_LINEAR)
         if flip:
             _place(out, flip, out)
+
+
+def before_turn(flip: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the size of a result before its rows and columns are exchanged, or after."""
+    if flip & TURNED:
+        return size[1], size[0]
+    return size
 
 
 def _grows(old: tuple[int, ...], new: tuple[int, int]) -> bool:

@@ -9,7 +9,7 @@ import torch
 from framework.contracts.records import Manifest
 from framework.data.dataset import ItemTrial, checked, classes_of, length_of, title_of, try_items
 from framework.data.item_reader import HOST, ItemReader
-from framework.data.items import check_names
+from framework.data.items import ItemForm, check_names
 from framework.errors import DataError, words_of
 from framework.input.function import stored_value
 from framework.input.label import check_classes
@@ -22,9 +22,9 @@ FIELDS = "input.fields"
 
 @final
 class DatasetInput(RowInput):
-    """The items of a map-style Dataset: dicts, dataclasses or tuples of arrays and numbers.
+    """The items of a map-style Dataset: dicts, dataclasses or tuples.
 
-    A value may also be an image file's ``bytes``, as with ``input=function``. Random changes are
+    A value is an array, a number, a text or an image file's ``bytes``. Random changes are
     drawn once, by the number of the record. ``conf/input/dataset.yaml`` describes the options.
     """
 
@@ -33,8 +33,8 @@ class DatasetInput(RowInput):
     ) -> None:
         self.title = title_of(dataset)
         items = checked(dataset, "input.dataset", "give it __len__ and __getitem__")
-        names = check_names(fields, FIELDS)
-        self._read = ItemReader(items, names, None, 0, self.title, FIELDS)
+        form = ItemForm(check_names(fields, FIELDS), key=FIELDS)
+        self._read = ItemReader(items, form, 0, self.title)
         self._num_records = length_of(dataset, "input.dataset")
         self._classes = check_classes((), classes, self.title) or classes_of(dataset)
 
@@ -64,7 +64,7 @@ class DatasetInput(RowInput):
             return {field: stored_value(value) for field, value in record.items()}
         except (ValueError, TypeError) as error:
             what = f"a value is no array ({words_of(error)})"
-            fix = "return arrays, numbers, or an image file's bytes"
+            fix = "return arrays, numbers, texts, or an image file's bytes"
             raise DataError(167, self.name(index), what, fix) from error
 
     def key(self, index: int) -> str:

@@ -1,7 +1,7 @@
 """Records that the user's own function makes from each item, once, when packing."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -12,10 +12,11 @@ from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError, UserRecordError, words_of
 from framework.input.file_items import named_files
 from framework.input.label import check_classes
-from framework.input.rows import Row, chunk_of, first_fields
+from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.store.walk_tree import walk
 from framework.system.user_code import user_error
 
+KEY = "key"  # of a record, if the function gives it
 MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
 
 
@@ -24,10 +25,11 @@ MakeRecords = Callable[[Any], Iterable[dict[str, Any]]]
 class FunctionInput:
     """Records from ``call(item)``: a dict, or zero or more dicts, of field -> value.
 
-    A value is an image file's ``bytes``, an array or a number. The first record decides the fields.
-    The function must be pure: the same item gives the same records in any process. An item's first
-    record has the item as key, the next ones ``item#1``, ``item#2``. ``function`` is its name, for
-    messages. ``conf/input/function.yaml`` describes the options.
+    A value is an image file's ``bytes``, an array, a number or a text. The first record decides the
+    fields. The function must be pure: the same item gives the same records in any process. A text
+    under ``key`` is the record's key. Otherwise an item's first record has the item as key, the
+    next ones ``item#1``, ``item#2``. ``function`` is its name, for messages.
+    ``conf/input/function.yaml`` describes the options.
     """
 
     function: str
@@ -41,6 +43,7 @@ class FunctionInput:
             fix = "name files, or list items"
             raise ConfigError(163, "input.path, input.items", "give one of the two", fix)
         self.classes = check_classes((), self.classes, self.function)
+        self.kinds: Mapping[str, str] = {}
 
     @cached_property
     def keyed_items(self) -> list[tuple[str, Any]]:
@@ -62,7 +65,11 @@ class FunctionInput:
     @cached_property
     def manifest(self) -> Manifest:
         count = len(self.keyed_items)
-        fields = first_fields(count, self._rows, self.name)
+
+        def rows(index: int) -> list[Row]:
+            return [row for _, row in self._records(index)]
+
+        fields = first_fields(count, rows, self.name, self.kinds)
         source = f"function {self.function} {self.path or ''}".strip()
         return Manifest(count, fields, self.classes or [], source=source)
 
@@ -70,20 +77,30 @@ class FunctionInput:
         rows: list[Row] = []
         keys: list[str] = []
         for index in range(start, stop):
-            key = self.keyed_items[index][0]
-            for number, row in enumerate(self._rows(index)):
+            for key, row in self._records(index):
                 rows.append(row)
-                keys.append(f"{key}#{number}" if number else key)
+                keys.append(key)
         return chunk_of(rows, keys, self.manifest.fields, keys.__getitem__)
+
+    def _records(self, index: int) -> list[tuple[str, Row]]:
+        """Return the key and the row of each record of an item."""
+        key = self.keyed_items[index][0]
+        records: list[tuple[str, Row]] = []
+        for number, row in enumerate(self._rows(index)):
+            own = row.get(KEY)
+            if isinstance(own, str):
+                others = {name: value for name, value in row.items() if name != KEY}
+                records.append((own, others))
+            else:
+                records.append((f"{key}#{number}" if number else key, row))
+        return records
 
     def _rows(self, index: int) -> list[Row]:
         """Return the records of an item. U100 for an error of the function, D168 of a library."""
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
-            return [
-                {str(field): stored_value(value) for field, value in row.items()} for row in rows
-            ]
+            plain = [{str(name): stored_value(value) for name, value in row.items()} for row in rows]
         except DataError:
             raise
         except (Exception, SystemExit) as error:
@@ -95,6 +112,7 @@ class FunctionInput:
                 raise fault from error
             what = f"{self.function} raised {type(error).__name__}: {words_of(error)}"
             raise DataError(168, name, what, fix) from error
+        return [typed_row(row, self.kinds, self.name(index)) for row in plain]
 
     def name(self, index: int) -> str:
         return str(self.keyed_items[index][1])
@@ -105,7 +123,12 @@ class FunctionInput:
 
 
 def stored_value(value: Any) -> Any:
-    """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays."""
+    """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays.
+
+    A text stays as it is.
+    """
+    if isinstance(value, str):
+        return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     array = np.asarray(value)

@@ -34,9 +34,9 @@ class Matched(NamedTuple):
 class LMDBInput(RowInput):
     """A record for each number, or name, that the keys of all fields share.
 
-    A value is an image file, a .npy file or a number as text. The field ``label`` may be any text:
-    integers are labels as they are, other texts are names of classes. ``fields`` are texts of
-    ``key_expression``. ``conf/input/lmdb.yaml`` describes the options.
+    A value is an image file, a .npy file, a number as text, or a text. The texts of the field
+    ``label`` are classes: integers are labels as they are, others are names. ``fields`` are texts
+    of ``key_expression``. ``conf/input/lmdb.yaml`` describes the options.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class LMDBInput(RowInput):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process lists the keys itself
-        return LMDBInput, (self.path, self.patterns, self.count, self.classes)
+        arguments = self.path, self.patterns, self.count, self.classes
+        return LMDBInput, arguments, {"kinds": dict(self.kinds)}
 
     @cached_property
     def file(self) -> ForeignLMDB:
@@ -135,17 +136,26 @@ class LMDBInput(RowInput):
         if field == LABEL and self.labels is not None:
             return np.array(self.labels[0][index], np.int64)
         data = self.file.read(self.items.places[index][field])
+        kind = self.kinds.get(field)
+        if kind == "bytes":
+            return data
+        if kind == "text":
+            return self._text(data, field, index)
         if data.startswith(NPY):
             return array_of_npy(data, self.name(index))
         text = text_of(data)
         if text is None:
             return data  # an image file; ``field_of`` refuses others
         number = number_of(text)
-        if number is None:
-            what = f"{field} is the text {text[:40]!r}"
-            fix = "name the field label, if it is a class, or leave it out"
-            raise DataError(162, self.name(index), what, fix)
-        return number
+        return text if number is None else number
+
+    def _text(self, data: bytes, field: str, index: int) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            what = f"{field} is not UTF-8 text"
+            fix = f"add 'input.kinds={{{field}: bytes}}', or leave it out"
+            raise DataError(162, self.name(index), what, fix) from error
 
     def key(self, index: int) -> str:
         return self.items.keys[index]

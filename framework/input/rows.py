@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +19,9 @@ from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
 from framework.input.array_values import DTYPES, native
 from framework.input.label import check_classes, numbered_classes
+from framework.pack.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
 
-# One record before it is stored. A field is ``bytes`` (an image file) or a NumPy array.
+# One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
 MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first error.
 
@@ -27,8 +29,11 @@ MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first er
 class RowInput(ABC):
     """A RecordInput that makes one row from each item.
 
-    The first readable row decides the fields.
+    The first readable row decides the fields. ``kinds`` says what they are, if their values alone
+    do not, such as ``ragged``.
     """
+
+    kinds: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def manifest_without_fields(self) -> Manifest:
@@ -49,13 +54,27 @@ class RowInput(ABC):
     @cached_property
     def manifest(self) -> Manifest:
         manifest = self.manifest_without_fields()
-        fields = first_fields(manifest.num_records, lambda index: [self.row(index)], self.name)
+        count = manifest.num_records
+        fields = first_fields(count, lambda index: [self._row(index)], self.name, self.kinds)
         return replace(manifest, fields=fields)
 
     def read(self, start: int, stop: int) -> Chunk:
-        rows = [self.row(index) for index in range(start, stop)]
+        rows = [self._row(index) for index in range(start, stop)]
         keys = [self.key(index) for index in range(start, stop)]
         return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
+
+    def _row(self, index: int) -> Row:
+        return typed_row(self.row(index), self.kinds, self.name(index))
+
+
+def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:
+    """Return the row with fields as ``input.kinds`` says. DataError D167 for a misfit."""
+    typed = {
+        name: of_kind(row[name], kind, f"{where}: {name}")
+        for name, kind in kinds.items()
+        if name in row
+    }
+    return {**row, **typed}
 
 
 class ColumnInput(ABC):
@@ -128,28 +147,37 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
 
 
 def field_of(value: Any, where: str) -> Field:
-    """Return the field of a value.
+    """Return the field of a value. A ``str`` is a text, ``bytes`` are an image file.
 
     Raises:
         DataError: D106 for bytes that are not an image, D167 for a type that a store cannot hold.
     """
+    if isinstance(value, str):
+        return field_of_kind(value, "text")
     if isinstance(value, bytes):
         try:
             return Field("uint8", (num_channels(value), None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            raise DataError(106, where, what, "correct or remove it") from error
+            name = where.rpartition(": ")[2]
+            fix = f"correct or remove it; if it is none, add 'input.kinds={{{name}: bytes}}'"
+            raise DataError(106, where, what, fix) from error
     kind = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
     if not isinstance(value, np.ndarray) or kind not in DTYPES:
-        fix = "give arrays of plain numbers, or an image file's bytes"
+        fix = "give arrays of plain numbers, a text, or an image file's bytes"
         raise DataError(167, where, f"has the type {kind}, which a store cannot hold", fix)
     return Field(kind, value.shape)
 
 
 def first_fields(
-    num_items: int, rows: Callable[[int], Sequence[Row]], name: Callable[[int], str]
+    num_items: int,
+    rows: Callable[[int], Sequence[Row]],
+    name: Callable[[int], str],
+    kinds: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Field]:
     """Return the fields of the first record of the first readable item.
+
+    ``kinds`` says what fields are, if their values alone do not.
 
     Raises:
         DataError: The error of the first bad item, if no item gives a record or ``MAX_BAD_ITEMS``
@@ -160,8 +188,7 @@ def first_fields(
         try:
             row = next(iter(rows(index)), None)
             if row is not None:
-                where = name(index)
-                return {field: field_of(value, f"{where}: {field}") for field, value in row.items()}
+                return _fields_of(row, kinds, name(index))
         except DataError as error:
             errors.append(error)
             if len(errors) == MAX_BAD_ITEMS:
@@ -170,6 +197,24 @@ def first_fields(
         raise errors[0]
     fix = "check the items, and the records that the function returns for them"
     raise DataError(110, name(0), "no item gives a record", fix)
+
+
+def _fields_of(row: Row, kinds: Mapping[str, str], where: str) -> dict[str, Field]:
+    check_present(kinds, row)
+    fields: dict[str, Field] = {}
+    for name, value in row.items():
+        if name in kinds:
+            fields[name] = field_of_kind(value, kinds[name])
+        else:
+            fields[name] = field_of(value, f"{where}: {name}")
+    return fields
+
+
+def _has_other_length(value: Any, field: Field) -> bool:
+    """Return whether an array differs from the field in nothing but its number of rows."""
+    if not isinstance(value, np.ndarray) or value.dtype != field.dtype or not value.ndim:
+        return False
+    return value.shape[1:] == tuple(field.shape[1:]) and len(value) != field.shape[0]
 
 
 def chunk_of(
@@ -191,19 +236,27 @@ def chunk_of(
         for number, value in enumerate(values):
             _check_value(value, field, f"{name(number)}: {field_name}")
         records[field_name] = values
-        if field.encoding != "image":
+        if field.kind in OF_STRINGS:
+            records[field_name] = list(map(as_rows, values))
+        elif field.encoding == "raw":
             empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
             records[field_name] = np.stack(values) if values else empty
     return Chunk(records, keys)
 
 
 def _check_value(value: Any, field: Field, where: str) -> None:
+    shape = tuple(field.shape)
+    wanted = f"{field.dtype} {shape}"
     if field.encoding == "image":
         wanted = "an image file's bytes"
         fits = isinstance(value, bytes)
+    elif field.kind in OF_STRINGS:
+        wanted = f"a {OF_STRINGS[field.kind].__name__}"
+        fits = isinstance(value, OF_STRINGS[field.kind])
+    elif field.encoding == "ragged":
+        fits = isinstance(value, np.ndarray) and value.dtype == field.dtype
+        fits = fits and value.ndim == len(shape) and value.shape[1:] == shape[1:]
     else:
-        shape = tuple(field.shape)
-        wanted = f"{field.dtype} {shape}"
         fits = isinstance(value, np.ndarray) and value.dtype == field.dtype and value.shape == shape
     if fits:
         return
@@ -211,4 +264,8 @@ def _check_value(value: Any, field: Field, where: str) -> None:
     if isinstance(value, np.ndarray):
         given = f"{value.dtype} {value.shape}"
     what = f"is {given}, but the first record has {wanted}"
-    raise DataError(167, where, what, "give every record the same shape and type")
+    fix = "give every record the same shape and type"
+    if isinstance(value, np.ndarray) and _has_other_length(value, field):
+        name = where.rpartition(": ")[2]
+        fix = f"if its number of rows may differ, add 'input.kinds={{{name}: ragged}}'"
+    raise DataError(167, where, what, fix)

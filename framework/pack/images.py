@@ -13,6 +13,7 @@ from torch.nn.functional import interpolate
 
 from framework.contracts.records import Chunk, Field, RecordInput
 from framework.errors import ConfigError, DataError
+from framework.image.boxes import moved_boxes, moved_points
 from framework.image.decode import (
     LARGEST,
     MAX_PIXELS,
@@ -66,6 +67,10 @@ class Preparation:
     settled: dict[str, Field | None] = field(
         default_factory=dict[str, Field | None], init=False, compare=False, repr=False
     )
+
+    followers: dict[str, str] = field(
+        default_factory=dict[str, str], init=False, compare=False, repr=False
+    )  # the kinds of the fields that follow images
 
     def __post_init__(self) -> None:
         fits = self.size is None or (
@@ -160,6 +165,14 @@ class Preparation:
         if not prepared and (self._changes_pixels or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
+        self.followers.clear()
+        self.followers.update(
+            {
+                name: field.kind
+                for name, field in source.manifest.fields.items()
+                if field.kind in ("boxes", "points") and prepared
+            }
+        )
         self.settled.clear()
         self.settled.update({name: prepared.get(name) for name in source.manifest.fields})
         if any(None in field.shape and field.encoding == "raw" for field in prepared.values()):
@@ -223,7 +236,39 @@ class Preparation:
             for name, field in self.settled.items()
             if field is not None and name in chunk.records
         }
-        return Chunk({**chunk.records, **records}, chunk.keys)
+        return Chunk({**chunk.records, **records, **self._followed(chunk)}, chunk.keys)
+
+    def _followed(self, chunk: Chunk) -> dict[str, Any]:
+        """Return the boxes and points of images that are scaled, in the pixels of the results."""
+        is_scaled = (self.resize, self.max_side, self.size) != (None, None, None)
+        if not self.followers or not is_scaled:
+            return {}
+        sizes = [self._size(chunk, number) for number in range(len(chunk.keys))]
+        followed: dict[str, Any] = {}
+        for name, kind in self.followers.items():
+            pairs = zip(chunk.records[name], sizes, strict=True)
+            moved = [self._moved(kind, rows, size) for rows, size in pairs]
+            is_array = isinstance(chunk.records[name], np.ndarray)
+            followed[name] = np.stack(moved) if is_array else moved
+        return followed
+
+    def _size(self, chunk: Chunk, number: int) -> tuple[int, int]:
+        """Return (height, width) of the first image of a record. DataError D106."""
+        name = next(name for name, field in self.settled.items() if field is not None)
+        value = chunk.records[name][number]
+        if isinstance(value, np.ndarray):
+            sides = value.shape[1:] if value.shape[0] in (1, 3) else value.shape[:2]
+            return sides[0], sides[1]
+        try:
+            return accepted_header(value, self.max_pixels, deepest=16).size
+        except BadImage as error:
+            raise _bad(chunk.keys[number], name, error) from error
+
+    def _moved(self, kind: str, rows: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
+        windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
+        move = moved_boxes if kind == "boxes" else moved_points
+        return move(flat, windows, self._scaled_size(size)).numpy().reshape(rows.shape)
 
     def _target(self, name: str) -> Field:
         field = self.settled[name]

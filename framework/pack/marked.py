@@ -1,6 +1,6 @@
-"""Label maps of an input: which fields they are, and what their values mean.
+"""What the fields of an input are, and what the values of label maps mean.
 
-``input.labels`` and ``input.values`` say so, for any input.
+``input.labels``, ``input.values`` and ``input.kinds`` say so, for any input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,8 @@ from framework.image.decode import MAX_PIXELS, encode_png, image_size
 from framework.image.header import BadImage
 from framework.image.label_map import BadLabels, decode_labels, labels_header
 from framework.order.batches import spread
+from framework.pack.kinds import RAGGED, TakesKinds, check_present, checked_kinds
+from framework.store.manifest import fits_kind
 
 NUM_SAMPLES = 8  # items that a guess looks at
 MOST_VALUES = 32  # different numbers in a gray label map; a photograph has some 200
@@ -47,6 +49,7 @@ class MarkedInput:
         labels: The fields that are label maps; None: guess.
         values: A new value (0 to 255, or "ignore") per value of the label maps; None: no change.
         max_pixels: The most pixels of a label map.
+        kinds: What other fields are, by name, as in ``framework.pack.kinds``; None: as they come.
 
     Raises:
         ConfigError: C179: ``labels`` or ``values`` do not fit.
@@ -58,12 +61,16 @@ class MarkedInput:
         labels: Any,
         values: Mapping[int, int | str] | None,
         max_pixels: int = MAX_PIXELS,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
         is_list = isinstance(labels, list | tuple) and all(isinstance(n, str) for n in labels)
         if labels is not None and not is_list:
             fix = "give input.labels=[mask], say"
             raise ConfigError(179, f"input.labels = {labels}", "must be a list of fields", fix)
         self.source, self.max_pixels = source, max_pixels
+        self.kinds = checked_kinds(kinds)
+        if isinstance(source, TakesKinds):
+            source.kinds = self.kinds
         self.given: Sequence[str] | None = labels
         self.values = values
         if values is not None:
@@ -142,6 +149,7 @@ class MarkedInput:
     @cached_property
     def _manifest(self) -> Manifest:
         inputs = self.source.manifest
+        check_present(self.kinds, inputs.fields)
         fields = {name: self._field(name, field) for name, field in inputs.fields.items()}
         options = dict(inputs.options)
         if self.values is not None:
@@ -149,6 +157,8 @@ class MarkedInput:
         return replace(inputs, fields=fields, options=options)
 
     def _field(self, name: str, field: Field) -> Field:
+        if name in self.kinds:
+            return _field_of_kind(name, field, self.kinds[name])
         if name not in self.labels:
             return replace(field, kind="") if field.kind == "labels" else field
         if field.encoding == "image":
@@ -243,7 +253,20 @@ def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> Ma
     ``max_pixels`` is that of ``pack:``; None for the default.
     """
     limit = max_pixels if isinstance(max_pixels, int) else MAX_PIXELS
-    return MarkedInput(source, block.get("labels"), block.get("values"), limit)
+    marks = block.get("labels"), block.get("values")
+    return MarkedInput(source, *marks, limit, block.get("kinds"))
+
+
+def _field_of_kind(name: str, field: Field, kind: str) -> Field:
+    """Return the field with another kind. ConfigError C179 if it cannot be of that kind."""
+    wanted = field
+    if kind != RAGGED:
+        wanted = replace(field, kind=kind)
+    if (kind == RAGGED and field.encoding != "ragged") or not fits_kind(wanted):
+        what = f"is {field.dtype} {list(field.shape)}, which cannot be {kind}"
+        fix = "correct input.kinds, or pack it with input=function"
+        raise ConfigError(179, f"input.kinds.{name} = {kind}", what, fix)
+    return wanted
 
 
 def _checked_values(values: Any) -> dict[int, int]:

@@ -81,11 +81,12 @@ class StatisticsSampler:
 def statistics_of(store: RecordStore) -> dict[str, ChannelStatistics]:
     """Read and measure a sample of ``store``: the result is that of packing."""
     sampler = StatisticsSampler(store.manifest.fields, store.manifest.num_records)
-    if any(num_channels(field) for field in store.manifest.fields.values()):
+    names = [name for name, field in store.manifest.fields.items() if num_channels(field)]
+    if names:
         for indices in sample_indices(store.manifest.num_records).split(READ_RECORDS):
             records = store.read(indices)
             for row in range(len(indices)):
-                sampler.add({name: values[row] for name, values in records.items()})
+                sampler.add({name: records[name][row] for name in names})
     return sampler.result()
 
 

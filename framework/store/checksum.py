@@ -12,7 +12,7 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Records
+from framework.contracts.records import Field, Ragged, Records
 
 
 def content_crcs(records: Records, fields: Mapping[str, Field]) -> list[int]:
@@ -33,8 +33,12 @@ def mismatches(indices: Tensor, crcs: Sequence[int], stored: Tensor) -> list[int
 
 def buffers(values: Any) -> Sequence[Any]:
     """Return one buffer per record: image bytes as they are, or the rows of an array or tensor."""
+    if isinstance(values, Ragged):
+        values = values.arrays()
     if isinstance(values, Tensor):
         values = values.numpy()
+    if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
+        return [array.reshape(-1).view(np.uint8).data for array in values]
     if not isinstance(values, np.ndarray):
         return values
     count = len(values)
@@ -47,8 +51,10 @@ def buffers(values: Any) -> Sequence[Any]:
 
 def as_stored(values: Any, field: Field) -> Any:
     """Return a field's values as a writer stores them."""
-    if field.encoding != "raw":
+    if field.encoding == "image":
         return values
+    if field.encoding == "ragged":
+        return [np.ascontiguousarray(array, dtype=field.dtype) for array in values]
     return np.ascontiguousarray(values, dtype=field.dtype)
 
 

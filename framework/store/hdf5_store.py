@@ -6,13 +6,14 @@ a whole chunk.
 The file holds:
 
 - ``records``: a dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
-  per image field;
+  per image field; the same per ragged field, whose ``data`` are rows;
 - ``crc32`` (uint32 [N]): the checksum of each record;
 - ``keys``: the names of the records, as ``data`` and ``offsets``;
 - the attribute ``manifest`` of the root, which is written last.
 """
 
 import io
+import math
 import os
 import tempfile
 from collections import Counter
@@ -27,12 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, Ragged, Records
 from framework.errors import ConfigError, DataError, words_of
 from framework.store.checksum import content_crcs, mismatches
 from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import MOST_FIELDS, OTHER_WAY, field_name, is_quotable, pack_command
 from framework.store.gather import row_gather
+from framework.store.gather_rows import gather_rows, typed
 from framework.store.identity import check_exists
 from framework.store.manifest import from_json
 
@@ -128,7 +130,10 @@ class HDF5Writer(FileWriter):
         self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
         for name, field in fields.items():
             if field.encoding != "raw":
-                self._spools[f"records/{name}"] = _Spool(self.path.parent)
+                rows = ("uint8", ())
+                if field.encoding == "ragged":
+                    rows = (field.dtype, field.row_shape)
+                self._spools[f"records/{name}"] = _Spool(self.path.parent, *rows)
                 continue
             chunks = None
             if chunk_records is not None:
@@ -319,6 +324,8 @@ class _OpenStore:
             raise DataError(105, path, what, "pack it again") from error
 
     def _gather(self, file: h5py.File, name: str, field: Field, num_records: int) -> Any:
+        if field.encoding == "ragged":
+            return _RowsGather(self.path, file, f"records/{name}", field, num_records)
         if field.encoding != "raw":
             return _SliceGather(self.path, file, f"records/{name}", num_records)
         dataset = _own_dataset(file, f"records/{name}")
@@ -339,21 +346,49 @@ class _SliceGather:
     """Views of byte strings that lie one after another in a mapped group."""
 
     def __init__(self, path: str, file: h5py.File, group: str, num_records: int) -> None:
-        offsets = _memory_map(path, file, f"{group}/offsets").numpy()
-        if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
-            raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
         data = _memory_map(path, file, f"{group}/data").numpy()
         if data.dtype != np.uint8 or data.ndim != 1:
             raise ValueError(f"data has shape {data.shape} and type {data.dtype}")
-        if offsets[0] < 0 or offsets[-1] > len(data) or np.any(np.diff(offsets) < 0):
-            raise ValueError("offsets out of bounds")
         self.data = memoryview(data)  # pyright: ignore[reportArgumentType]  # an array is a buffer
-        self.offsets = offsets
+        self.offsets = _offsets(path, file, group, num_records, len(data)).numpy()
 
     def __call__(self, indices: Tensor) -> list[memoryview]:
         starts = self.offsets[indices.numpy()].tolist()
         stops = self.offsets[indices.numpy() + 1].tolist()
         return [self.data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+
+@final
+class _RowsGather:
+    """Copies the rows of ragged arrays that lie one after another in a mapped group."""
+
+    def __init__(
+        self, path: str, file: h5py.File, group: str, field: Field, num_records: int
+    ) -> None:
+        data = _memory_map(path, file, f"{group}/data")
+        if tuple(data.shape[1:]) != field.row_shape or data.numpy().dtype != np.dtype(field.dtype):
+            raise ValueError(f"data has shape {tuple(data.shape)} and type {data.dtype}")
+        self.offsets = _offsets(path, file, group, num_records, len(data))
+        self.row_shape = field.row_shape
+        self.row_bytes = math.prod(field.row_shape) * data.element_size()
+        self.dtype = data.dtype
+        self.flat = torch.from_numpy(data.numpy().reshape(-1).view(np.uint8))
+
+    def __call__(self, indices: Tensor) -> Ragged:
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        data = gather_rows(self.flat, starts * self.row_bytes, lengths * self.row_bytes)
+        return Ragged(typed(data, self.dtype, self.row_shape), lengths)
+
+
+def _offsets(path: str, file: h5py.File, group: str, num_records: int, length: int) -> Tensor:
+    """Return where each record begins among ``length`` rows, and the last one's end: int64."""
+    offsets = _memory_map(path, file, f"{group}/offsets").numpy()
+    if offsets.shape != (num_records + 1,) or offsets.dtype != np.int64:
+        raise ValueError(f"offsets have shape {offsets.shape} and type {offsets.dtype}")
+    if offsets[0] < 0 or offsets[-1] > length or np.any(np.diff(offsets) < 0):
+        raise ValueError("offsets out of bounds")
+    return torch.from_numpy(offsets)
 
 
 @final
@@ -465,26 +500,34 @@ class _ErrorHidingFile(io.FileIO):
 
 @final
 class _Spool:
-    """Byte strings that wait in a temporary file, since a dataset needs their total size first."""
+    """Byte strings, or rows of an array, that wait in a temporary file.
 
-    def __init__(self, folder: Path) -> None:
+    A dataset needs their total number first.
+    """
+
+    def __init__(self, folder: Path, dtype: str = "uint8", row_shape: tuple[int, ...] = ()) -> None:
         # The file has no name, so that a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._sizes: list[int] = []
+        self._lengths: list[int] = []
+        self._dtype = np.dtype(dtype)
+        self._row_shape = row_shape
 
-    def write(self, values: list[bytes]) -> None:
+    def write(self, values: list[Any]) -> None:
         self._file.writelines(values)
-        self._sizes.extend(map(len, values))
+        self._lengths.extend(map(len, values))
 
     def copy_into(self, group: Any, block_bytes: int = 16 << 20) -> None:
-        """Write the byte strings to ``group`` as ``data`` and ``offsets``, and remove the file."""
-        offsets = np.cumsum([0, *self._sizes], dtype=np.int64)
-        data = group.create_dataset("data", (offsets[-1],), "uint8")
+        """Write all to ``group`` as ``data`` and ``offsets``, and remove the file."""
+        offsets = np.cumsum([0, *self._lengths], dtype=np.int64)
+        data = group.create_dataset("data", (offsets[-1], *self._row_shape), self._dtype)
         group.create_dataset("offsets", data=offsets)
+        row_bytes = math.prod(self._row_shape) * self._dtype.itemsize
+        rows_at_once = max(1, block_bytes // row_bytes)
         self._file.seek(0)
-        for start in range(0, int(offsets[-1]), block_bytes):
-            block = self._file.read(block_bytes)
-            data[start : start + len(block)] = np.frombuffer(block, np.uint8)
+        for start in range(0, int(offsets[-1]), rows_at_once):
+            block = np.frombuffer(self._file.read(rows_at_once * row_bytes), self._dtype)
+            rows = block.reshape(-1, *self._row_shape)
+            data[start : start + len(rows)] = rows
         self.close()
 
     def close(self) -> None:

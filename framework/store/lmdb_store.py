@@ -6,6 +6,7 @@ the manifest's order. The CRC32 covers the fields, the number and the key, so th
 a value in a wrong place. Files have LMDB 0.9's format, which every other reader knows.
 """
 
+import math
 import struct
 from collections.abc import Collection, Mapping
 from typing import Any, final
@@ -16,12 +17,13 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Records
+from framework.contracts.records import Field, Ragged, Records
 from framework.errors import DataError
 from framework.store.checksum import buffers, content_crcs, mismatches
 from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
+from framework.store.gather_rows import gather_rows, typed
 from framework.store.lmdb_btree import read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon
@@ -42,6 +44,10 @@ class LMDBStore(FileStore["_Values"]):
         for place, (name, field) in enumerate(self.manifest.fields.items()):
             if field.encoding == "raw" and name not in views:
                 records[name] = values.gathers[name](starts[place])
+                continue
+            if field.encoding == "ragged":
+                sizes = starts[place + 1] - starts[place]
+                records[name] = values.rows(field, indices, starts[place], sizes)
                 continue
             parts: list[Any] = values.parts(starts[place], starts[place + 1])
             if field.encoding == "raw":
@@ -148,7 +154,7 @@ class _Values:
         self._prepare_reading(self.manifest.fields)
 
     def _prepare_reading(self, fields: Mapping[str, Field]) -> None:
-        flat = torch.from_numpy(self.file)
+        self.flat = flat = torch.from_numpy(self.file)
         self.buffer = memoryview(self.file)  # pyright: ignore[reportArgumentType]  # an array is a buffer
         self.num_fields = len(fields)
         self.head_bytes = _head_bytes(len(fields))
@@ -202,6 +208,16 @@ class _Values:
         """Return pieces of the file without copying them."""
         places = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self.buffer[start:stop] for start, stop in places]
+
+    def rows(self, field: Field, indices: Tensor, starts: Tensor, sizes: Tensor) -> Ragged:
+        """Return the ragged arrays that begin at ``starts`` and have so many bytes."""
+        dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
+        row_bytes = math.prod(field.row_shape) * dtype.itemsize
+        is_bad = sizes % row_bytes != 0
+        if is_bad.any():
+            raise self._misfit(indices, is_bad)
+        data = gather_rows(self.flat, starts, sizes)
+        return Ragged(typed(data, dtype, field.row_shape), sizes // row_bytes)
 
     def _misfit(self, indices: Tensor, is_bad: Tensor) -> DataError:
         where = f"{self.path}: record {int(indices[int(is_bad.int().argmax())])}"

@@ -9,11 +9,19 @@ import numpy as np
 import torch
 from isal.isal_zlib import crc32
 
-from framework.contracts.records import KINDS, ChannelStatistics, Field, Manifest, Shard
+from framework.contracts.records import (
+    CARRIED,
+    KINDS,
+    ChannelStatistics,
+    Field,
+    Manifest,
+    Shard,
+)
 from framework.errors import DataError
 
-SCHEMA = 3
-READABLE = (2, 3)  # schema 2 has no statistics, and kinds of fields are derived
+SCHEMA = 4
+READABLE = (2, 3, 4)  # schema 2 has no statistics, and kinds of fields are derived
+ENCODINGS = ("raw", "ragged", "image")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
@@ -65,15 +73,30 @@ def _field(name: str, block: dict[str, Any]) -> Field:
     if not isinstance(kind, str):
         raise TypeError(f"field {name!r} has the kind {kind}")
     field = Field(block["dtype"], tuple(block["shape"]), block["encoding"], kind)
-    if field.encoding not in ("raw", "image") or np.dtype(field.dtype).kind not in "biufc":
+    if field.encoding not in ENCODINGS or np.dtype(field.dtype).kind not in "biufc":
         raise ValueError(f"field {name!r} is {field.encoding} {field.dtype}")
     torch.from_numpy(np.empty(0, field.dtype))  # TypeError for a dtype that torch lacks
-    if field.encoding == "raw" and None in field.shape:
+    no_size = field.encoding == "raw" and None in field.shape
+    if field.encoding == "ragged":
+        no_size = field.shape[:1] != (None,) or bool({None, 0} & set(field.shape[1:]))
+    if no_size:
         raise ValueError(f"field {name!r} has no size")
-    is_map = field.kind == "labels"
-    if field.kind not in KINDS or (is_map and (field.dtype, field.channels) != ("uint8", 1)):
-        raise ValueError(f"field {name!r} is {field.kind} {field.dtype}")
+    if field.kind not in KINDS or not fits_kind(field):
+        raise ValueError(f"field {name!r} is {field.kind} {field.dtype} {list(field.shape)}")
     return field
+
+
+def fits_kind(field: Field) -> bool:
+    """Return whether a field can be of its kind."""
+    if field.kind == "labels":
+        return field.dtype == "uint8" and field.channels == 1
+    if field.kind in CARRIED:
+        return (field.dtype, field.shape) == ("uint8", (None,))
+    if field.kind == "boxes":
+        return (field.dtype, field.shape) == ("float32", (None, 4))
+    if field.kind == "points":
+        return field.dtype == "float32" and field.shape[-1:] in ((2,), (3,))
+    return True
 
 
 def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:

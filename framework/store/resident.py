@@ -27,8 +27,8 @@ class ResidentStore:
         self._tensors: dict[str, Tensor] = {}
         encoded = [name for name, field in store.manifest.fields.items() if field.encoding != "raw"]
         if encoded:
-            what = f"{encoded} is encoded; only raw fields are kept on a device"
-            fix = "pack with pack.encode=raw, or set data.stage=ram"
+            what = f"{encoded} is encoded or ragged; only plain arrays are kept on a device"
+            fix = "pack images with pack.encode=raw, or set data.stage=ram"
             raise ConfigError(171, "data.stage = device", what, fix)
 
     def __getstate__(self) -> dict[str, Any]:

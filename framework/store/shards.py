@@ -7,9 +7,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Manifest, Records, RecordStore
+from framework.contracts.records import Manifest, Ragged, Records, RecordStore
 from framework.errors import DataError
 from framework.store.foreign import IN_FOLDER, lmdb_advice
+from framework.store.gather_rows import merged, taken
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.manifest import from_json
 
@@ -160,11 +161,13 @@ class ShardedStore:
 def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
     """Put the values of a field, read from several files, in the order of the batch."""
     first = parts[0][1][name]
+    if isinstance(first, Ragged):
+        return merged([(places, records[name]) for places, records in parts])
     if isinstance(first, Tensor):
-        merged = first.new_empty(count, *first.shape[1:])
+        result = first.new_empty(count, *first.shape[1:])
         for places, records in parts:
-            merged[places] = records[name]
-        return merged
+            result[places] = records[name]
+        return result
     values: list[Any] = [None] * count
     for places, records in parts:
         for place, value in zip(places.tolist(), records[name], strict=True):
@@ -173,6 +176,8 @@ def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
 
 
 def _picked(values: Any, places: Tensor) -> Any:
+    if isinstance(values, Ragged):
+        return taken(values, places)
     if isinstance(values, Tensor):
         return values[places]
     return [values[place] for place in places.tolist()]

@@ -16,8 +16,7 @@ _NUMPY = 624
 
 def seed_generators(seed: int) -> None:
     """Seed all generators, including those of every GPU."""
-    random.seed(seed)
-    np.random.seed(seed % (1 << 32))  # noqa: NPY002  # users' code may use it
+    seed_host_generators(seed)
     torch.manual_seed(seed)
 
 

@@ -7,7 +7,8 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Transform
+from framework.contracts.data import RecordFunction, Scales, Transform
+from framework.transform.rotate import may_turn
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 
@@ -65,11 +66,16 @@ class AfterGeometry:
     """A Transform whose function runs after the windows of another Transform."""
 
     def __init__(self, geometry: Transform, function: RecordFunction) -> None:
+        if isinstance(geometry, Scales):
+            what = "geometry leaves images of several sizes"
+            text = f"{what}: choose transform=compose, with a crop behind it"
+            raise ValueError(text)  # noqa: TRY004  # a value of the configuration
         self.geometry = geometry
         self.size = geometry.size
         self.antialias = geometry.antialias
         self.num_draws = geometry.num_draws
         self.function: RecordFunction | None = function
+        self.turns = may_turn(geometry)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         return self.geometry.windows(sizes, draws)

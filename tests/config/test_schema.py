@@ -17,6 +17,7 @@ VALUES = {
     "device": "auto",
     "search_metric": "loss",
     "allow_targets": [],
+    "collate": "pad",
     "verify": "first_epoch",
     "clock": True,
     "channels_last": False,

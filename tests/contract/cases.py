@@ -13,7 +13,7 @@ import simplejpeg
 import torch
 
 from framework.contracts.data import Source
-from framework.contracts.records import Chunk, Field, Manifest
+from framework.contracts.records import Chunk, Field, Manifest, Ragged
 from framework.data.dali import dali_source
 from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
@@ -37,7 +37,18 @@ RAW_MAP_FIELDS = {
     "label": Field("int64", ()),
     "mask": Field("uint8", (1, 16, 12), kind="labels"),
 }
+RAGGED_FIELDS = {
+    **IMAGE_FIELDS,
+    "boxes": Field("float32", (None, 4), kind="boxes"),
+    "points": Field("float32", (2, 3), kind="points"),
+    "text": Field("uint8", (None,), kind="text"),
+    "blob": Field("uint8", (None,), kind="bytes"),
+    "signal": Field("int16", (None, 2)),
+}
 STORES = (
+    "hdf5_ragged",
+    "lmdb_ragged",
+    "shards_ragged",
     "hdf5",
     "lmdb",
     "hdf5_images",
@@ -96,12 +107,29 @@ def map_records(count: int, encoded: bool) -> dict:
     return {"image": np.stack(images), "label": np.arange(count) % 3, "mask": np.stack(maps)}
 
 
-class MapInput:
-    """``map_records`` as an input of packing."""
+def ragged_records(count: int) -> dict:
+    """Records with fields of any length, some of them empty, beside JPEGs of 16 x 12 pixels."""
+    rng = np.random.default_rng(0)
+    corners = [np.sort(rng.uniform(0, 12, (n % 4, 2, 2)), axis=1) for n in range(count)]
+    texts = ["", "Zürich", "日本", "a longer line of text"]
+    return {
+        "image": [jpeg(number) for number in range(count)],
+        "label": np.arange(count) % 3,
+        "boxes": [array.reshape(-1, 4).astype(np.float32) for array in corners],
+        "points": rng.uniform(0, 12, (count, 2, 3)).astype(np.float32),
+        "text": [np.frombuffer(texts[n % 4].encode(), np.uint8) for n in range(count)],
+        "blob": [np.arange(n, dtype=np.uint8) for n in range(count)],
+        "signal": [rng.integers(-9, 9, (3 * n % 7, 2)).astype(np.int16) for n in range(count)],
+    }
 
-    def __init__(self, count: int) -> None:
-        self.records = map_records(count, encoded=True)
-        self.manifest = Manifest(count, MAP_FIELDS, ["a", "b", "c"], source="memory")
+
+class MemoryInput:
+    """Records in memory as an input of packing."""
+
+    def __init__(self, records: dict, fields: dict) -> None:
+        self.records = records
+        count = len(next(iter(records.values())))
+        self.manifest = Manifest(count, fields, ["a", "b", "c"], source="memory")
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: values[start:stop] for name, values in self.records.items()}
@@ -151,11 +179,16 @@ def write_case(kind: str, count: int) -> tuple[str, dict]:
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
         return write_folder("images", images), {"image": images, "label": labels}
-    if kind == "shards_maps":
-        pack(Packing(MapInput(count), HDF5Writer, "shards.store", one_file=False, suffix=".h5"))
-        return os.path.abspath("shards.store"), map_records(count, encoded=True)
     records = make_records(count)
     fields = FIELDS
+    if kind.endswith("ragged"):
+        records, fields = ragged_records(count), RAGGED_FIELDS
+    if kind == "shards_maps":
+        records, fields = map_records(count, encoded=True), MAP_FIELDS
+    if kind.startswith("shards"):
+        source = MemoryInput(records, fields)
+        pack(Packing(source, HDF5Writer, f"{kind}.store", one_file=False, suffix=".h5"))
+        return os.path.abspath(f"{kind}.store"), records
     if kind.endswith("maps"):
         encoded = not kind.endswith("raw_maps")
         records, fields = map_records(count, encoded), MAP_FIELDS if encoded else RAW_MAP_FIELDS
@@ -205,12 +238,20 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
 
 def plain(records) -> dict[str, list]:
     """Records or a batch as lists, to be compared."""
-    return {
-        name: values.tolist()
-        if isinstance(values, torch.Tensor | np.ndarray)
-        else [bytes(value) for value in values]
-        for name, values in records.items()
-    }
+    return {name: plain_values(values) for name, values in records.items()}
+
+
+def plain_values(values) -> list:
+    if isinstance(values, Ragged):
+        values = values.arrays()
+    if isinstance(values, torch.Tensor) and values.is_nested:
+        values = list(values.unbind())
+    if isinstance(values, torch.Tensor | np.ndarray):
+        return values.tolist()
+    is_array = bool(values) and isinstance(values[0], torch.Tensor | np.ndarray)
+    if is_array or (values and isinstance(values[0], str)):
+        return [value.tolist() if is_array else value for value in values]
+    return [bytes(value) for value in values]
 
 
 def rows(records, indices) -> dict[str, list]:

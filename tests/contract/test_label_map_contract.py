@@ -25,6 +25,7 @@ from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore, LMDBWriter
 from framework.transform.albumentations import Albumentations
 from framework.transform.center_crop import CenterCrop
+from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
@@ -32,6 +33,7 @@ from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
+from framework.transform.rotate import Rotate
 from tests.contract.cases import (
     MAP_FIELDS,
     RAW_MAP_FIELDS,
@@ -56,6 +58,7 @@ SCALING = [
     Resize([7, 5], False, False),
     CenterCrop([8, 6], 10, True),
     RandomResizedCrop([20, 20], [0.3, 1.0], [3 / 4, 4 / 3], 0.5, 0.5, True),
+    ComposeTransform({"turn": Rotate([1, 3]), "size": Resize([20, 20], True, True)}),
 ]
 PLACING = [
     NoTransform(),
@@ -63,6 +66,7 @@ PLACING = [
     RandomCrop([6, 5], 0.5, 0.5),
     FunctionTransform(_same, RandomCrop([6, 5], 0.5, 0.5), False),
     OpenCVTransform(3, 0.5),
+    ComposeTransform({"turn": Rotate([0, 1, 2, 3]), "crop": RandomCrop([6, 6], 0.5, 0.5)}),
 ]
 if find_spec("albumentations"):
     STEPS = [

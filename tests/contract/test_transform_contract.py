@@ -11,6 +11,7 @@ from framework.data.reader import BatchReader, Request
 from framework.order.draws import draws
 from framework.store.hdf5_store import HDF5Store
 from framework.transform.center_crop import CenterCrop
+from framework.transform.compose import ComposeTransform
 from framework.transform.flip import FlipTransform
 from framework.transform.function import FunctionTransform
 from framework.transform.none import NoTransform
@@ -18,6 +19,8 @@ from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
+from framework.transform.rotate import Rotate, may_turn
+from framework.transform.shorter_side import ShorterSide
 from tests.conftest import make_context, write_store
 from tests.contract.cases import jpeg, pixels
 
@@ -38,6 +41,23 @@ TRANSFORMS = [
     RandomResizedCrop([5, 5], [0.01, 0.02], [0.1, 10.0], 1.0, 0.5, False),
     FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
     OpenCVTransform(4, 0.5),
+    Rotate([0, 1, 2, 3]),
+    ComposeTransform(
+        {
+            "scale": ShorterSide(12, True),
+            "crop": RandomCrop([9, 7], 0.0, 0.0),
+            "flip": FlipTransform(0.5, 0.5),
+        }
+    ),
+    ComposeTransform({"turn": Rotate([0, 1, 2, 3]), "size": Resize([8, 6], True, True)}),
+    ComposeTransform(
+        {
+            "turn": Rotate([0, 1, 3]),
+            "flip": FlipTransform(0.5, 0.5),
+            "crop": RandomCrop([1, 1], 0.5, 0.5),
+            "function": FunctionTransform(noisy, NoTransform(), False),
+        }
+    ),
 ]
 SIZES = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=6)
 both = pytest.mark.parametrize("training", [False, True])
@@ -57,7 +77,7 @@ def test_windows_lie_inside_their_images(transform, training, sizes, epoch):
     corner, extent, flip = windows[:, :2], windows[:, 2:4], windows[:, 4]
     assert (windows.dtype, windows.shape) == (torch.int64, (len(sizes), 5))
     assert bool((corner >= 0).all() and (extent >= 1).all() and (corner + extent <= sizes).all())
-    assert set(flip.tolist()) <= {0, 1, 2, 3}
+    assert set(flip.tolist()) <= set(range(8 if may_turn(transform) else 4))
 
 
 @every

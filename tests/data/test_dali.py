@@ -4,9 +4,11 @@ import torch
 
 from framework.data.dali import dali_source
 from framework.data.hdf5 import hdf5_source
-from framework.errors import DataError
+from framework.errors import ConfigError, DataError
+from framework.transform.compose import ComposeTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
+from framework.transform.rotate import Rotate
 from tests.conftest import make_context, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, make_source, micros
 
@@ -121,3 +123,9 @@ def test_a_batch_survives_the_next_run():
     list(batches)
     assert all(torch.equal(first[name], copy[name]) for name in copy)
     source.close()
+
+
+def test_images_that_are_turned_must_be_cut_square():
+    turned = ComposeTransform({"turn": Rotate([1]), "size": Resize([8, 6], True, True)})
+    with pytest.raises(ConfigError, match=r"C174.*8 x 6.*cut squares"):
+        make_source("dali_images", 4, transform=turned)

@@ -102,7 +102,7 @@ def test_arguments_can_be_given():
         ("late", r"U100.*in odd\..*: ZeroDivisionError: .*\(late\)"),
         ("none", r"D168.*none: mine\.odd raised TypeError"),
         ("number", r"D168.*number"),
-        ("text", r"D167.*text: x: is <U5"),
+        ("text", r"D167.*text: x: is str, but the first record has float32 \(2,\)"),
         ("fields", r"D167.*fields has the fields x, but the first record has number, x"),
         ("shape", r"D167.*shape: x: is float32 \(3,\), but the first record has float32 \(2,\)"),
         ("bytes", r"D167.*bytes: x: is bytes"),
@@ -144,3 +144,48 @@ def test_it_reads_the_same_in_another_process():
     assert importlib.util.find_spec(chunks.__module__)
     source = _input(partial(chunks, size=2), items=[4])
     assert str(pickle.loads(pickle.dumps(source)).read(0, 1)) == str(source.read(0, 1))
+
+
+def scene(item):
+    """Boxes, joints and a caption: another number of each for every item."""
+    return {
+        "boxes": [[0, 1, 2, 3]] * item,
+        "joints": np.ones((item, 5, 3)),
+        "speech": np.arange(item, dtype=np.int16),
+        "caption": "ü" * item,
+        "file": bytes(item),
+        "key": f"scene {item}",
+    }
+
+
+KINDS = {"boxes": "boxes", "joints": "points", "speech": "ragged", "file": "bytes"}
+
+
+def test_values_of_any_length_have_a_kind():
+    source = _input(scene, items=[0, 2])
+    source.kinds = KINDS
+    records, keys = source.read(0, 2)
+    fields = source.manifest.fields
+    assert fields["boxes"].kind == "boxes"
+    assert fields["speech"].shape == (None,)
+    assert (fields["joints"].kind, fields["joints"].shape) == ("points", (None, 5, 3))
+    assert [array.tolist() for array in records["boxes"]] == [[], [[0, 1, 2, 3]] * 2]
+    assert records["boxes"][0].dtype == np.float32
+    assert [bytes(text).decode() for text in records["caption"]] == ["", "üü"]
+    assert [bytes(file) for file in records["file"]] == [b"", b"\0\0"]
+    assert [array.tolist() for array in records["speech"]] == [[], [0, 1]]
+    assert keys == ["scene 0", "scene 2"]
+
+
+def test_a_number_of_rows_that_differs_says_how_to_allow_it():
+    source = _input(scene, items=[1, 2])
+    source.kinds = {name: kind for name, kind in KINDS.items() if name != "speech"}
+    with pytest.raises(DataError, match=r"D167.*speech.*add 'input.kinds=\{speech: ragged\}'"):
+        source.read(0, 2)
+
+
+def test_a_field_that_is_not_there_has_no_kind():
+    source = _input(items=[2])
+    source.kinds = {"box": "boxes"}
+    with pytest.raises(ConfigError, match=r"C179.*input\.kinds\.box.*fields are x, number"):
+        _ = source.manifest

@@ -61,7 +61,6 @@ def test_arrays_are_values_too():
         ({"image": "picture-%d"}, None, r"D110.*the first keys: image-000000001"),
         ({"image": "image-%09d", "n": "num-%s"}, None, "D160.*records lack a field"),
         (FIELDS, 4, "D111.*has 3 records, not 4"),
-        ({"word": "label-%09d"}, None, r"D162.*label-000000001: word is the text 'cat'"),
     ],
 )
 def test_what_does_not_fit_is_named(fields, count, words):
@@ -85,3 +84,20 @@ def test_a_pattern_has_one_place_for_the_number(fields):
 def test_it_reads_the_same_in_another_process():
     source = LMDBInput(scene_text(), FIELDS)
     assert str(pickle.loads(pickle.dumps(source)).read(1, 3)) == str(source.read(1, 3))
+
+
+def test_texts_and_byte_strings_are_values_too():
+    path = write_lmdb("x.lmdb", {"t-1": "Zürich".encode(), "t-2": b"7", "b-1": b"\0", "b-2": b""})
+    source = LMDBInput(path, {"line": "t-%d", "file": "b-%d"})
+    source.kinds = {"line": "text", "file": "bytes"}
+    assert [field.kind for field in source.manifest.fields.values()] == ["text", "bytes"]
+    records = pickle.loads(pickle.dumps(source)).read(0, 2).records
+    assert [bytes(line).decode() for line in records["line"]] == ["Zürich", "7"]
+    assert [bytes(file) for file in records["file"]] == [b"\0", b""]
+
+
+def test_a_text_that_is_none_is_named():
+    source = LMDBInput(write_lmdb("x.lmdb", {"t-1": b"\xff\xfe\xfa"}), {"line": "t-%d"})
+    source.kinds = {"line": "text"}
+    with pytest.raises(DataError, match=r"D162.*t-1.*line is not UTF-8 text.*line: bytes"):
+        source.read(0, 1)

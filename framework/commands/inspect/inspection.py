@@ -126,7 +126,7 @@ def _read(path: str) -> tuple[Manifest, int, dict[str, _ImageFiles]]:
     size_bytes = os.path.getsize(path)
     if os.path.isdir(path):
         size_bytes = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
-    encoded = [name for name, field in manifest.fields.items() if field.encoding != "raw"]
+    encoded = [name for name, field in manifest.fields.items() if field.encoding == "image"]
     images = {name: _ImageFiles([], []) for name in encoded}
     count = manifest.num_records
     if size_bytes > EXACT_BYTES:
@@ -146,7 +146,12 @@ def _field_line(name: str, field: Field, num_records: int, files: _ImageFiles | 
     line = f"field {name}: "
     if field.kind == "labels":
         line += "label map, "
+    elif field.kind in ("text", "bytes", "boxes", "points"):
+        line += f"{field.kind}, "
     line += f"{field.encoding} {field.dtype} {shape}, "
+    if field.encoding == "ragged":
+        row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
+        return line + f"{row_bytes:,} bytes a row"
     if files is None:
         size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
         return line + f"{size:,} bytes a record, {size * num_records:,} in all"

@@ -197,9 +197,14 @@ def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    return sum(
-        v.nbytes if isinstance(v, np.ndarray) else sum(map(len, v)) for v in chunk.records.values()
-    )
+    return sum(map(_num_bytes, chunk.records.values()))
+
+
+def _num_bytes(values: Any) -> int:
+    """Return the bytes of an array, or of a list of arrays or byte strings."""
+    if isinstance(values, np.ndarray):
+        return values.nbytes
+    return sum(memoryview(value).nbytes for value in values)
 
 
 def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
@@ -371,12 +376,16 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     """Count the records of each class. DataError D152 for a label that is not a class."""
     if not num_classes:
         return np.zeros(0, np.int64)
-    labels = np.asarray(chunk.records["label"]).astype(np.int64)
+    given = chunk.records["label"]
+    if isinstance(given, list):  # a label per box, for example
+        given = np.concatenate(given) if given else np.zeros(0)
+    labels = np.asarray(given).astype(np.int64)
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[first], what, "correct the labels")
+        key = chunk.keys[min(first, len(chunk.keys) - 1)]
+        raise DataError(152, key, what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 
@@ -423,16 +432,28 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     """Return prepared records. DataError D151 if an array is not as the manifest says."""
     chunk = prepared(work.source, work.prepare, start, stop)
     for name, field in work.manifest.fields.items():
-        if not chunk.keys or field.encoding != "raw":
+        if not chunk.keys or field.encoding == "image":
             continue
-        array: np.ndarray = chunk.records[name]
-        given = f"{array.dtype} {array.shape[1:]}"
-        wanted = f"{np.dtype(field.dtype)} {tuple(field.shape)}"
-        if given != wanted:
-            what = f"{name} is {given}, but the first record has {wanted}"
-            fix = "give records of one shape; pack.size=[height,width] scales images to one"
-            raise DataError(151, chunk.keys[0], what, fix)
+        arrays: Any = chunk.records[name]
+        if field.encoding == "raw":
+            arrays = arrays[:1]  # all records of an array have one shape
+        for key, array in zip(chunk.keys, arrays, strict=False):
+            if array.dtype != field.dtype or not _fits(array.shape, field):
+                what = f"{name} is {_form(array.dtype, array.shape)}, but the first record has "
+                what += _form(np.dtype(field.dtype), field.shape)
+                fix = "give records of one shape; pack.size=[height,width] scales images to one"
+                raise DataError(151, key, what, fix)
     return chunk
+
+
+def _fits(shape: Sequence[int], field: Field) -> bool:
+    if field.encoding == "ragged":
+        return len(shape) == len(field.shape) and shape[1:] == field.row_shape
+    return shape == tuple(field.shape)
+
+
+def _form(dtype: np.dtype, shape: Sequence[int | None]) -> str:
+    return f"{dtype} {tuple(shape)}"
 
 
 def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:

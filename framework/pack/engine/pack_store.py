@@ -278,7 +278,7 @@ def _check_label(classes: Sequence[str], label: Field | None) -> None:
         return
     what = "there is no field label that could number them"
     if label is not None:
-        if np.dtype(label.dtype).kind in "biu" and not label.shape:
+        if np.dtype(label.dtype).kind in "biu" and label.shape in ((), (None,)):
             return
         what = f"the field label is {label.dtype} {list(label.shape)}, not the number of a class"
     fix = "leave it out, or give a whole number per record as label"

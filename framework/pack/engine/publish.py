@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Chunk, Manifest, Records, RecordStore, Shard
+from framework.contracts.records import Chunk, Manifest, Ragged, Records, RecordStore, Shard
 from framework.errors import DataError
 from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement, write_file
 from framework.pack.engine.journal import BadItem, JobResult, Journal
@@ -76,11 +76,16 @@ def _read_back(job: JobResult, journal: Journal, report: ReportIncrement) -> Ite
 
 
 def as_written(records: Records) -> Records:
-    """Return records that were read as a writer takes them: arrays, and lists of bytes."""
-    return {
-        name: values.numpy() if isinstance(values, Tensor) else list(map(bytes, values))
-        for name, values in records.items()
-    }
+    """Return records that were read as a writer takes them."""
+    return {name: _values_as_written(values) for name, values in records.items()}
+
+
+def _values_as_written(values: Any) -> Any:
+    if isinstance(values, Ragged):
+        return values.arrays()
+    if isinstance(values, Tensor):
+        return values.numpy()
+    return list(map(bytes, values))
 
 
 def spans(num_records: int, num_bytes: int) -> Iterator[Tensor]:

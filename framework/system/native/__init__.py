@@ -24,6 +24,7 @@ NUMBER = ctypes.c_int64
 COUNT = ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
+    "paceline_gather_rows": (POINTER, NUMBER, *(POINTER,) * 3, NUMBER, POINTER, NUMBER),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),

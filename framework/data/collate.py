@@ -1,0 +1,62 @@
+"""How the ragged arrays of a batch's records are put together."""
+
+from typing import Any
+
+import torch
+
+from framework.contracts.batch import Batch
+from framework.contracts.records import Field, Ragged
+from framework.store.gather_rows import padded
+
+WAYS = ("pad", "nested", "list")
+LENGTH = "_length"  # the ending of the field that says how many rows of a padded array are real
+
+
+def length_name(name: str, field: Field, way: str) -> str | None:
+    """Return the name of the field that a ragged field adds to a batch, or None."""
+    is_padded = field.encoding == "ragged" and field.kind not in ("text", "bytes")
+    return f"{name}{LENGTH}" if is_padded and way == "pad" else None
+
+
+def collated(name: str, field: Field, ragged: Ragged, way: str) -> Batch:
+    """Return what a batch has of a ragged field.
+
+    Texts become a list of B ``str``, byte strings a list of B ``bytes``. Other arrays become, by
+    ``way``:
+
+    - ``pad``: [B, longest, *rest] with zeros behind, and ``<name>_length`` int64 [B];
+    - ``nested``: ``Ragged``, which ``with_nested`` makes a nested tensor;
+    - ``list``: a list of B tensors.
+
+    Raises:
+        UnicodeDecodeError: A text is not UTF-8.
+    """
+    if field.kind == "text":
+        return {name: [bytes(array).decode() for array in ragged.arrays()]}
+    if field.kind == "bytes":
+        return {name: [bytes(array) for array in ragged.arrays()]}
+    if way == "pad":
+        return {name: padded(ragged), f"{name}{LENGTH}": ragged.lengths}
+    if way == "list":
+        return {name: list(ragged.values.split(ragged.lengths.tolist()))}
+    return {name: ragged}
+
+
+def with_nested(batch: Batch) -> Batch:
+    """Return the batch with nested tensors in the jagged layout. They share memory with it."""
+    return {name: _nested(value) for name, value in batch.items()}
+
+
+def _nested(value: Any) -> Any:
+    if not isinstance(value, Ragged):
+        return value
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), value.lengths.cumsum(0)])
+    return torch.nested.nested_tensor_from_jagged(value.values, offsets)
+
+
+def joined(parts: list[Ragged]) -> Ragged:
+    """Return the arrays of several slices of a batch as one."""
+    if len(parts) == 1:
+        return parts[0]
+    values = torch.cat([part.values for part in parts])
+    return Ragged(values, torch.cat([part.lengths for part in parts]))

@@ -1,0 +1,54 @@
+"""Boxes and points that follow the window, the size and the flip of their image."""
+
+import torch
+from torch import Tensor
+
+MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4  # bits of a window's flip
+
+
+def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return boxes in the pixels of the image that their window becomes.
+
+    A box is clipped to the window. Outside of it, nothing is left but a box without area.
+
+    Args:
+        boxes: left, top, right and bottom: float32 [n, 4].
+        windows: The window of each box's image, as ``Transform.windows`` returns: int64 [n, 5].
+        size: (height, width) that the windows are scaled to; None: they are not scaled.
+    """
+    corners = boxes.view(-1, 2, 2)
+    moved, limits = _moved(corners, windows.unsqueeze(1).expand(-1, 2, -1), size)
+    moved = torch.minimum(moved.clamp_min(0), limits)
+    ends = moved.amin(1), moved.amax(1)  # a flip exchanges left and right
+    return torch.cat(ends, dim=1)
+
+
+def moved_points(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return points in the pixels of the image that their window becomes.
+
+    A point outside of the window stays there, and its visibility becomes 0.
+
+    Args:
+        points: x, y, and perhaps the visibility: float32 [n, 2 or 3].
+        windows: The window of each point's image: int64 [n, 5].
+        size: (height, width) that the windows are scaled to; None: they are not scaled.
+    """
+    moved, limits = _moved(points[:, :2], windows, size)
+    outside = ((moved < 0) | (moved > limits)).any(1, keepdim=True)
+    visibility = points[:, 2:].masked_fill(outside, 0)
+    return torch.cat([moved, visibility], dim=1)
+
+
+def _moved(points: Tensor, windows: Tensor, size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
+    """Return points [..., 2], and the (width, height) of each one's result, both float32."""
+    top, left, height, width, flip = windows.unbind(-1)
+    starts = torch.stack([left, top], dim=-1).float()
+    sizes = torch.stack([width, height], dim=-1).float()
+    is_turned = (flip & TURNED).bool().unsqueeze(-1)
+    limits = torch.where(is_turned, sizes.flip(-1), sizes)
+    if size is not None:
+        limits = torch.tensor([size[1], size[0]], dtype=torch.float32).expand_as(sizes)
+    moved = (points - starts) * (torch.where(is_turned, limits.flip(-1), limits) / sizes)
+    moved = torch.where(is_turned, moved.flip(-1), moved)
+    flips = torch.stack([flip & MIRRORED, flip & UPSIDE_DOWN], dim=-1).bool()
+    return torch.where(flips, limits - moved, moved), limits

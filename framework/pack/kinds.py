@@ -1,0 +1,90 @@
+"""What the fields of an input are, as ``input.kinds`` says."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError
+
+RAGGED = "ragged"  # arrays whose number of rows differs from record to record
+KINDS = (RAGGED, "text", "bytes", "boxes", "points")
+EXAMPLE = "{boxes: boxes, joints: points, speech: ragged, file: bytes}"
+OF_STRINGS: dict[str, type] = {"text": str, "bytes": bytes}
+
+
+@runtime_checkable
+class TakesKinds(Protocol):
+    """A capability of an input: it makes its fields what ``kinds`` says, by name."""
+
+    kinds: Mapping[str, str]
+
+
+def checked_kinds(given: Any) -> dict[str, str]:
+    """Return a kind for each field. ConfigError C179 if they are not so given."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not set(given.values()) <= set(KINDS):
+        what = f"must map fields to {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise ConfigError(179, f"input.kinds = {given}", what, f"give 'input.kinds={EXAMPLE}', say")
+    return {str(name): kind for name, kind in given.items()}
+
+
+def check_present(kinds: Mapping[str, str], fields: Mapping[str, Field]) -> None:
+    """Check that the input has the fields. ConfigError C179."""
+    for name in kinds:
+        if name not in fields:
+            fix = f"its fields are {', '.join(fields)}"
+            raise ConfigError(179, f"input.kinds.{name}", "is not a field of the input", fix)
+
+
+def of_kind(value: Any, kind: str, where: str) -> Any:
+    """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
+
+    Boxes are float32 [n, 4], points float32.
+
+    Raises:
+        DataError: D167 for another value.
+    """
+    if kind in OF_STRINGS:
+        if isinstance(value, OF_STRINGS[kind]):
+            return value
+        raise _misfit(value, where, f"{kind}, a Python {OF_STRINGS[kind].__name__}")
+    array = np.asarray(value)
+    is_number = array.dtype.kind in "biufc"
+    if kind == RAGGED and is_number and array.ndim:
+        return array
+    if kind == "boxes" and is_number and (array.shape[1:] == (4,) or array.size == 0):
+        return np.ascontiguousarray(array.reshape(-1, 4), np.float32)
+    if kind == "points" and is_number and array.ndim and array.shape[-1] in (2, 3):
+        return np.ascontiguousarray(array, np.float32)
+    wanted = {
+        "boxes": "boxes [n, 4]: left, top, right, bottom",
+        "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
+        RAGGED: "an array of at least one dimension",
+    }
+    raise _misfit(value, where, wanted[kind])
+
+
+def field_of_kind(value: Any, kind: str) -> Field:
+    """Return the field of a value that ``of_kind`` returned. Its number of rows may differ."""
+    if kind in OF_STRINGS:
+        return Field("uint8", (None,), kind=kind)
+    if kind == RAGGED:
+        kind = ""
+    return Field(value.dtype.name, (None, *value.shape[1:]), kind=kind)
+
+
+def as_rows(value: Any) -> np.ndarray:
+    """Return a string as a store keeps it: uint8 [n]."""
+    data = value.encode() if isinstance(value, str) else value
+    return np.frombuffer(data, np.uint8)
+
+
+def _misfit(value: Any, where: str, wanted: str) -> DataError:
+    given = type(value).__name__
+    if isinstance(value, np.ndarray):
+        given = f"{value.dtype} {value.shape}"
+    what = f"is {given}, and input.kinds wants {wanted}"
+    return DataError(167, where, what, "correct the record, or input.kinds")

@@ -1,0 +1,51 @@
+"""Turned by a random number of quarter turns in training."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from framework.contracts.data import Transform
+from framework.transform.none import whole
+
+MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4  # bits of a flip; rows and columns are exchanged first
+# Flip codes of 0 to 3 quarter turns counterclockwise.
+CODES = (0, TURNED | UPSIDE_DOWN, MIRRORED | UPSIDE_DOWN, TURNED | MIRRORED)
+
+
+@runtime_checkable
+class Turns(Protocol):
+    """A capability of a Transform: whether it may exchange rows and columns."""
+
+    @property
+    def turns(self) -> Any: ...
+
+
+def may_turn(transform: Transform) -> bool:
+    """Return whether a transform may exchange rows and columns."""
+    return isinstance(transform, Turns) and bool(transform.turns)
+
+
+@final
+class Rotate:
+    """``turns``: the numbers of quarter turns, counterclockwise, one of which is drawn."""
+
+    size: tuple[int, int] | None = None
+    antialias = True
+    num_draws = 1
+    function = None
+
+    def __init__(self, turns: Sequence[int]) -> None:
+        if not turns or any(type(turn) is not int or not 0 <= turn <= 3 for turn in turns):
+            raise ValueError(f"turns = {turns} are not numbers of quarter turns, 0 to 3")
+        self.counts = list(turns)
+        self.turns = bool({1, 3} & set(turns))
+
+    def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
+        windows = whole(sizes)
+        if draws is not None:
+            codes = torch.tensor([CODES[turn] for turn in self.counts])
+            places = (draws[:, 0].double() * len(codes)).long()
+            windows[:, 4] = codes[places]
+        return windows

@@ -1,0 +1,160 @@
+"""Composed transforms give what their steps give one after another."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.image.boxes import moved_points
+from framework.image.scale import before_turn, scale, scale_into
+from framework.order.draws import draws
+from framework.transform.center_crop import CenterCrop
+from framework.transform.compose import ComposeTransform
+from framework.transform.flip import FlipTransform
+from framework.transform.function import FunctionTransform
+from framework.transform.none import NoTransform
+from framework.transform.random_crop import RandomCrop
+from framework.transform.random_resized_crop import RandomResizedCrop
+from framework.transform.resize import Resize
+from framework.transform.rotate import Rotate
+from framework.transform.shorter_side import ShorterSide
+
+MOVES = {
+    "turn": Rotate([0, 1, 2, 3]),
+    "flip": FlipTransform(0.5, 0.5),
+    "crop": RandomCrop([5, 5], 0.5, 0.5),
+}
+
+
+def applied(image, window, size, antialias=True):
+    """One transform of an image [H, W, C]."""
+    top, left, height, width, flip = window.tolist()
+    pixels = np.ascontiguousarray(image[top : top + height, left : left + width])
+    height, width = size or before_turn(flip, (height, width))
+    out = np.empty((image.shape[2], height, width), np.uint8)
+    scale_into(pixels, True, size, antialias, flip, out)
+    return np.ascontiguousarray(out.transpose(1, 2, 0))
+
+
+def one_after_another(transform, image, numbers):
+    start = 0
+    for part in transform.parts.values():
+        own = numbers[:, start : start + part.num_draws]
+        start += part.num_draws
+        sizes = torch.tensor([image.shape[:2]])
+        window = part.windows(sizes, own)[0]
+        if isinstance(part, ShorterSide):
+            image = scale(image, tuple(part.scaled(sizes)[0].tolist()), True)
+        else:
+            image = applied(image, window, part.size)
+    return image
+
+
+def at_once(transform, image, numbers):
+    window = transform.windows(torch.tensor([image.shape[:2]]), numbers)[0]
+    return applied(image, window, transform.size)
+
+
+def picture(height, width):
+    """A smooth picture, so that a pixel more or less at a border changes little."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([255 * y / height, 255 * x / width, 127 + 0 * x], axis=2).astype(np.uint8)
+
+
+@given(
+    st.permutations(["turn", "flip", "crop"]),
+    st.integers(0, 500),
+    st.integers(5, 30),
+    st.integers(5, 30),
+)
+def test_moving_pixels_is_exact(names, seed, height, width):
+    transform = ComposeTransform({name: MOVES[name] for name in names})
+    numbers = draws(torch.tensor([seed]), 0, 0, transform.num_draws)
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    assert np.array_equal(
+        at_once(transform, image, numbers), one_after_another(transform, image, numbers)
+    )
+
+
+SCALING = [
+    {
+        "scale": ShorterSide(40, True),
+        "crop": RandomCrop([32, 32], 0.5, 0.0),
+        "turn": Rotate([0, 1, 3]),
+    },
+    {"turn": Rotate([0, 1, 2, 3]), "size": Resize([32, 24], True, True)},
+    {"size": Resize([40, 50], False, True), "crop": RandomCrop([32, 24], 0.0, 0.5)},
+    {
+        "crop": RandomResizedCrop([40, 40], [0.5, 1.0], [1, 1], 0.5, 0.5, True),
+        "middle": CenterCrop([30, 30], 36, True),
+    },
+]
+
+
+@pytest.mark.parametrize("parts", SCALING)
+@pytest.mark.parametrize("seed", range(6))
+def test_scaling_once_is_close_to_scaling_often(parts, seed):
+    transform = ComposeTransform(parts)
+    numbers = draws(torch.tensor([seed]), 0, 0, transform.num_draws)
+    image = picture(120, 150)
+    once, often = at_once(transform, image, numbers), one_after_another(transform, image, numbers)
+    assert once.shape == often.shape == (*transform.size, 3)
+    assert np.abs(once.astype(int) - often).max() <= 8  # a gradient of 2 levels per stored pixel
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_points_follow_all_steps(seed):
+    transform = ComposeTransform(MOVES)
+    numbers = draws(torch.tensor([seed]), 0, 0, transform.num_draws)
+    image = np.zeros((9, 12, 1), np.uint8)
+    row, column = 4, 6
+    image[row, column] = 255
+    result = at_once(transform, image, numbers)[..., 0]
+    window = transform.windows(torch.tensor([[9, 12]]), numbers)
+    x, y = moved_points(torch.tensor([[column + 0.5, row + 0.5]]), window, transform.size)[
+        0
+    ].tolist()
+    if result.any():
+        assert np.argwhere(result).tolist() == [[int(y), int(x)]]
+    else:
+        assert not (0 <= x < 5 and 0 <= y < 5)
+
+
+def test_outside_training_nothing_is_drawn():
+    transform = ComposeTransform(SCALING[0])
+    sizes = torch.tensor([[60, 80]])
+    assert torch.equal(transform.windows(sizes, None), transform.windows(sizes, None))
+    assert transform.windows(sizes, None)[0].tolist() == [6, 15, 48, 48, 0]
+
+
+def change(images, rng):
+    return images
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({}, "changes nothing"),
+        ({"scale": ShorterSide(8, True)}, "several sizes"),
+        ({"size": Resize([8, 6], True, True), "turn": Rotate([1])}, "8 x 6.*put it before"),
+        (
+            {"f": FunctionTransform(change, NoTransform(), False), "turn": Rotate([1])},
+            "put it last",
+        ),
+    ],
+)
+def test_what_cannot_be_one_decision_is_refused(parts, words):
+    with pytest.raises(ValueError, match=words):
+        ComposeTransform(parts)
+
+
+def test_a_name_instead_of_a_transform_is_refused():
+    with pytest.raises(TypeError, match=r"\+transform@transform\.parts\.x=CHOICE"):
+        ComposeTransform({"x": "flip"})
+
+
+def test_the_last_part_may_be_a_function():
+    own = FunctionTransform(change, NoTransform(), False)
+    transform = ComposeTransform({"flip": FlipTransform(0.5, 0.0), "own": own})
+    assert transform.function is own.function
