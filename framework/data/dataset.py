@@ -3,7 +3,7 @@
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from functools import partial
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
@@ -13,15 +13,13 @@ from torch.utils.data import IterableDataset, Subset
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
 from framework.data.item_reader import HOST, ItemReader, Items, ItemWork
-from framework.data.items import ItemForm, alike, check_names, fields_of
+from framework.data.items import Collate, ItemForm, alike, check_names, fields_of
 from framework.data.reader import Request, plain
 from framework.data.source import WorkerSource
 from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, words_of
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
 from framework.system.user_code import raise_if_user_error
-
-Collate = Callable[[list[Any]], Any]
 
 
 @runtime_checkable
@@ -49,8 +47,8 @@ class ItemTrial(NamedTuple):
 def dataset_source(
     data: Any,
     fields: Sequence[str] | None = None,
-    ragged: Sequence[str] | None = None,
     collate: Collate | None = None,
+    ragged: Sequence[str] | None = None,
     *,
     context: SourceContext,
 ) -> "DatasetSource":
@@ -60,10 +58,10 @@ def dataset_source(
         data: The Dataset, such as a ``torch.utils.data.Dataset``. Its items are dicts, dataclasses
             or tuples.
         fields: The names of a tuple's values, or the wanted fields of a dict; None: all.
-        ragged: The fields whose arrays differ in length. ``context.collate`` says what they become
-            in a batch.
         collate: Makes a batch, of the same forms as an item, of a list of items. None: tensors,
             arrays and numbers are stacked, and other values become lists.
+        ragged: The fields whose arrays differ in length. ``context.collate`` says what they become
+            in a batch.
         context: The order, the workers and the other settings.
 
     Raises:

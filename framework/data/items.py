@@ -18,6 +18,7 @@ from framework.data.collate import LENGTH, collated
 from framework.errors import ConfigError, DataError, words_of
 
 Record = dict[str, Any]  # a value by field
+Collate = Callable[[list[Any]], Any]
 NUMBERS = (bool, int, float, complex)
 # NumPy's kinds of numbers that torch has, too, except the floats that are too long for it.
 KINDS = "biufc"
@@ -39,7 +40,7 @@ class ItemForm(NamedTuple):
     names: Sequence[str] | None = None
     ragged: Sequence[str] = ()
     way: str = "pad"
-    collate: Callable[[list[Any]], Any] | None = None
+    collate: Collate | None = None
     key: str = "data.fields"
 
     @property
@@ -48,6 +49,9 @@ class ItemForm(NamedTuple):
         if self.way != "pad":
             return set()
         return {f"{name}{LENGTH}" for name in self.ragged}
+
+
+AS_IS = ItemForm()
 
 
 @runtime_checkable
@@ -129,9 +133,7 @@ def _of_tuple(item: Any, names: Sequence[str] | None, where: str, key: str) -> R
     return dict(zip(names, values, strict=True))
 
 
-def stacked(
-    records: Sequence[Record], name: Callable[[int], str], form: ItemForm = ItemForm()
-) -> Batch:
+def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemForm = AS_IS) -> Batch:
     """Return a batch: tensors, arrays and numbers are stacked, and other values become lists.
 
     Args:
@@ -254,7 +256,7 @@ def _words(value: Any) -> str:
     return f"a {kind} of the shape {list(shape)}" if shape else f"a {kind}"
 
 
-def fields_of(batch: Batch, form: ItemForm = ItemForm()) -> dict[str, Field]:
+def fields_of(batch: Batch, form: ItemForm = AS_IS) -> dict[str, Field]:
     """Return the fields of a batch of one record: its tensors, without the first dimension."""
     tensor_fields: dict[str, Field] = {}
     for name, value in batch.items():

@@ -100,7 +100,9 @@ class FunctionInput:
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
-            plain = [{str(name): stored_value(value) for name, value in row.items()} for row in rows]
+            plain = [
+                {str(name): stored_value(value) for name, value in row.items()} for row in rows
+            ]
         except DataError:
             raise
         except (Exception, SystemExit) as error:

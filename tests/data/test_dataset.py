@@ -26,9 +26,9 @@ def make():
     """Makes sources that are closed at the end."""
     made = []
 
-    def source(data, names=None, collate=None, num_workers=0, worker_kind=None, **options):
-        context = make_context(num_workers=num_workers, worker_kind=worker_kind, **options)
-        made.append(dataset_source(data, names, collate, context=context))
+    def source(data, names=None, join=None, ragged=None, **options):
+        context = make_context(**{"num_workers": 0, "worker_kind": None, **options})
+        made.append(dataset_source(data, names, join, ragged, context=context))
         return made[-1]
 
     yield source
@@ -139,6 +139,23 @@ def test_a_collate_of_the_users_makes_the_batch(make, num):
     batch = next(source.batches(0)).batch
     assert (sorted(batch), batch["n"]) == (["index", "n", "x"], 4)
     assert source.manifest.fields == {"x": Field("float32", (3,))}
+
+
+@pytest.mark.parametrize("way", ["pad", "nested", "list"])
+@pytest.mark.parametrize("num", [0, 2])
+def test_arrays_of_different_lengths_are_put_together_whoever_reads(make, num, way):
+    items = [{"x": torch.full((number % 3, 2), number)} for number in range(8)]
+    source = make(items, ragged=["x"], collate=way, num_workers=num, shuffle=False)
+    batch = next(source.batches(0)).batch
+    lengths = batch.get("x_length", [0, 1, 2, 0])
+    rows = [part[:length].tolist() for part, length in zip(batch["x"], lengths, strict=True)]
+    assert rows == [item["x"].tolist() for item in items[:4]]
+    assert source.manifest.fields == {"x": Field("int64", (None, 2))}
+
+
+def test_ragged_fields_beside_a_collate_are_refused(make):
+    with pytest.raises(ConfigError, match=r"C232\]: data.ragged = \['wave'\], data.collate"):
+        make(Clips(), None, fields, ragged=["wave"])
 
 
 def noisy(items):

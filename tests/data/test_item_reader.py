@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from framework.data.item_reader import ItemReader
+from framework.data.items import ItemForm
 from framework.data.reader import Request
 from framework.errors import DataError, UserCodeError
 from framework.system.rng import generator_state
@@ -17,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def reader(dataset, names=None, collate=None, seed=0):
-    return ItemReader(dataset, names, collate, seed, "mine.Clips")
+    return ItemReader(dataset, ItemForm(names, collate=collate), seed, "mine.Clips")
 
 
 def batch(read, *indices, epoch=0):

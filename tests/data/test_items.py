@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from framework.contracts.records import Field
-from framework.data.items import alike, check_names, fields_of, record_of, stacked
+from framework.data.collate import with_nested
+from framework.data.items import ItemForm, alike, check_names, fields_of, record_of, stacked
 from framework.errors import ConfigError, DataError
 
 
@@ -110,7 +111,7 @@ def test_other_values_become_lists(value):
     ],
 )
 def test_a_value_that_does_not_fit_names_its_record_and_the_way_out(first, second, words):
-    with pytest.raises(DataError, match=rf"D232\]: record 1: .*{words}.*record 0.*data.collate"):
+    with pytest.raises(DataError, match=rf"D232\]: record 1: .*{words}.*record 0"):
         stacked([{"x": first}, {"x": second}], name)
 
 
@@ -157,3 +158,48 @@ def test_an_item_is_like_itself(item):
 )
 def test_different_items_are_not_alike(first, second):
     assert not alike(first, second)
+
+
+RAGGED = [{"x": np.ones((count, 2), np.float32), "y": count} for count in (2, 0, 1)]
+
+
+def test_ragged_arrays_are_padded():
+    batch = stacked(RAGGED, name, ItemForm(ragged=["x"]))
+    assert (batch["x"].shape, batch["x_length"].tolist()) == ((3, 2, 2), [2, 0, 1])
+    assert batch["x"].sum((1, 2)).tolist() == [4, 0, 2]
+
+
+def test_ragged_arrays_become_nested_or_a_list():
+    nested = with_nested(stacked(RAGGED, name, ItemForm(ragged=["x"], way="nested")))
+    listed = stacked(RAGGED, name, ItemForm(ragged=["x"], way="list"))
+    for batch in (nested, listed):
+        assert [len(array) for array in batch["x"]] == [2, 0, 1]
+
+
+def test_a_list_takes_images_of_any_size():
+    images = [torch.zeros(3, 4, 5), torch.zeros(3, 6, 2)]
+    form = ItemForm(ragged=["x"], way="list")
+    assert stacked([{"x": image} for image in images], name, form)["x"] == images
+    with pytest.raises(DataError, match=r"D232\]: record 1: .*set collate=list"):
+        stacked([{"x": image} for image in images], name, ItemForm(ragged=["x"]))
+
+
+@pytest.mark.parametrize("way", ["pad", "nested", "list"])
+def test_a_ragged_field_has_rows_without_a_number(way):
+    form = ItemForm(ragged=["x"], way=way)
+    batch = stacked(RAGGED[:1], name, form)
+    assert fields_of(batch, form) == {"x": Field("float32", (None, 2)), "y": Field("int64", ())}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"y": 1}, r"D230\]: record 0: has no field 'x', only y; correct data.ragged"),
+        ({"x": 1}, r"D232\]: record 0: x is a number, and data.ragged wants an array"),
+        ({"x": "a"}, r"D232\]: record 0: x is a str, and data.ragged wants an array"),
+        ({"x": WAVE, "x_length": 3}, r"D231\]: record 0: has a field 'x_length'"),
+    ],
+)
+def test_what_cannot_be_ragged_is_refused(record, words):
+    with pytest.raises(DataError, match=words):
+        stacked([record], name, ItemForm(ragged=["x"]))

@@ -7,6 +7,7 @@ from framework.errors import ConfigError, DataError, UserCodeError
 from framework.input.dataset import DatasetInput
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
+from framework.pack.marked import MarkedInput
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from tests.contract.cases import encoded_records
@@ -42,9 +43,23 @@ def test_the_bytes_of_an_image_file_are_an_image():
     assert source.read(0, 4).records["image"] == files
 
 
-def test_a_text_is_no_value_of_a_store():
-    with pytest.raises(DataError, match=r"D167.*record 0 of .*Clips: text"):
-        _ = DatasetInput(Clips(), None, None).manifest
+def test_texts_are_packed():
+    source = DatasetInput(Clips(), None, None)
+    assert source.manifest.fields["text"].kind == "text"
+    assert source.read(3, 4).records["text"][0].tobytes() == b"clip 3"
+
+
+def test_what_is_no_array_is_no_value_of_a_store():
+    with pytest.raises(DataError, match=r"D167.*record 0 of list: x"):
+        _ = DatasetInput([{"x": None}], None, None).manifest
+
+
+def test_arrays_of_different_lengths_are_packed_if_kinds_says_so():
+    items = [{"x": np.zeros(count)} for count in (1, 3)]
+    with pytest.raises(DataError, match=r"record 1 of list: x.*'input.kinds=\{x: ragged\}'"):
+        DatasetInput(items, None, None).read(0, 2)
+    source = MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": "ragged"})
+    assert [len(array) for array in source.read(0, 2).records["x"]] == [1, 3]
 
 
 def test_a_bad_item_is_named():

@@ -20,7 +20,7 @@ from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
 from framework.config.targets import data_name
-from framework.contracts.batch import move, pin, tensors
+from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
@@ -33,6 +33,7 @@ from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores
 from framework.measure.statistics import median
 from framework.order.batches import Order, spread
+from framework.pack.kinds import RAGGED
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
@@ -329,27 +330,36 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
 
 
 def storage_of_items(source: DatasetSource, config: Config) -> Storage:
-    """Describe a Dataset by a sample. It can be packed if all of its items have one shape."""
+    """Describe a Dataset by a sample."""
     data = config["data"]
-    sample = source.sample(SLICE)
-    numbers = {name: value for name, value in tensors(sample).items() if name != "index"}
+    sample = source.read(Request(0, next(_indices(source.order, SLICE)), training=False))
+    indices = sample.pop("index")
+    form = source.read.form
     words = ""
-    if data.get("collate") is None and len(numbers) == len(sample) - 1:
+    others = [value for name, value in sample.items() if name not in form.ragged]
+    if form.collate is None and all(map(_is_packed, others)):
         words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
-        if data.get("fields") is not None:
-            words += f" 'input.fields={block_words(data['fields'])}'"
+        if form.names is not None:
+            words += f" 'input.fields={block_words(list(form.names))}'"
+        if form.ragged:
+            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, RAGGED))}'"
         words += " output.path=packed.h5"
     return Storage(
         path=data_name(data["train"]),
         form="dataset",
         num_records=source.order.num_records,
-        record_bytes=touch(numbers) / len(sample["index"]),
+        record_bytes=sum(part.nbytes for part in leaves(sample)) / len(indices),
         encoding="raw",
         disk="unknown",
         cached=None,
         pack_words=words,
         draws=source.draws,
     )
+
+
+def _is_packed(column: Any) -> bool:
+    """Return whether a store has such a field: numbers or texts."""
+    return isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
 
 
 def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:
