@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from framework.contracts.batch import Batch, leaves, mapped
+from framework.contracts.batch import Batch, leaves, mapped, tensors
 from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
@@ -426,7 +426,7 @@ class _ReaderDataset(Dataset[Any]):
 def _shared(batch: Batch) -> Batch:
     """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
     try:
-        for tensor in leaves(batch):
+        for tensor in tensors(batch).values():
             tensor.share_memory_()
         nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}
         return {**batch, **_in_one_block(nests)}

@@ -92,9 +92,18 @@ def test_a_dataset_of_the_users_is_measured_by_one_thread():
     assert "'input.fields=[wave, label]'" in storage.pack_words
 
 
-def test_items_that_no_store_takes_are_not_to_be_packed():
-    with closing(of_dataset("data.fields=null", "workers.num=0").probe()) as probe:
-        assert storage_of_items(probe.assembly.train_source, probe.config).pack_words == ""
+@pytest.mark.parametrize(
+    ("words", "packed"),
+    [
+        ("data.fields=[wave,label,text]", "'input.fields=[wave, label, text]' output"),
+        ("data.ragged=[wave]", "'input.kinds={wave: ragged}' output"),
+        ("data.collate=tests.data.own_items.fields", None),
+    ],
+)
+def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
+    with closing(of_dataset("workers.num=0", "data.fields=null", words).probe()) as probe:
+        pack_words = storage_of_items(probe.assembly.train_source, probe.config).pack_words
+    assert packed in pack_words if packed else pack_words == ""
 
 
 def test_chunks_and_shards_are_seen(tmp_path):
