@@ -5,6 +5,7 @@ Their defaults and their help are in ``conf/train.yaml``.
 
 import math
 import os
+import re
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
@@ -21,6 +22,7 @@ FACTS = "run.json"
 NEXT_FACTS = "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 DALI = "framework.data.dali.dali_source"
+CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
 PROFILE = "profile"  # the folder of debug=profile's traces
 
 # The parts of a run, each with a _target_.
@@ -207,7 +209,10 @@ def _check_data(data: dict[str, Any]) -> None:
         is_block = isinstance(given, dict)
         if makes and given is not None and not (is_block and "_target_" in given):
             what = "must say how to make it, since this choice reads an object of yours"
-            fix = f"give 'data.{split}={{_target_: mine.Clips, split: {split}}}', say"
+            name = "mine.Clips"
+            if isinstance(given, str) and CLASS.fullmatch(given):
+                name = given
+            fix = f"give 'data.{split}={{_target_: {name}}}', say"
             raise ConfigError(233, where, what, fix)
         if is_block and not makes:
             what = "must be the path of a store"

@@ -385,9 +385,10 @@ CLIPS = {"_target_": "mine.Clips"}
 @pytest.mark.parametrize(
     ("source", "train", "val", "fix"),
     [
-        (SOURCE_OF_OBJECTS, "x.h5", None, "data.train={_target_: mine.Clips, split: train}"),
+        (SOURCE_OF_OBJECTS, "x.h5", None, "data.train={_target_: mine.Clips}"),
+        (SOURCE_OF_OBJECTS, "my.data.Words", None, "data.train={_target_: my.data.Words}"),
         (SOURCE_OF_OBJECTS, {"split": "train"}, None, "data.train={_target_: "),
-        (SOURCE_OF_OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips, split: val}"),
+        (SOURCE_OF_OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips}"),
         (DATA["source"], CLIPS, None, "add data=dataset"),
         (DATA["source"], "x.h5", CLIPS, "data=dataloader"),
     ],
