@@ -9,7 +9,7 @@ process, the main thread is the only one.
 """
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, final
 
@@ -69,10 +69,6 @@ class ItemReader:
         self.seed = seed
         self.title = title
         self.draws = True
-
-    @property
-    def ragged(self) -> Sequence[str]:
-        return self.form.ragged
 
     def __call__(self, request: Request) -> Batch:
         return self.timed(request).batch

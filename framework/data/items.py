@@ -111,7 +111,8 @@ def _named(item: Any) -> Record | None:
     if is_dataclass(item) and not isinstance(item, type):
         return {field.name: getattr(item, field.name) for field in fields(item)}
     if isinstance(item, tuple) and isinstance(item, Named):
-        return item._asdict()
+        named: Any = item  # the names of these methods begin with _ lest a field has them
+        return named._asdict()
     return None
 
 

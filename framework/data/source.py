@@ -39,7 +39,7 @@ class WorkerSource(Generic[R]):
         self.order: Order = make_order(num_records, source, context)
         self.read = read
         # Nested tensors do not pass between processes. Making them takes microseconds.
-        self._is_nested = context.collate == "nested" and bool(read.ragged)
+        self._is_nested = context.collate == "nested"
         num_workers = context.num_workers
         if num_workers is None:
             # Without decoding, passing a batch between threads costs more than reading it.

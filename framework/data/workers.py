@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -57,11 +57,6 @@ class Reader(Protocol):
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
-        ...
-
-    @property
-    def ragged(self) -> Collection[str]:
-        """Fields whose arrays differ in length. With ``collate=nested``, they are ``Ragged``."""
         ...
 
     def __call__(self, request: Request) -> Batch:
