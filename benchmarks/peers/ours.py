@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 import framework
 from framework.contracts.data import Source, SourceContext
 from framework.contracts.records import Field, Manifest
+from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
@@ -83,6 +85,36 @@ def folder(work: Work) -> Epoch:
 
 def tar(work: Work) -> Epoch:
     return epochs(tar_source(work.path("shards"), context=context(work)))
+
+
+def dataset_pillow(work: Work) -> Epoch:
+    """The Dataset of the row "DataLoader + Pillow", as it is."""
+    from peers.torch_loader import Pillow  # here: the other rows must not pay for it
+
+    return _items(Pillow(work.files()), work, None)
+
+
+def dataset_pillow_threads(work: Work) -> Epoch:
+    """The same with threads: Pillow decodes without Python's lock."""
+    from peers.torch_loader import Pillow
+
+    return _items(Pillow(work.files(), keyed=True), work, "thread")
+
+
+def dataset_simplejpeg(work: Work) -> Epoch:
+    from peers.torch_loader import SimpleJpeg
+
+    return _items(SimpleJpeg(work.files(), work.antialias), work, None)
+
+
+def _items(dataset: Any, work: Work, kind: str | None) -> Epoch:
+    own = replace(
+        context(work),
+        transform=part("transform", "none"),
+        num_workers=work.num_workers,
+        worker_kind=kind,
+    )
+    return epochs(dataset_source(dataset, ["image", "number"], context=own))
 
 
 def augmented(work: Work) -> Epoch:

@@ -99,7 +99,9 @@ class FunctionInput:
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
-            plain = [{str(name): _value(value) for name, value in row.items()} for row in rows]
+            plain = [
+                {str(name): stored_value(value) for name, value in row.items()} for row in rows
+            ]
         except DataError:
             raise
         except (Exception, SystemExit) as error:
@@ -121,7 +123,7 @@ class FunctionInput:
         return (item,) if isinstance(item, str) else ()
 
 
-def _value(value: Any) -> Any:
+def stored_value(value: Any) -> Any:
     """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays.
 
     A text stays as it is.

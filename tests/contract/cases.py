@@ -5,6 +5,7 @@ modules, run on.
 import io
 import json
 import os
+import random
 import tarfile
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from framework.contracts.data import Source
 from framework.contracts.records import Chunk, Field, Manifest, Ragged
 from framework.data.dali import dali_source
+from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
@@ -84,10 +86,18 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of stores that do not describe themsel
     },
     "parquet_ragged": {"kinds": {**RAGGED_KINDS, "blob": "bytes"}},
 }
-SOURCES = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali", "synthetic")
-READERS = ("hdf5", "lmdb", "folder", "tar", "parquet", "dali")  # sources that read files
+SOURCES = (
+    *("hdf5", "lmdb", "folder", "tar", "parquet", "dali"),
+    *("synthetic", "dataset", "dataset_drawing"),
+)
+READERS = tuple(kind for kind in SOURCES if kind != "synthetic")  # that read records of their own
+UNTRANSFORMED = ("dataset", "dataset_drawing")  # those of them that refuse a transform
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
-TAKEN = {"dali": WAYS[:2], "synthetic": WAYS[:1]}  # by sources that take not all of them
+TAKEN = {  # by sources that take not all of them
+    "dali": WAYS[:2],
+    "synthetic": WAYS[:1],
+    "dataset_drawing": [WAYS[0], WAYS[2]],
+}
 KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WAYS)]
 
 
@@ -157,6 +167,28 @@ class MemoryInput:
 
     def name(self, index: int) -> str:
         return f"item {index}"
+
+
+class RecordsDataset:
+    """``make_records`` as a Dataset of dicts. It knows nothing of ours."""
+
+    def __init__(self, count: int) -> None:
+        self.records = make_records(count)
+
+    def __len__(self) -> int:
+        return len(self.records["label"])
+
+    def __getitem__(self, index: int) -> dict:
+        image = torch.from_numpy(self.records["image"][index])
+        return {"image": image, "label": int(self.records["label"][index])}
+
+
+class DrawingDataset(RecordsDataset):
+    """The same records, and a number of each generator that a Dataset may draw from."""
+
+    def __getitem__(self, index: int) -> dict:
+        draws = [random.random(), np.random.rand(), float(torch.rand(()))]  # noqa: NPY002  # as users write it
+        return {**super().__getitem__(index), "draws": np.array(draws)}
 
 
 def write_folder(path: str, images: list[bytes]) -> str:
@@ -283,6 +315,10 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
     context = make_context(**options)
     if kind == "synthetic":
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
+    if kind.startswith("dataset"):
+        drawing = kind.endswith("drawing")
+        records = (DrawingDataset if drawing else RecordsDataset)(count)
+        return dataset_source(records, context=context)
     if kind.startswith("dali"):
         return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
     make = {
