@@ -12,9 +12,9 @@ from framework.data.item_reader import HOST, ItemReader
 from framework.data.items import ItemForm, check_names
 from framework.errors import DataError, words_of
 from framework.input.function import stored_value
-from framework.input.label import check_classes
 from framework.input.rows import Row, RowInput
 from framework.order.draws import record_seeds
+from framework.store.label import check_classes
 from framework.system.rng import kept_generators, seed_host_generators
 
 FIELDS = "input.fields"

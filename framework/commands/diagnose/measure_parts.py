@@ -33,9 +33,9 @@ from framework.measure.disk_kind import disk_kind
 from framework.measure.host import available_memory_bytes, cpu_info, num_cores
 from framework.measure.statistics import median
 from framework.order.batches import Order, spread
-from framework.pack.kinds import RAGGED
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
+from framework.store.kinds import RAGGED
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
