@@ -119,10 +119,6 @@ class Order:
             identity["bijection"] = 1  # the version of its numbers; before it, all were sorted
         return identity
 
-    def used(self) -> Tensor:
-        """Return the record indices in use, ascending: int64 [num_used]."""
-        return spread(self.num_records, self.num_used)
-
     def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
         """Yield this rank's shares of an epoch, beginning with step ``start``.
 
