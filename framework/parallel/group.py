@@ -158,7 +158,7 @@ class RankGroup:
         return [count > 0 for count in counts]
 
     def wait_for_first(self) -> None:
-        work = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
+        work: Any = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
         if self.rank == 0:
             work.wait(self._timeout)
         else:
