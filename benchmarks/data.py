@@ -61,16 +61,21 @@ def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
     if filter_ == "antialiased":
         yield row("bound", "the same, decoding alone", "bounds", "decode_alone")
         yield row("peer", "DataLoader + Pillow", "torch_loader", "pillow")
+        yield row("ours", "paceline dataset + Pillow", "ours", "dataset_pillow")
+        yield row("ours", "paceline dataset + Pillow, threads", "ours", "dataset_pillow_threads")
         yield row("peer", "SPDL (FFmpeg)", "spdl", "jpeg")
         yield row("peer", "ffcv (its own JPEG, quality 90)", "ffcv", "images", "ffcv.make_jpeg")
     yield row("ours", "paceline hdf5", "ours", "hdf5", "ours.make_stores")
     yield row("ours", "paceline lmdb", "ours", "lmdb", "ours.make_stores")
     yield row("ours", "paceline folder", "ours", "folder")
+    # the shards of webdataset's row, in any order
+    yield row("ours", "paceline tar", "ours", "tar", "webdataset.make_jpeg")
     if filter_ == "antialiased":
         yield row(
             "ours", "paceline hdf5, verify=always", "ours", "hdf5_verified", "ours.make_stores"
         )
     yield row("peer", "DataLoader + simplejpeg", "torch_loader", "simplejpeg")
+    yield row("ours", "paceline dataset + simplejpeg", "ours", "dataset_simplejpeg")
     yield row(
         "peer", "prefetch_generator + DataLoader + simplejpeg", "torch_loader", "prefetch_generator"
     )

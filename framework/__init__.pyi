@@ -4,6 +4,7 @@ from framework.augment.compose import Compose as Compose
 from framework.augment.crop_flip import CropFlip as CropFlip
 from framework.augment.none import NoAugment as NoAugment
 from framework.augment.normalize import Normalize as Normalize
+from framework.config.make_trainer import make_trainer as make_trainer
 from framework.contracts.batch import Batch as Batch
 from framework.contracts.data import SourceContext as SourceContext
 from framework.contracts.loader import LoaderContext as LoaderContext
@@ -13,6 +14,8 @@ from framework.contracts.records import Manifest as Manifest
 from framework.contracts.span import Span as Span
 from framework.contracts.training import Outcome as Outcome
 from framework.contracts.training import Report as Report
+from framework.data.dataloader import loader_source as loader_source
+from framework.data.dataset import dataset_source as dataset_source
 from framework.data.folder import folder_source as folder_source
 from framework.data.hdf5 import hdf5_source as hdf5_source
 from framework.data.lmdb import lmdb_source as lmdb_source

@@ -5,6 +5,7 @@ of error, which decides the exit code. A number never changes.
 ``docs/errors.md`` lists all errors and exit codes.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 # Exit codes that are not 0 (success) and belong to no error. Those of errors are in the classes.
@@ -13,6 +14,7 @@ EXIT_PREEMPTED = 75  # SIGTERM or SIGUSR1 after saving the state: start again wi
 EXIT_INTERRUPTED = 130  # SIGINT
 EXIT_PIPE = 141  # the reader of the output has gone, as in ``| head``
 EXIT_TERMINATED = 143  # SIGTERM or SIGUSR1 with nothing to save, or a second one of them
+MOST_LISTED = 20  # names in a message
 
 
 class PacelineError(Exception):
@@ -115,6 +117,14 @@ def error_kinds(kind: type[PacelineError] = PacelineError) -> dict[str, type[Pac
     for subclass in kind.__subclasses__():
         kinds |= error_kinds(subclass)
     return kinds
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names in one line, and how many more there are."""
+    some = ", ".join(names[:MOST_LISTED])
+    if len(names) > MOST_LISTED:
+        some += f", ... ({len(names)} in all)"
+    return some
 
 
 def words_of(error: BaseException, most: int = 300) -> str:

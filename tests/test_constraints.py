@@ -25,6 +25,7 @@ TOGETHER = {
             "docs",
             "kornia",
             "nvml",
+            "parquet",
             "report",
             "stats",
             "tfrecord",

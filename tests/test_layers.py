@@ -58,6 +58,7 @@ HOMES = {
     "soxr": {"sound/sound_file.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
+    "pyarrow": {"store/column_files.py"},
     "triton": {"augment/pixel_kernel.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
@@ -114,7 +115,7 @@ def test_the_trainer_imports_contracts_and_its_own_folder():
     assert {name.split(".")[1] for name in used} <= allowed
 
 
-def test_at_most_four_modules_are_loose():
+def test_at_most_three_modules_are_loose():
     assert {path.stem for path in ROOT.glob("[!_]*.py")} == {"errors", "main", "run"}
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from torch import Tensor
 import framework
 from framework.contracts.data import Source, SourceContext
 from framework.contracts.records import Field, Manifest
+from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.data.tar import tar_source
 from framework.measure.host import num_cores
 from framework.order.batches import Order
 from framework.order.draws import draws
@@ -78,6 +81,40 @@ def lmdb(work: Work) -> Epoch:
 
 def folder(work: Work) -> Epoch:
     return epochs(folder_source(work.path("files"), context=context(work)))
+
+
+def tar(work: Work) -> Epoch:
+    return epochs(tar_source(work.path("shards"), context=context(work)))
+
+
+def dataset_pillow(work: Work) -> Epoch:
+    """The Dataset of the row "DataLoader + Pillow", as it is."""
+    from peers.torch_loader import Pillow  # here: the other rows must not pay for it
+
+    return _items(Pillow(work.files()), work, None)
+
+
+def dataset_pillow_threads(work: Work) -> Epoch:
+    """The same with threads: Pillow decodes without Python's lock."""
+    from peers.torch_loader import Pillow
+
+    return _items(Pillow(work.files(), keyed=True), work, "thread")
+
+
+def dataset_simplejpeg(work: Work) -> Epoch:
+    from peers.torch_loader import SimpleJpeg
+
+    return _items(SimpleJpeg(work.files(), work.antialias), work, None)
+
+
+def _items(dataset: Any, work: Work, kind: str | None) -> Epoch:
+    own = replace(
+        context(work),
+        transform=part("transform", "none"),
+        num_workers=work.num_workers,
+        worker_kind=kind,
+    )
+    return epochs(dataset_source(dataset, ["image", "number"], context=own))
 
 
 def augmented(work: Work) -> Epoch:

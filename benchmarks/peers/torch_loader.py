@@ -12,10 +12,14 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pillow(Dataset[Any]):
-    """Scales with Pillow's bilinear, which averages when it shrinks."""
+    """Scales with Pillow's bilinear, which averages when it shrinks.
 
-    def __init__(self, files: list[str]) -> None:
+    With ``keyed``, each item has a generator of its own, so that threads may read items.
+    """
+
+    def __init__(self, files: list[str], keyed: bool = False) -> None:
         self.files = files
+        self.keyed = keyed
 
     def __len__(self) -> int:
         return len(self.files)
@@ -23,11 +27,12 @@ class Pillow(Dataset[Any]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         with Image.open(self.files[number]) as file:
             image = file.convert("RGB")
-        top, left, height, width = random_window(image.height, image.width)
+        rng: Any = random.Random(number) if self.keyed else random
+        top, left, height, width = random_window(image.height, image.width, rng)
         image = image.resize(
             (SIZE, SIZE), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
         )
-        if random.random() < FLIP:
+        if rng.random() < FLIP:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), number
 

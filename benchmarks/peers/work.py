@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -41,13 +42,16 @@ class Work:
         return [str(path) for path in sorted(Path(self.folder, "files").glob("*/*"))]
 
 
-def random_window(height: int, width: int) -> tuple[int, int, int, int]:
-    """(top, left, height, width), as torchvision's RandomResizedCrop draws it: ten tries, then the middle."""
+def random_window(height: int, width: int, rng: Any = random) -> tuple[int, int, int, int]:
+    """(top, left, height, width), as torchvision's RandomResizedCrop draws it: ten tries, then the middle.
+
+    ``rng`` is the module ``random`` or one of its generators.
+    """
     for _ in range(10):
-        area = height * width * random.uniform(*SCALE)
-        ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        area = height * width * rng.uniform(*SCALE)
+        ratio = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return random.randint(0, height - h), random.randint(0, width - w), h, w
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
     w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
     return (height - h) // 2, (width - w) // 2, h, w

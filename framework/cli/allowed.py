@@ -5,6 +5,7 @@ Only the command line and the environment name them, never a file.
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from framework.config.schema import RULES
@@ -44,6 +45,11 @@ def allowed_targets(config: dict[str, Any], grant: Grant) -> tuple[str, ...]:
         what = "set by a configuration file, which must not allow itself anything"
         raise ConfigError(105, where, what, f"give it on the command line, or by {VARIABLE}")
     allowed = as_prefixes([*map(str, given), *grant.exported.split(",")])
-    if allowed and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # the user's package is in the present directory
+    find_packages(allowed)
     return allowed
+
+
+def find_packages(allowed: Sequence[str]) -> None:
+    """Let this process import the user's packages from the present directory, if any."""
+    if allowed and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

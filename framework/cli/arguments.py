@@ -1,8 +1,10 @@
 """The words of a command line."""
 
+import json
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from framework.errors import ConfigError
 
@@ -15,6 +17,7 @@ TAKES_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--explain", "--package", "-p"),
     *("--config-path", "-cp", "--config-name", "-cn", "--info", "-i"),
 )
+MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
@@ -38,6 +41,20 @@ def quoted(value: str) -> str:
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', value)
     trailing = escaped[len(escaped.rstrip("\\")) :]
     return f'"{escaped}{trailing}"'
+
+
+def block_words(value: Any) -> str:
+    """Return a plain value as Hydra's override grammar reads it, such as ``{a: [1, "x"]}``."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {block_words(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(block_words, value))}]"
+    if isinstance(value, str):
+        is_word = re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII) is not None
+        if is_word and value.lower() not in MEANINGS:
+            return value
+        return quoted(value)
+    return json.dumps(value)
 
 
 def literal(word: str) -> str:

@@ -16,8 +16,8 @@ from framework.cli.paths import CONF, SUFFIXES
 from framework.config.prepare_data import packed_from_others, prepare
 from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput, notes_of
-from framework.data.classes import is_numbered, listed
-from framework.errors import printable
+from framework.data.classes import is_numbered
+from framework.errors import listed, printable
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packed, Packing, PackProgress

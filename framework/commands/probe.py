@@ -20,7 +20,7 @@ from framework.config.training_parts import training_parts
 from framework.contracts.batch import Batch, taken
 from framework.contracts.data import MicroBatch, MicroBatches
 from framework.contracts.loader import Loader, LoaderStats
-from framework.data.source import StoreSource
+from framework.data.source import WorkerSource
 from framework.loader.prefetch import PrefetchLoader
 from framework.loader.stream import StreamLoader
 from framework.measure.statistics import spread_share
@@ -224,7 +224,7 @@ class Probe:
         """Batches that the source and the loader may read ahead of a step."""
         source = self.assembly.train_source
         loader = self.assembly.train
-        of_source = source.num_ahead if isinstance(source, StoreSource) else 0
+        of_source = source.num_ahead if isinstance(source, WorkerSource) else 0
         of_loader = loader.depth if isinstance(loader, QUEUED) else 0
         return of_source + of_loader
 

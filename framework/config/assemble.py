@@ -134,7 +134,7 @@ class Assembly:
         manifest = None
         if self.val_source is not None:
             manifest = self.val_source.manifest
-        return validation_data(manifest, self.config["data"]["val"], self.config["limit"])
+        return validation_data(manifest, self.config["data"], self.config["limit"])
 
     @property
     def graph_refusal(self) -> str | None:
@@ -304,7 +304,10 @@ def _source(
         num_cores=cores_per_rank(),
     )
     data = config["data"]
-    return build("data.source", data["source"], allowed, path=data[split], context=context)
+    given = {"path": data[split]}
+    if isinstance(data[split], dict):
+        given = {"data": build(f"data.{split}", data[split], allowed)}
+    return build("data.source", data["source"], allowed, **given, context=context)
 
 
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:

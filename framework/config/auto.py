@@ -9,17 +9,18 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, final
 
-from framework.config.targets import walk
+from framework.config.targets import data_name, walk
 from framework.contracts.data import Source
 from framework.contracts.records import ChannelStatistics
 from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError
-from framework.store.channel_statistics import NUM_RECORDS, num_channels, of_batch, statistics_of
+from framework.store.channel_statistics import num_channels, of_batch, statistics_of
 
 AUTO = "auto"
 CHANNELS = ("in_channels", "channels")
 STATISTICS = ("mean", "std")
+FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, "num_classes", *STATISTICS)
 PARTS = ("model", "objective", "transform", "augment")
 
@@ -92,7 +93,7 @@ class _Data:
     def __init__(self, config: Config, source: Source) -> None:
         self.source = source
         self.fields = source.manifest.fields
-        self.path = str(config["data"]["train"])
+        self.path = data_name(config["data"]["train"])
         self.num_classes = len(source.manifest.classes) or None
         self.input = self._input(config["objective"].get("input"))
         self._measured: dict[str, ChannelStatistics] | None = None
@@ -127,7 +128,8 @@ class _Data:
             if self._measured is None:
                 self._measured = statistics_of(self.source.store)
             return self._measured.get(name)
-        return of_batch(self.source.sample(NUM_RECORDS)[name])
+        # A Dataset of the user's may take a long time for each item.
+        return of_batch(self.source.sample(FEW_RECORDS)[name])
 
     def fact(self, place: _Place) -> Any:
         """Return what ``auto`` stands for at ``place``. ConfigError C157 if nothing tells it."""

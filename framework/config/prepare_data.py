@@ -65,9 +65,16 @@ def prepare(
                 pack_one(source, options, writer, path, blocks)
 
 
-def _is_missing(config: Config, path: str | None) -> bool:
-    """Return whether a store has to be packed: one inside ``dataset`` that does not exist."""
-    if path is None or config["data"].get("writer") is None or config["dataset"] is None:
+def _is_missing(config: Config, path: Any) -> bool:
+    """Return whether a store has to be packed: one inside ``dataset`` that does not exist.
+
+    An object of the user's is no store.
+    """
+    if (
+        not isinstance(path, str)
+        or config["data"].get("writer") is None
+        or config["dataset"] is None
+    ):
         return False
     return Path(path).is_relative_to(config["dataset"]) and not Path(path).exists()
 
@@ -89,7 +96,7 @@ def _check_classes(
 
     DataError D190. A store that cannot be opened is left to the run that reads it.
     """
-    if not missing or data.get("train") is None or data.get("val") is None:
+    if not missing or not all(isinstance(data.get(split), str) for split in ("train", "val")):
         return
     manifests: list[Manifest] = []
     for split in ("train", "val"):

@@ -17,6 +17,12 @@ Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
+MADE_KEYS = (
+    "fields",
+    "ragged",
+    "collate",
+    "num_batches",
+)  # of data, beside an object of the user's
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 # Keys that older states lack, with the values that they had then.
 LATER_KEYS: Config = {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False}
@@ -46,7 +52,8 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         manifest: Describes the training data.
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    return dict(_leaves({**chosen, "batch_size": batch_size, "data": _contents(manifest)}))
+    data = _contents(manifest) | _made(config["data"], "train")
+    return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
 
 
 def _contents(manifest: Manifest) -> Config:
@@ -56,6 +63,14 @@ def _contents(manifest: Manifest) -> Config:
         "classes": list(manifest.classes),
         "digest": manifest.digest or None,
     }
+
+
+def _made(data: Config, split: str) -> Config:
+    """Return how an object of the user's is made, which nothing else identifies; {} for a path."""
+    if not isinstance(data[split], dict):
+        return {}
+    keys = (split, *MADE_KEYS)
+    return {key: data[key] for key in keys if data.get(key) is not None}
 
 
 def _later(config: Config) -> Config:
@@ -99,22 +114,21 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def validation_data(
-    manifest: Manifest | None, path: str | None, limit: int | None
-) -> Learned | None:
+def validation_data(manifest: Manifest | None, data: Config, limit: int | None) -> Learned | None:
     """Return what tells one validation set from another; None without one.
 
     Args:
         manifest: Describes the validation data.
-        path: Where it lies. It counts only for data without a digest.
+        data: The configuration's block. Paths count only for data without a digest.
         limit: How many of its records are used.
     """
     if manifest is None:
         return None
     where = None
-    if path is not None and not manifest.digest:
-        where = os.path.abspath(path)
-    return dict(_leaves({"data": _contents(manifest), "path": where, "limit": limit}))
+    if isinstance(data["val"], str) and not manifest.digest:
+        where = os.path.abspath(data["val"])
+    contents = _contents(manifest) | _made(data, "val")
+    return dict(_leaves({"data": contents, "path": where, "limit": limit}))
 
 
 def check_same(

@@ -5,10 +5,11 @@ Their defaults and their help are in ``conf/train.yaml``.
 
 import math
 import os
+import re
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
-from framework.config.targets import walk
+from framework.config.targets import makes_data, walk
 from framework.data.collate import WAYS
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
@@ -22,6 +23,7 @@ FACTS = "run.json"
 NEXT_FACTS = "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
 DALI = "framework.data.dali.dali_source"
+CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
 PROFILE = "profile"  # the folder of debug=profile's traces
 
 # The parts of a run, each with a _target_.
@@ -72,7 +74,7 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
     },
     "workers": {
         "num": Rule(int | None, 0, 1024),
-        "kind": Rule(str, choices=("thread", "process"), number=107),
+        "kind": Rule(str | None, choices=("thread", "process"), number=107),
         "start_method": Rule(str | None, choices=("fork", "forkserver", "spawn"), number=107),
         "timeout_s": Rule(float, above=0, means="a number of seconds"),
     },
@@ -88,8 +90,8 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
     "data": {
-        "train": Rule(str, means="the path of a store"),
-        "val": Rule(str | None, means="the path of a store"),
+        "train": Rule(str | dict, means="the path of a store"),
+        "val": Rule(str | dict | None, means="the path of a store"),
     },
 }
 # Keys that only some choices have. They are checked if they are there.
@@ -118,7 +120,12 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "timeout_s": _SIZE,
         "bucket_mb": _SIZE,
     },
-    "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT},
+    "data.source": {
+        "prefetch_depth": _COUNT,
+        "num_threads": _COUNT,
+        "cache_mb": _COUNT,
+        "num_batches": Rule(int | None, 1, number=126),
+    },
 }
 
 
@@ -154,6 +161,7 @@ def check(config: dict[str, Any]) -> None:
         if group in BLOCKS:
             check_known(config[group], tuple(rules), group)
     _check_choices(config)
+    _check_data(config["data"])
     _check_together(config)
 
 
@@ -194,10 +202,32 @@ def _check_choices(config: dict[str, Any]) -> None:
                 rule.check(f"{place}.{key}", block[key])
 
 
+def _check_data(data: dict[str, Any]) -> None:
+    """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
+    makes = makes_data(data)
+    for split in ("train", "val"):
+        given = data[split]
+        where = f"data.{split} = {given}"
+        is_block = isinstance(given, dict)
+        if makes and given is not None and not (is_block and "_target_" in given):
+            what = "must say how to make it, since this choice reads an object of yours"
+            name = "mine.Clips"
+            if isinstance(given, str) and CLASS.fullmatch(given):
+                name = given
+            fix = f"give 'data.{split}={{_target_: {name}}}', say"
+            raise ConfigError(233, where, what, fix)
+        if is_block and not makes:
+            what = "must be the path of a store"
+            fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
+            raise ConfigError(233, where, what, fix)
+
+
 def _check_together(config: dict[str, Any]) -> None:
     """Check options that exclude or need each other."""
     method = config["workers"]["start_method"]
-    if method is not None and config["workers"]["kind"] == "thread":
+    kind = config["workers"]["kind"]
+    are_threads = kind == "thread" or (kind is None and not makes_data(config["data"]))
+    if method is not None and are_threads:
         fix = "add workers.kind=process"
         where = f"workers.start_method = {method}"
         raise ConfigError(107, where, "threads are not started so", fix)

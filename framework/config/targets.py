@@ -71,6 +71,32 @@ def _more_keys(where: str) -> tuple[str, ...]:
     return ()
 
 
+def makes_data(data: Config) -> bool:
+    """Return whether ``data.train`` and ``data.val`` describe objects, and not paths.
+
+    The source says so: it has a parameter ``data``, and not ``path``.
+    """
+    signature = static_signature(str(data["source"]["_target_"]))
+    return signature is not None and "data" in signature.names
+
+
+def data_name(given: Any) -> str:
+    """Return how messages call what ``data.train`` or ``data.val`` is: its path or its class."""
+    if isinstance(given, dict):
+        return str(given.get("_target_"))
+    return str(given)
+
+
+def with_functions(config: Config) -> Config:
+    """Return a configuration whose ``data.collate`` is a block, if it names a function."""
+    source = config["data"]["source"]
+    name = source.get("collate")
+    if not isinstance(name, str) or not makes_data(config["data"]):
+        return config
+    source = {**source, "collate": {"_target_": name, "_partial_": True}}
+    return {**config, "data": {**config["data"], "source": source}}
+
+
 def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     """Return whether a configuration may call a dotted name.
 

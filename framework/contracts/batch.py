@@ -52,18 +52,18 @@ def _may_hold_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], NESTS)
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a nest with changed tensors."""
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a copy of a nest whose tensors are changed."""
     if isinstance(value, Tensor) and value.is_nested:
         values, offsets, *lengths = map(change, _parts(value))
         return torch.nested.nested_tensor_from_jagged(values, offsets, next(iter(lengths), None))
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {name: _mapped(item, change) for name, item in value.items()}
+        return {name: mapped(item, change) for name, item in value.items()}
     if not _may_hold_tensors(value):
         return value
-    items = [_mapped(item, change) for item in value]
+    items = [mapped(item, change) for item in value]
     if hasattr(value, "_fields"):  # a NamedTuple takes them one by one
         return type(value)(*items)
     return type(value)(items)
@@ -142,7 +142,7 @@ def move(batch: Batch, device: torch.device) -> Batch:
             if value.device != device:  # the usual case, without a call
                 result[name] = value.to(device, non_blocking=True)
         elif isinstance(value, NESTS):
-            result[name] = _mapped(value, lambda part: part.to(device, non_blocking=True))
+            result[name] = mapped(value, lambda part: part.to(device, non_blocking=True))
     return result
 
 
@@ -156,7 +156,7 @@ def pin(batch: Batch) -> Batch:
     places: dict[str, _FieldPlace] = {}
     for name, value in batch.items():
         if not isinstance(value, Tensor) or value.is_nested:
-            result[name] = _mapped(value, _pinned)
+            result[name] = mapped(value, _pinned)
         elif not value.is_cuda:
             result[name] = _pinned(value) if name == "index" else _in_block(value)
             start = block.start_of(result[name])

@@ -242,7 +242,7 @@ class SourceContext:
     training: bool = True  # whether random changes are applied
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
-    worker_kind: str = "process"  # or ``thread``
+    worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     collate: str = "pad"  # ragged arrays in a batch: ``pad``, ``nested`` or ``list``
     verify: str = "off"  # check CRC32s: ``off``, ``first_epoch`` (of this process) or ``always``
@@ -259,7 +259,9 @@ class Source(Protocol):
     """Records as host batches, in the order of ``order.shares``. DALI's may be on the device.
 
     A source owns decoding and workers. Every batch has ``index`` (int64 [B]), the records' numbers
-    in the store. Image fields are uint8 [B, C, H, W].
+    in the store. Image fields are uint8 [B, C, H, W]. Of ready batches (``data=dataloader``), only
+    the number of steps follows ``order``, ``index`` counts the records of an epoch, and fields are
+    as they come.
     """
 
     @property
@@ -289,7 +291,8 @@ class Source(Protocol):
 
         Any thread may call this. The stages are:
 
-        - ``read``: bytes or rows out of the store, and the check of their CRC32;
+        - ``read``: bytes or rows out of the store, and the check of their CRC32; all that a Dataset
+          of the user's does for its items;
         - ``decode``: from the bytes of an image file to pixels;
         - ``transform``: cut, scale, flip, call the transform's function, and write into the batch
           (raw pixels are mapped, so this is also where their memory is touched first);

@@ -80,8 +80,12 @@ class Parallel(Protocol):
         """
         ...
 
-    def wait(self) -> None:
-        """Wait, on the host, until every rank has called this: an hour, because one may save."""
+    def wait_for_first(self) -> None:
+        """Wait, on the host, until every rank has called this: up to an hour for rank 0.
+
+        Rank 0 may save before it calls this. It comes last, and waits for the others no longer
+        than in any exchange, so that a rank that hangs is given up.
+        """
         ...
 
     def close(self) -> None: ...

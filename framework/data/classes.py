@@ -12,12 +12,11 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.records import Manifest, notes_of
-from framework.errors import DataError
+from framework.errors import DataError, listed
 from framework.order.batches import Order
 
 LABEL = "label"  # the field whose numbers stand for the classes
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
-MOST_LISTED = 20  # names in a message
 
 
 def agree_on_classes(train: Manifest, val: Manifest) -> list[int] | None:
@@ -60,14 +59,6 @@ def _counted(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"the class {names[0]}"
     return f"{len(names)} classes ({listed(names)})"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names in one line, and how many more there are."""
-    some = ", ".join(names[:MOST_LISTED])
-    if len(names) > MOST_LISTED:
-        some += f", ... ({len(names)} in all)"
-    return some
 
 
 def with_agreed_classes(train: Source, val: Source) -> Source:

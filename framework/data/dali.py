@@ -54,7 +54,9 @@ class DALISource:
         self.context = context
         self.prefetch_depth = prefetch_depth
         _refuse(context)
-        self.order: Order = make_order(self.store, context)
+        self.order: Order = make_order(
+            self.store.manifest.num_records, self.store.manifest.source, context
+        )
         self._first_epoch: int | None = None
         fields = self.store.manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]

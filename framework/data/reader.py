@@ -244,6 +244,9 @@ class BatchReader:
         work.slices_s.append(watch.stages_s)
         return batch
 
+    def check(self) -> None:
+        self.store.check()
+
     def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
         """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
         if not request.training or not self.decodes:

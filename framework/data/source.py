@@ -1,76 +1,74 @@
-"""The source that reads any store: it orders records, and lets workers read them in batches."""
+"""Sources that order records and let workers read them in batches: of any store, for example."""
 
 from collections.abc import Callable
 from contextlib import closing
 from itertools import tee
-from typing import final
+from typing import Generic, TypeVar, final
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
 from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request
-from framework.data.workers import AHEAD, Workers
+from framework.data.workers import AHEAD, Reader, Workers
 from framework.errors import DataError
 from framework.order.batches import Order, spread
 from framework.system.malloc import keep_freed_memory
 
+R = TypeVar("R", bound=Reader)
 
-@final
-class StoreSource:
-    """A Source over a store, read by workers.
+
+class WorkerSource(Generic[R]):
+    """What the sources whose batches are read by workers share.
 
     Args:
-        store: The records. ``close`` closes the store.
-        context: The order, the transform, the workers and the other settings.
-        on_close: Called by the first ``close``.
+        read: Reads batches.
+        num_records: Of the data set.
+        source: The name of the data set, for messages.
+        context: The order, the workers and the other settings.
+        kind: The kind of workers if the context does not choose one.
     """
 
     graph_refusal = None
 
     def __init__(
-        self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
+        self, read: R, num_records: int, source: str, context: SourceContext, kind: str
     ) -> None:
         keep_freed_memory()
-        self.store = store
         self.context = context
-        self.order: Order = make_order(store, context)
-        self.read = BatchReader(store, context)
+        self.order: Order = make_order(num_records, source, context)
+        self.read = read
         # Nested tensors do not pass between processes. Making them takes microseconds.
-        self._is_nested = context.collate == "nested" and bool(self.read.ragged)
+        self._is_nested = context.collate == "nested"
         num_workers = context.num_workers
         if num_workers is None:
             # Without decoding, passing a batch between threads costs more than reading it.
             num_workers = 0
-            if self.read.decodes:
+            if read.decodes:
                 num_workers = context.num_cores
         self.workers = Workers(
-            self.read,
+            read,
             num_workers,
-            context.worker_kind,
+            context.worker_kind or kind,
             context.worker_timeout_s,
             context.start_method,
         )
         self._first_epoch: int | None = None
-        self._on_close = on_close
 
     @property
-    def manifest(self) -> Manifest:
-        return self.store.manifest
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return notes_of(self.store)
+    def readers(self) -> Workers:
+        """The workers that read the epoch which begins now in this thread."""
+        return self.workers
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
-        self.store.check()
+        self.read.check()
         if self._first_epoch is None:
             self._first_epoch = epoch
         training = self.context.training
         verify = self.context.verifies(epoch, self._first_epoch)
         shares, ahead = tee(self.order.shares(epoch, start))
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
-        with closing(self.workers.map(requests)) as batches:
+        with closing(self.readers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 yield MicroBatch(self._finished(batch), share.weight, share.last)
 
@@ -95,15 +93,46 @@ class StoreSource:
 
     def close(self) -> None:
         self.workers.close()
+
+
+@final
+class StoreSource(WorkerSource[BatchReader]):
+    """A Source over a store, read by workers.
+
+    Args:
+        store: The records. ``close`` closes the store.
+        context: The order, the transform, the workers and the other settings.
+        on_close: Called by the first ``close``.
+    """
+
+    def __init__(
+        self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self.store = store
+        manifest = store.manifest
+        reader = BatchReader(store, context)
+        super().__init__(reader, manifest.num_records, manifest.source, context, "thread")
+        self._on_close = on_close
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.store.manifest
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return notes_of(self.store)
+
+    def close(self) -> None:
+        super().close()
         self.store.close()
         if self._on_close is not None:
             self._on_close()
             self._on_close = None
 
 
-def make_order(store: RecordStore, context: SourceContext) -> Order:
-    """Return the order of a store's records. DataError D109 if the store is empty."""
-    order = context.order(store.manifest.num_records)
+def make_order(num_records: int, source: str, context: SourceContext) -> Order:
+    """Return the order of a data set's records. DataError D109 if it is empty."""
+    order = context.order(num_records)
     if order.num_records == 0:
-        raise DataError(109, store.manifest.source or "the store", "has no records", "pack some")
+        raise DataError(109, source or "the store", "has no records", "give it at least one")
     return order

@@ -16,13 +16,14 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from framework.contracts.batch import Batch, leaves
-from framework.data.reader import BatchReader, ReadWork, Request, Timed, plain
+from framework.contracts.batch import Batch, leaves, mapped, tensors
+from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
 from framework.system.native import crowded, limit_threads
@@ -34,6 +35,53 @@ AHEAD = 2
 # Records that a thread takes at once. Passing a slice to a thread costs about as much as decoding
 # 1/20 of a photograph.
 LEAST_SLICE = 8
+CONTAINERS = (dict, list, tuple)  # fields that may have tensors inside
+ALIGNMENT = 64  # bytes; every dtype may begin there
+
+
+class Work(Protocol):
+    """A batch that is being read. Threads may fill slices of it at the same time."""
+
+    @property
+    def request(self) -> Request: ...
+
+    @property
+    def slices_s(self) -> list[dict[str, float]]:
+        """Seconds per stage of each slice, and of finishing."""
+        ...
+
+
+class Reader(Protocol):
+    """What workers run: it reads one batch, whole or in slices. It is picklable."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether reading costs more than copying, and so is worth a pool of threads."""
+        ...
+
+    def __call__(self, request: Request) -> Batch:
+        """Read a batch in this thread."""
+        ...
+
+    def timed(self, request: Request) -> Timed:
+        """Read a batch in this thread, and measure the stages."""
+        ...
+
+    def begin(self, request: Request) -> Any:
+        """Return a ``Work`` for ``fill`` and ``finish``."""
+        ...
+
+    def fill(self, work: Any, start: int, stop: int) -> None:
+        """Read records ``start``..``stop`` of the batch. Threads may fill slices concurrently."""
+        ...
+
+    def finish(self, work: Any) -> Batch:
+        """Return the batch, once all its slices are filled."""
+        ...
+
+    def check(self) -> None:
+        """Raise DataError D117 if a file was replaced or rewritten since it was first opened."""
+        ...
 
 
 @final
@@ -46,7 +94,7 @@ class Workers:
     ``map`` and live until ``close``. While one ``map`` is in use, another starts its own processes.
     """
 
-    read: BatchReader
+    read: Reader
     num: int  # 0: the calling thread reads
     kind: str  # ``thread`` or ``process``
     timeout_s: float = 300.0  # ResourceError R106 after a longer wait for a batch
@@ -92,7 +140,7 @@ class Workers:
 
     def _by_threads(self, requests: Iterable[Request]) -> Generator[Batch]:
         pool = _Pool(self.num)
-        in_progress: deque[tuple[ReadWork, list[Future[None]]]] = deque()
+        in_progress: deque[tuple[Work, list[Future[None]]]] = deque()
         try:
             with crowded() if self.read.decodes else nullcontext():
                 for request in requests:
@@ -104,8 +152,8 @@ class Workers:
         finally:
             pool.close(wait=not self._late)
 
-    def _submit(self, pool: "_Pool", request: Request) -> tuple[ReadWork, list[Future[None]]]:
-        work = self.read.begin(request)
+    def _submit(self, pool: "_Pool", request: Request) -> tuple[Work, list[Future[None]]]:
+        work: Work = self.read.begin(request)
         count = len(request.indices)
         # Raw records form one slice, since two threads do not read them faster than one. Otherwise
         # each thread gets one slice: smaller slices would not finish the batch any sooner.
@@ -117,7 +165,7 @@ class Workers:
             for start in range(0, max(1, count), step)
         ]
 
-    def _finished(self, work: ReadWork, futures: list[Future[None]]) -> Batch:
+    def _finished(self, work: Work, futures: list[Future[None]]) -> Batch:
         end = time.monotonic() + self.timeout_s
         for future in futures:
             try:
@@ -173,7 +221,7 @@ class Workers:
             if self._late:
                 raise self._too_late() from error
             # A store that is truncated while it is mapped kills the process that reads it.
-            self.read.store.check()
+            self.read.check()
             where = f"workers.num = {self.num}"
             what = f"a worker process was lost ({plain(error)})"
             fix = "look at memory and /dev/shm, or set workers.kind=thread"
@@ -353,15 +401,14 @@ class _Requests:
 class _ReaderDataset(Dataset[Any]):
     """The reader in the form of a torch Dataset, which runs in a worker process."""
 
-    def __init__(self, read: BatchReader) -> None:
+    def __init__(self, read: Reader) -> None:
         self.read = read
 
     def __getitem__(self, request: Request) -> Timed | Failure:
         request = request._replace(indices=torch.from_numpy(request.indices))
         try:
             result = self.read.timed(request)
-            _share(result.batch)
-            return result
+            return result._replace(batch=_shared(result.batch))
         except PacelineError as error:
             return _failure(error, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code may raise anything
@@ -371,15 +418,31 @@ class _ReaderDataset(Dataset[Any]):
             return _failure(named or DataError(108, where, plain(error), fix), error)
 
 
-def _share(batch: Batch) -> None:
-    """Move a batch to shared memory. torch would do so in a thread whose errors are lost."""
+def _shared(batch: Batch) -> Batch:
+    """Return a batch in shared memory. torch would move it in a thread whose errors are lost."""
     try:
-        for tensor in leaves(batch):
+        for tensor in tensors(batch).values():
             tensor.share_memory_()
+        nests = {name: value for name, value in batch.items() if isinstance(value, CONTAINERS)}
+        return {**batch, **_in_one_block(nests)}
     except (RuntimeError, OSError) as error:
         what = f"a batch cannot be shared ({plain(error)})"
         fix = "make room in /dev/shm, lower batch_size, or set workers.kind=thread"
         raise ResourceError(102, "workers", what, fix) from error
+
+
+def _in_one_block(nests: Batch) -> Batch:
+    """Return nests whose tensors share one block, since each block takes a file descriptor."""
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in leaves(nests)]
+    if not sizes:
+        return nests
+    parts = iter(torch.empty(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
+
+    def moved(tensor: Tensor) -> Tensor:
+        part = next(parts)[: tensor.nbytes]
+        return part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    return mapped(nests, moved)
 
 
 def _failure(error: PacelineError, origin: BaseException) -> Failure:

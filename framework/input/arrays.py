@@ -13,11 +13,10 @@ from typing import Any, BinaryIO, final
 
 import numpy as np
 
-from framework.data.classes import listed
-from framework.errors import DataError
-from framework.input.array_values import array_of_npy, not_arrays, read_npy_header
+from framework.errors import DataError, listed
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.open_store import SIGNATURE
+from framework.store.array_values import array_of_npy, not_arrays, read_npy_header
+from framework.store.file_format import SIGNATURE
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)

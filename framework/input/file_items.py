@@ -1,34 +1,10 @@
-"""Files that the user names or a folder holds, in the byte order of their names.
+"""The content of files that inputs read. Pipes, sockets and devices are never opened."""
 
-A walk through a folder gives regular files only: links are not followed, and pipes, sockets and
-devices are never opened. A file or pattern that the user names may be a link.
-"""
-
-import glob
 import os
 import stat
 
 from framework.errors import DataError
 from framework.store.identity import unreadable
-from framework.store.walk_tree import walk
-
-
-def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
-    """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
-
-    Raises:
-        DataError: D101 if there is no file.
-    """
-    if os.path.isfile(path):
-        return [path]
-    if os.path.isdir(path):
-        names = [os.path.join(path, name) for name in walk(path, suffixes).names]
-    else:
-        names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
-    if not names:
-        what = " ".join(f"no file {'or '.join(suffixes)} here".split())
-        raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
-    return names
 
 
 def read_file(path: str) -> bytes:

@@ -10,10 +10,9 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
 from framework.errors import ConfigError, DataError, UserRecordError, words_of
-from framework.input.file_items import named_files
-from framework.input.label import check_classes
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
-from framework.store.walk_tree import walk
+from framework.store.label import check_classes
+from framework.store.walk_tree import named_files, walk
 from framework.system.user_code import user_error
 
 KEY = "key"  # of a record, if the function gives it
@@ -100,7 +99,9 @@ class FunctionInput:
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
-            plain = [{str(name): _value(value) for name, value in row.items()} for row in rows]
+            plain = [
+                {str(name): stored_value(value) for name, value in row.items()} for row in rows
+            ]
         except DataError:
             raise
         except (Exception, SystemExit) as error:
@@ -122,7 +123,7 @@ class FunctionInput:
         return (item,) if isinstance(item, str) else ()
 
 
-def _value(value: Any) -> Any:
+def stored_value(value: Any) -> Any:
     """Return image bytes as ``bytes``; numbers and arrays, also torch's, as native arrays.
 
     A text stays as it is.

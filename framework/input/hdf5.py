@@ -9,12 +9,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Chunk, Field, Manifest, Records
-from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.image.header import is_image
-from framework.input.array_values import native
-from framework.input.file_items import named_files
-from framework.input.label import check_classes, label_column, numbered_classes
 from framework.input.rows import (
     Row,
     check_same_length,
@@ -23,10 +19,13 @@ from framework.input.rows import (
     text_by_field,
     typed_row,
 )
-from framework.pack.kinds import check_present, field_of_kind
 from framework.sound.sound_file import is_sound
+from framework.store.array_values import native
 from framework.store.foreign import LABEL
 from framework.store.foreign_hdf5 import Dataset, ForeignHDF5, is_column, suggested_fields
+from framework.store.kinds import check_present, field_of_kind
+from framework.store.label import check_classes, label_column, numbered_classes
+from framework.store.walk_tree import named_files
 
 WILD = "*"
 ATTRIBUTE = "@"

@@ -14,19 +14,19 @@ import numpy as np
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import value_of
 from framework.input.file_items import read_file
-from framework.input.label import (
+from framework.input.rows import Row, RowInput, text_by_field
+from framework.sound.sound_file import SUFFIXES as SOUNDS
+from framework.store.array_values import value_of
+from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import number_of
+from framework.store.label import (
     check_classes,
     class_in,
     class_pattern,
     label_column,
     numbered_classes,
 )
-from framework.input.rows import Row, RowInput, text_by_field
-from framework.sound.sound_file import SUFFIXES as SOUNDS
-from framework.store.folder_store import SUFFIXES
-from framework.store.foreign import number_of
 
 ANYTHING = re.compile("(.*)", re.DOTALL)
 KINDS = ("path", "class", "text", "int", "float")

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.contracts.records import Manifest
-from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 from framework.image.header import is_image
-from framework.input.array_values import array_of_npy
-from framework.input.label import check_classes, label_column
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.sound.sound_file import is_sound
+from framework.store.array_values import array_of_npy
 from framework.store.foreign import (
     LABEL,
     NPY,
@@ -24,6 +22,7 @@ from framework.store.foreign import (
     number_of,
     text_of,
 )
+from framework.store.label import check_classes, label_column
 
 
 class Matched(NamedTuple):

@@ -9,9 +9,9 @@ from typing import NamedTuple, final
 
 from framework.contracts.records import Manifest
 from framework.errors import ConfigError, DataError
-from framework.input.array_values import value_of
 from framework.input.file_items import read_file
 from framework.input.rows import Row, RowInput, text_by_field
+from framework.store.array_values import value_of
 from framework.store.folder_store import SUFFIXES
 from framework.store.walk_tree import Walked, walk
 

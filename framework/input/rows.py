@@ -17,10 +17,10 @@ import numpy as np
 from framework.contracts.records import Chunk, Field, Manifest, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
-from framework.input.array_values import DTYPES, native
-from framework.input.label import check_classes, numbered_classes
-from framework.pack.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
 from framework.sound.sound_file import is_sound
+from framework.store.array_values import DTYPES, native
+from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
+from framework.store.label import check_classes, numbered_classes
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
@@ -56,7 +56,8 @@ class RowInput(ABC):
     def manifest(self) -> Manifest:
         manifest = self.manifest_without_fields()
         count = manifest.num_records
-        fields = first_fields(count, lambda index: [self._row(index)], self.name, self.kinds)
+        kinds = self.all_kinds()
+        fields = first_fields(count, lambda index: [self._row(index)], self.name, kinds)
         return replace(manifest, fields=fields)
 
     def read(self, start: int, stop: int) -> Chunk:
@@ -65,7 +66,11 @@ class RowInput(ABC):
         return chunk_of(rows, keys, self.manifest.fields, lambda number: self.name(start + number))
 
     def _row(self, index: int) -> Row:
-        return typed_row(self.row(index), self.kinds, self.name(index))
+        return typed_row(self.row(index), self.all_kinds(), self.name(index))
+
+    def all_kinds(self) -> Mapping[str, str]:
+        """Return ``kinds``, and those that the input knows by itself."""
+        return self.kinds
 
 
 def typed_row(row: Row, kinds: Mapping[str, str], where: str) -> Row:

@@ -15,10 +15,11 @@ import numpy as np
 
 from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
-from framework.input.file_items import named_files, read_part
-from framework.input.label import check_classes
+from framework.input.file_items import read_part
 from framework.input.rows import Row, RowInput, text_by_field
 from framework.store.identity import unreadable
+from framework.store.label import check_classes
+from framework.store.walk_tree import named_files
 
 HEAD = struct.Struct("<QI")  # length of the data, masked CRC32C of these 8 bytes
 TAIL = struct.Struct("<I")  # masked CRC32C of the data

@@ -58,7 +58,8 @@ class RankGroup:
         self.device = device
         if device.type == "cuda":
             self.device = _own_gpu(where)
-        self._join(where, timeout_s)
+        self._timeout = timedelta(seconds=timeout_s)
+        self._join(where)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.sync_batch_norm = sync_batch_norm
@@ -67,7 +68,7 @@ class RankGroup:
         self._agreed_at = time.monotonic()
         self._flags: list[bool] = []
 
-    def _join(self, where: str, timeout_s: float) -> None:
+    def _join(self, where: str) -> None:
         backend = "gloo"
         device_id = None
         if self.device.type == "cuda":
@@ -85,10 +86,10 @@ class RankGroup:
                     store=PrefixStore("paceline/group", store),
                     rank=rank,
                     world_size=world_size,
-                    timeout=timedelta(seconds=timeout_s),
+                    timeout=self._timeout,
                     device_id=device_id,
                 )
-                longest = timedelta(seconds=max(timeout_s, SAVE_S))
+                longest = max(self._timeout, timedelta(seconds=SAVE_S))
                 self._patient: Any = dist.new_group(backend="gloo", timeout=longest)
         # torch's DistNetworkError and DistStoreError are RuntimeErrors.
         except (RuntimeError, ValueError) as error:
@@ -156,8 +157,12 @@ class RankGroup:
         self._flags = []
         return [count > 0 for count in counts]
 
-    def wait(self) -> None:
-        dist.all_reduce(torch.zeros(1), group=self._patient)
+    def wait_for_first(self) -> None:
+        work: Any = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
+        if self.rank == 0:
+            work.wait(self._timeout)
+        else:
+            work.wait()
 
     def close(self) -> None:
         """Leave the group, but keep the object alive.

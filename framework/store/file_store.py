@@ -14,6 +14,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.store.checksum import as_stored, content_crcs, digest
+from framework.store.file_format import refuse_unpacked
 from framework.store.identity import Identity, identify
 from framework.store.manifest import to_json
 from framework.system.durable import abandon, publish
@@ -85,6 +86,7 @@ class FileStore(ABC, Generic[MappedT]):
         if mapped is not None and mapped.process == os.getpid():
             return mapped.maps
         identity = identify(self.path, self._identity)
+        refuse_unpacked(self.path)
         file = self._map()
         self._identity = identify(self.path, identity)  # the file may be replaced meanwhile
         # Other threads see the mapped file only now, when it is complete.

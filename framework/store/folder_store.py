@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.image.decode import BadImage, encode_png, image_suffix, num_channels
+from framework.store.file_format import refuse_other
 from framework.store.identity import unreadable
 from framework.store.walk_tree import Walked, walk
 from framework.system.durable import sync, temporary_name
@@ -36,10 +37,13 @@ class FolderStore:
 
     def __init__(self, path: str, follow_links: str | None = None) -> None:
         self.path = path
+        if os.path.isfile(path):
+            refuse_other(path, "folder")
         walked = walk(path, SUFFIXES, follow_links)
         self.notes = walked.link_notes(FOLLOW_KEY)
         images = images_of(walked)
         if not images:
+            refuse_other(path, "folder")
             fix = f"one subfolder per class, with files {' '.join(SUFFIXES)}"
             raise walked.nothing("no image in any subfolder", fix, FOLLOW_KEY)
         classes = list(filter(is_class, walked.folders))

@@ -36,8 +36,20 @@ def pack_command(kind: str, path: str, fields: Mapping[str, str], more: Sequence
     """
     chosen = ", ".join(f'{field}: "{name}"' for field, name in fields.items())
     output = free_name(path.rstrip("/"))
-    words = [f"input={kind}", f"input.path={_quoted(path)}", f"input.fields={{{chosen}}}", *more]
-    return f"pack it: paceline pack {shlex.join([*words, f'output.path={_quoted(output)}'])}"
+    words = [f"input={kind}", f"input.path={path}", f"input.fields={{{chosen}}}", *more]
+    return f"pack it: paceline pack {shell_words(*words, f'output.path={output}')}"
+
+
+def shell_words(*words: str) -> str:
+    """Return words ``key=value`` for a shell. A path that Hydra would take apart is quoted."""
+    return shlex.join(_quoted_word(word) for word in words)
+
+
+def _quoted_word(word: str) -> str:
+    key, _, value = word.partition("=")
+    if not key.endswith(".path"):
+        return word
+    return f"{key}={_quoted(value)}"
 
 
 def free_name(path: str) -> str:

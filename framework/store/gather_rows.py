@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Ragged
+from framework.contracts.records import Field, Ragged
 from framework.system.native import find
 from framework.system.page_locked import empty
 
@@ -43,6 +43,13 @@ def padded(ragged: Ragged) -> Tensor:
     targets = torch.arange(len(lengths)) * (longest * row_bytes)
     _copy(_flat(values), sizes.cumsum(0) - sizes, sizes, targets, _flat(result))
     return result
+
+
+def ragged_of(arrays: Sequence[np.ndarray], field: Field) -> Ragged:
+    """Put the arrays of several records of a ragged field one after another."""
+    empty = np.empty((0, *field.row_shape), field.dtype)
+    lengths = torch.tensor([len(array) for array in arrays], dtype=torch.int64)
+    return Ragged(torch.from_numpy(np.concatenate([empty, *arrays])), lengths)
 
 
 def merged(parts: Sequence[tuple[Tensor, Ragged]]) -> Ragged:

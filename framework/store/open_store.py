@@ -3,12 +3,9 @@
 import os
 
 from framework.contracts.records import RecordStore
+from framework.store.file_format import HEAD_BYTES, file_kind, format_of
 from framework.store.identity import read_head
-from framework.store.lmdb_btree import META_MAGIC
 from framework.store.shards import ShardedStore
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # of an HDF5 file
-HEAD_BYTES = 20
 
 
 def open_store(path: str) -> RecordStore:
@@ -19,6 +16,22 @@ def open_store(path: str) -> RecordStore:
     if os.path.isdir(path):
         return ShardedStore(path, open_file)
     return open_file(path)
+
+
+def open_records(path: str) -> RecordStore:
+    """Return the store at ``path``, or one over tar shards or Parquet files with usual fields.
+
+    Nothing is written: an index of shards that does not exist yet is only kept in memory.
+    """
+    from framework.store.parquet_store import ParquetStore  # noqa: PLC0415
+    from framework.store.tar_store import TarStore  # noqa: PLC0415
+
+    present = format_of(path)
+    if present is not None and present.choice == "tar":
+        return TarStore(path, keep=False)
+    if present is not None and present.choice == "parquet":
+        return ParquetStore(path)
+    return open_store(path)
 
 
 def open_file(path: str) -> RecordStore:
@@ -33,10 +46,3 @@ def open_file(path: str) -> RecordStore:
     if kind == "hdf5" or (kind is None and path.endswith((".h5", ".hdf5"))):
         return HDF5Store(path)
     return LMDBStore(path)
-
-
-def file_kind(head: bytes) -> str | None:
-    """Return ``hdf5`` or ``lmdb`` by the first ``HEAD_BYTES`` of a file, or None."""
-    if head[16:] == META_MAGIC.to_bytes(4, "little"):
-        return "lmdb"
-    return "hdf5" if head.startswith(SIGNATURE) else None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from framework.contracts.records import Manifest, Ragged, Records, RecordStore
 from framework.errors import DataError
+from framework.store.file_format import refuse_unpacked
 from framework.store.foreign import IN_FOLDER, lmdb_advice
 from framework.store.gather_rows import merged, taken
 from framework.store.identity import Identity, identify, unreadable
@@ -97,6 +98,7 @@ class ShardedStore:
         if IN_FOLDER in names:
             what = "is an LMDB folder, but not a Paceline store"
             raise DataError(103, self.path, what, lmdb_advice(self.path))
+        refuse_unpacked(self.path)
         fix = "give a store made by 'paceline pack', or choose data=folder for image files"
         raise DataError(103, self.path, f"a directory without {MANIFEST}", fix)
 

@@ -2,8 +2,10 @@
 
 Only regular files count. Pipes, sockets and devices are not opened. Symbolic links are skipped and
 counted, except those that stay under a root that the user names.
+A file or pattern that the user names may be a link.
 """
 
+import glob
 import os
 import stat
 from collections.abc import Sequence
@@ -76,6 +78,24 @@ def walk(root: str, suffixes: Sequence[str] = ("",), follow_links: str | None = 
     names = sorted(walker.names, key=os.fsencode)
     folders = sorted(walker.folders, key=os.fsencode)
     return Walked(root, names, folders, walker.skipped_links, walker.specials, follow_links)
+
+
+def named_files(path: str, suffixes: tuple[str, ...] = ("",)) -> list[str]:
+    """Return a file, all files under a folder, or those of a pattern (``*``, ``?``, ``**``).
+
+    Raises:
+        DataError: D101 if there is no file.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        names = [os.path.join(path, name) for name in walk(path, suffixes).names]
+    else:
+        names = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=os.fsencode)
+    if not names:
+        what = " ".join(f"no file {'or '.join(suffixes)} here".split())
+        raise DataError(101, path, what, "give a file, a folder, or a pattern such as 'train-*'")
+    return names
 
 
 @final

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,9 +16,22 @@ _NUMPY = 624
 
 def seed_generators(seed: int) -> None:
     """Seed all generators, including those of every GPU."""
+    seed_host_generators(seed)
+    torch.manual_seed(seed)
+
+
+def seed_host_generators(seed: int) -> None:
+    """Seed the generators of this process's host. A GPU's keep their state."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002  # users' code may use it
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+
+
+def generator_mark() -> tuple[Any, ...]:
+    """Return what differs, by ``!=``, once a generator of the host has drawn or was seeded."""
+    _, keys, *numpy = np.random.get_state()  # noqa: NPY002
+    host = torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), np.asarray(keys).tobytes(), tuple(numpy), host
 
 
 def generator_state(device: torch.device) -> Tensor:

@@ -101,6 +101,13 @@ def _innermost(error: BaseException, packages: Sequence[str]) -> Place | None:
     return None
 
 
+def user_line(file: str, line: int) -> str | None:
+    """Return ``file:line`` if a file is the user's, and None for a library's or ours."""
+    if _is_ours(file) or _is_library(file):
+        return None
+    return f"{_shortest(file)}:{line}"
+
+
 def _is_ours(file: str) -> bool:
     return os.path.abspath(file).startswith(OURS)
 

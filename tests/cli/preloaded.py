@@ -74,6 +74,8 @@ class Server:
 
     def close(self) -> None:
         """End the server."""
+        # A process that a test forked and left may hold the socket, too.
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self.process.wait()
 

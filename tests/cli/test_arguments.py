@@ -4,6 +4,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from framework.cli.arguments import (
+    block_words,
     check_words,
     literal,
     option,
@@ -84,3 +85,17 @@ def test_a_plain_word_does_not_hide_its_key():
     assert plain_words_alone(["stores=[a.h5]"], "stores") == []
     with pytest.raises(ConfigError, match=r"C100.*a\.h5: stands beside stores="):
         plain_words_alone(["a.h5", "stores=[b.h5]"], "stores")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"_target_": "mine.Clips", "count": 3, "share": 0.5, "part": None, "on": True},
+        {"root": "/a b/c, d", "names": ["true", "1", "x"], "inner": {"text": 'say "so"'}},
+        ["wave", "label"],
+        {},
+    ],
+)
+def test_a_block_is_read_as_it_was(value):
+    word = f"key={block_words(value)}"
+    assert OverridesParser.create().parse_override(word).value() == value

@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from framework.config.resume import check_form, check_same, learned
+from framework.config.resume import check_form, check_same, learned, validation_data
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
 
@@ -22,6 +22,7 @@ CONFIG = {
     "epochs": 3,
     "loader": {},
     "parallel": {"num_processes": 2},
+    "data": {"train": "x.h5", "val": None},
 }
 MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab")
 
@@ -146,6 +147,36 @@ STATE = {
     "val": {"loss": 0.5},
     "optimizer": {"state": {0: {"momentum_buffer": torch.zeros(2), "step": 1, "x": None}}},
 }
+
+
+CLIPS = {"_target_": "mine.Clips", "split": "train"}
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        ({"train": {**CLIPS, "split": "all"}}, "data.train.split"),
+        ({"train": {**CLIPS, "size": 3}}, "data.train.size (nothing, now 3)"),
+        ({"train": CLIPS, "collate": "mine.padded"}, "data.collate"),
+        ({"train": CLIPS, "fields": ["a", "b"]}, "data.fields.0"),
+    ],
+)
+def test_an_object_of_the_users_is_another_if_it_is_made_otherwise(data, word):
+    before = of(data={"train": CLIPS, "val": None, "collate": None})
+    with pytest.raises(CheckpointError) as refused:
+        check_same("run", before, of(data=data), [])
+    assert word in str(refused.value)
+    check_same("run", before, of(data=data), ["data.train", "data.collate", "data.fields"])
+
+
+def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
+    manifest = Manifest(10, {}, [])
+
+    def of_val(val):
+        return validation_data(manifest, {"val": val}, None)
+
+    assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
+    assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})
 
 
 def test_the_form_of_a_state_passes():

@@ -376,3 +376,46 @@ def test_virtual_ranks_are_the_passes_of_a_step():
 def test_virtual_ranks_are_a_number(count):
     with pytest.raises(ConfigError, match=r"C126.*virtual_ranks"):
         _virtual(count)
+
+
+SOURCE_OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source"}
+CLIPS = {"_target_": "mine.Clips"}
+
+
+@pytest.mark.parametrize(
+    ("source", "train", "val", "fix"),
+    [
+        (SOURCE_OF_OBJECTS, "x.h5", None, "data.train={_target_: mine.Clips}"),
+        (SOURCE_OF_OBJECTS, "my.data.Words", None, "data.train={_target_: my.data.Words}"),
+        (SOURCE_OF_OBJECTS, {"split": "train"}, None, "data.train={_target_: "),
+        (SOURCE_OF_OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips}"),
+        (DATA["source"], CLIPS, None, "add data=dataset"),
+        (DATA["source"], "x.h5", CLIPS, "data=dataloader"),
+    ],
+)
+def test_data_is_a_path_or_a_block_as_its_choice_wants(source, train, val, fix):
+    with pytest.raises(ConfigError, match=r"C233\]: data\.") as refused:
+        check({**CONFIG, "data": {**DATA, "source": source, "train": train, "val": val}})
+    assert fix in str(refused.value)
+
+
+def test_a_block_suits_a_choice_of_objects():
+    check({**CONFIG, "data": {**DATA, "source": SOURCE_OF_OBJECTS, "train": CLIPS, "val": CLIPS}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "is_right"),
+    [
+        (None, DATA, False),
+        ("process", DATA, True),
+        (None, {**DATA, "source": SOURCE_OF_OBJECTS, "train": CLIPS}, True),
+    ],
+)
+def test_only_processes_have_a_start_method(kind, data, is_right):
+    workers = {**WORKERS, "kind": kind, "start_method": "spawn"}
+    config = {**CONFIG, "workers": workers, "data": data}
+    if is_right:
+        check(config)
+        return
+    with pytest.raises(ConfigError, match="C107"):
+        check(config)

@@ -8,10 +8,12 @@ from framework.config.targets import (
     as_prefixes,
     check_name,
     check_targets,
+    data_name,
     did_you_mean,
     is_allowed,
     targets,
     walk,
+    with_functions,
 )
 from framework.errors import ConfigError
 
@@ -160,3 +162,23 @@ def test_a_walk_names_every_value_inside_blocks_and_lists():
     names = [where for where, _ in walk({"a": {"b": [1, {"c": None}]}}, "top")]
     assert names == ["top", "top.a", "top.a.b", "top.a.b.0", "top.a.b.1", "top.a.b.1.c"]
     assert dict(walk({"a": 3}))["a"] == 3
+
+
+OF_OBJECTS = {"_target_": "framework.data.dataset.dataset_source", "collate": "mine.padded"}
+
+
+def test_a_named_collate_becomes_a_block_that_is_checked():
+    config = {"data": {"train": {}, "source": OF_OBJECTS}}
+    made = with_functions(config)["data"]["source"]["collate"]
+    assert made == {"_target_": "mine.padded", "_partial_": True}
+    assert config["data"]["source"]["collate"] == "mine.padded"
+
+
+def test_a_collate_of_a_store_stays_a_word():
+    source = {"_target_": "framework.data.hdf5.hdf5_source", "collate": "pad"}
+    assert with_functions({"data": {"source": source}})["data"]["source"] == source
+
+
+def test_data_is_called_by_its_path_or_its_class():
+    assert data_name("x.h5") == "x.h5"
+    assert data_name({"_target_": "mine.Clips", "split": "train"}) == "mine.Clips"

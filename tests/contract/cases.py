@@ -2,9 +2,14 @@
 modules, run on.
 """
 
+import io
+import json
 import os
+import random
+import tarfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,10 +19,13 @@ import torch
 from framework.contracts.data import Source
 from framework.contracts.records import Chunk, Field, Manifest, Ragged
 from framework.data.dali import dali_source
+from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
+from framework.data.parquet import parquet_source
 from framework.data.synthetic import SyntheticSource
+from framework.data.tar import tar_source
 from framework.image.decode import encode_png
 from framework.pack.engine.pack_store import pack
 from framework.pack.engine.packing import Packing
@@ -25,7 +33,9 @@ from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from framework.store.lmdb_store import LMDBStore
 from framework.store.open_store import open_file
+from framework.store.parquet_store import ParquetStore
 from framework.store.shards import ShardedStore
+from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
 
 IMAGE_FIELDS = {"image": Field("uint8", (3, None, None), "image"), "label": Field("int64", ())}
@@ -55,11 +65,39 @@ STORES = (
     "lmdb_maps",
     "shards_maps",
     "folder",
+    "tar",
+    "parquet",
+    "tar_ragged",
+    "parquet_ragged",
 )
-SOURCES = ("hdf5", "lmdb", "folder", "dali", "synthetic")
-READERS = ("hdf5", "lmdb", "folder", "dali")  # sources that read files
+RAGGED_KINDS = {"boxes": "boxes", "points": "points", "signal": "ragged"}
+OPTIONS: dict[str, dict[str, Any]] = {  # of stores that do not describe themselves
+    "tar_ragged": {
+        "fields": {
+            "image": "jpg",
+            "label": "cls",
+            "boxes": "boxes.npy",
+            "points": "points.npy",
+            "text": "txt",
+            "blob": "bin",
+            "signal": "npy",
+        },
+        "kinds": RAGGED_KINDS,
+    },
+    "parquet_ragged": {"kinds": {**RAGGED_KINDS, "blob": "bytes"}},
+}
+SOURCES = (
+    *("hdf5", "lmdb", "folder", "tar", "parquet", "dali"),
+    *("synthetic", "dataset", "dataset_drawing"),
+)
+READERS = tuple(kind for kind in SOURCES if kind != "synthetic")  # that read records of their own
+UNTRANSFORMED = ("dataset", "dataset_drawing")  # those of them that refuse a transform
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
-TAKEN = {"dali": WAYS[:2], "synthetic": WAYS[:1]}  # by sources that take not all of them
+TAKEN = {  # by sources that take not all of them
+    "dali": WAYS[:2],
+    "synthetic": WAYS[:1],
+    "dataset_drawing": [WAYS[0], WAYS[2]],
+}
 KINDS_AND_WAYS = [(kind, *way) for kind in SOURCES for way in TAKEN.get(kind, WAYS)]
 
 
@@ -131,6 +169,28 @@ class MemoryInput:
         return f"item {index}"
 
 
+class RecordsDataset:
+    """``make_records`` as a Dataset of dicts. It knows nothing of ours."""
+
+    def __init__(self, count: int) -> None:
+        self.records = make_records(count)
+
+    def __len__(self) -> int:
+        return len(self.records["label"])
+
+    def __getitem__(self, index: int) -> dict:
+        image = torch.from_numpy(self.records["image"][index])
+        return {"image": image, "label": int(self.records["label"][index])}
+
+
+class DrawingDataset(RecordsDataset):
+    """The same records, and a number of each generator that a Dataset may draw from."""
+
+    def __getitem__(self, index: int) -> dict:
+        draws = [random.random(), np.random.rand(), float(torch.rand(()))]  # noqa: NPY002  # as users write it
+        return {**super().__getitem__(index), "draws": np.array(draws)}
+
+
 def write_folder(path: str, images: list[bytes]) -> str:
     """``images`` as .jpg files in three classes, so that file ``i`` is image ``i``.
 
@@ -143,12 +203,74 @@ def write_folder(path: str, images: list[bytes]) -> str:
     return os.path.abspath(path)
 
 
+def write_tar(path: str, members: list[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT) -> str:
+    """An archive of (name, bytes)."""
+    with tarfile.open(path, "w", format=kind) as archive:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def write_shards(path: str, records: dict) -> str:
+    """Records in two shards of a folder, as webdataset writes them."""
+    os.makedirs(path)
+    suffixes = {name: OPTIONS["tar_ragged"]["fields"][name] for name in records}
+    count = len(records["image"])
+    for shard in range(2):
+        members = [
+            (f"{number:04}.{suffix}", member_bytes(records[name][number], suffix))
+            for number in range(shard * count // 2, (shard + 1) * count // 2)
+            for name, suffix in suffixes.items()
+        ]
+        write_tar(f"{path}/train-{shard}.tar", members)
+    return path
+
+
+def member_bytes(value: Any, suffix: str) -> bytes:
+    """A value as webdataset writes it."""
+    if suffix.endswith("npy"):
+        file = io.BytesIO()
+        np.save(file, value)
+        return file.getvalue()
+    return b"%d" % value if suffix == "cls" else bytes(value)
+
+
+def write_parquet(path: Any, records: dict, rows: int = 3) -> Any:
+    """Images and labels as a Hugging Face dataset has them, in groups of ``rows`` rows."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    features = {"label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}
+    features["image"] = {"_type": "Image"}
+    about = json.dumps({"info": {"features": features}})
+    files = [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(records["image"])]
+    others = {name: records[name] for name in records if name not in ("image", "label")}
+    columns = {name: [value.tolist() for value in values] for name, values in others.items()}
+    if "text" in columns:
+        columns["text"] = [bytes(value).decode() for value in records["text"]]
+        columns["blob"] = [bytes(value) for value in records["blob"]]
+        columns["signal"] = pa.array(columns["signal"], pa.list_(pa.list_(pa.int16())))
+    table = pa.table({"image": files, "label": records["label"], **columns})
+    table = table.replace_schema_metadata({"huggingface": about})
+    parquet.write_table(table, path, row_group_size=rows)
+    return path
+
+
 def write_case(kind: str, count: int) -> tuple[str, dict]:
     """(path, records) of a store of this kind, in the current directory."""
     if kind == "folder":
         images = [jpeg(number) for number in range(count)]
         labels = np.array([number * 3 // count for number in range(count)])
         return write_folder("images", images), {"image": images, "label": labels}
+    if kind in ("tar", "parquet", "tar_ragged", "parquet_ragged"):
+        records = ragged_records(count) if "ragged" in kind else encoded_records(count)
+        path = os.path.abspath(f"{count}.{kind}")  # a store of another test's part stays as it is
+        if not os.path.exists(path):
+            write = write_shards if kind.startswith("tar") else write_parquet
+            write(path, records)
+        return path, records
     records = make_records(count)
     fields = FIELDS
     if kind.endswith("ragged"):
@@ -175,9 +297,11 @@ def open_case(kind: str, path: str):
         "hdf5": HDF5Store,
         "lmdb": LMDBStore,
         "folder": FolderStore,
+        "tar": TarStore,
+        "parquet": ParquetStore,
         "shards": partial(ShardedStore, open_file=open_file),
     }
-    return made[kind.partition("_")[0]](path)
+    return made[kind.partition("_")[0]](path, **OPTIONS.get(kind, {}))
 
 
 def make_store(kind: str, count: int = 7):
@@ -191,6 +315,10 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
     context = make_context(**options)
     if kind == "synthetic":
         return SyntheticSource("train", (3, 4, 4), 3, count, context=context)
+    if kind.startswith("dataset"):
+        drawing = kind.endswith("drawing")
+        records = (DrawingDataset if drawing else RecordsDataset)(count)
+        return dataset_source(records, context=context)
     if kind.startswith("dali"):
         return dali_source(write_case(kind.replace("dali", "hdf5"), count)[0], 2, context=context)
     make = {
@@ -198,8 +326,10 @@ def make_source(kind: str, count: int = 10, **options) -> Source:
         "shards": hdf5_source,
         "lmdb": lmdb_source,
         "folder": folder_source,
+        "tar": tar_source,
+        "parquet": parquet_source,
     }[kind.partition("_")[0]]
-    return make(write_case(kind, count)[0], context=context)
+    return make(write_case(kind, count)[0], context=context, **OPTIONS.get(kind, {}))
 
 
 def plain(records) -> dict[str, list]:
@@ -237,11 +367,11 @@ def shares(order, epoch: int = 0, start: int = 0) -> list:
     ]
 
 
-def child_read(stores: list, queue) -> None:
+def child_read(stores: list, sender) -> None:
     """In a child process: read through the parent's stores, and through new ones."""
     indices = torch.tensor([2, 0, 2])
-    for kind, store in stores:
-        queue.put((plain(store.read(indices)), plain(open_case(kind, store.path).read(indices))))
+    pairs = [(store, open_case(kind, store.path)) for kind, store in stores]
+    sender.send([tuple(plain(store.read(indices)) for store in pair) for pair in pairs])
 
 
 def encoded_records(count: int) -> dict:

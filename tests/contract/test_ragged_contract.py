@@ -33,7 +33,14 @@ from tests.contract.cases import (
     write_case,
 )
 
-SOURCES = ("hdf5_ragged", "lmdb_ragged", "shards_ragged", "dali_ragged")
+SOURCES = (
+    "hdf5_ragged",
+    "lmdb_ragged",
+    "shards_ragged",
+    "dali_ragged",
+    "tar_ragged",
+    "parquet_ragged",
+)
 COLLATE = ("pad", "nested", "list")
 CROP = RandomResizedCrop([6, 5], [0.3, 1.0], [0.75, 1.33], 0.5, 0.5, True)
 TURNED = ComposeTransform({"turn": Rotate([0, 1, 3]), "crop": RandomCrop([9, 9], 0.5, 0.5)})

@@ -129,18 +129,17 @@ def test_a_child_started_afresh_reads_the_parents_stores(method):
 
 def _check_child(method, cases, opened):
     """A child reads what is expected, and afterwards the parent still can."""
-    context = multiprocessing.get_context(method)
-    queue = context.SimpleQueue()
     for _, store, _ in cases[: len(cases) * opened]:
         store.read(torch.tensor([1]))
-    child = context.Process(
-        target=child_read, args=([(kind, store) for kind, store, _ in cases], queue)
-    )
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    stores = [(kind, store) for kind, store, _ in cases]
+    child = context.Process(target=child_read, args=(stores, sender))
     child.start()
+    sender.close()
+    results = receiver.recv()  # EOFError if the child dies
     child.join()
-    assert child.exitcode == 0
-    for _, store, records in cases:
-        assert queue.get() == (rows(records, [2, 0, 2]), rows(records, [2, 0, 2]))
+    for (_, store, records), result in zip(cases, results, strict=True):
+        assert result == (rows(records, [2, 0, 2]), rows(records, [2, 0, 2]))
         assert plain(store.read(torch.tensor([3]))) == rows(records, [3])
         store.close()
-    queue.close()

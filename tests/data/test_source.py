@@ -10,7 +10,7 @@ import torch
 
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
-from framework.data.source import StoreSource, make_order
+from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
@@ -27,7 +27,7 @@ CROP = RandomResizedCrop([4, 4], [0.3, 1.0], [0.75, 1.33], 0.5, 0.0, True)
 def test_a_store_without_records_is_refused(name, store):
     path = write_store(name, make_records(0))
     with pytest.raises(DataError, match=r"D109.*a test: has no records"):
-        make_order(store(path), make_context())
+        StoreSource(store(path), make_context())
 
 
 def test_the_order_knows_the_number_of_records():

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,10 +41,12 @@ class Reading:
     """A reader whose every slice is read by ``read``, in a second. Picklable, as the real one is."""
 
     decodes = True
-    store = SimpleNamespace(check=lambda: None)
 
     def __init__(self, read):
         self.read = read
+
+    def check(self):
+        pass
 
     def timed(self, request):
         return Timed(self.read(request), [{"read": 1.0}])

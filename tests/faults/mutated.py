@@ -4,6 +4,7 @@ Images through every decoder there is and through packing, stores, what else is 
 """
 
 import io
+import json
 import os
 import random
 import shutil
@@ -45,7 +46,7 @@ from framework.train.checkpoint import (
 from framework.transform.none import NoTransform
 from framework.transform.random_resized_crop import RandomResizedCrop
 from tests.conftest import FIELDS, make_context, make_records, write_store
-from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain
+from tests.contract.cases import IMAGE_FIELDS, encoded_records, jpeg, plain, write_parquet
 from tests.faults import files, training
 from tests.faults.files import cut_off, flipped, spliced
 from tests.faults.guard import answered, fill_memory_with, guarded
@@ -328,6 +329,21 @@ def stored(draw: random.Random) -> str:
     )
 
 
+def annotations() -> dict[str, Any]:
+    """COCO's description of two images of 16 x 12 pixels: a polygon, and run lengths."""
+    regions = [[[1, 1, 9, 1, 9, 9]], {"size": [16, 12], "counts": [20, 30, 142]}]
+    objects = [
+        {"id": n, "image_id": n, "category_id": 3, "bbox": [1, 1, 8, 8], "segmentation": region}
+        for n, region in enumerate(regions, 1)
+    ]
+    images = [{"id": n, "file_name": f"{n}.jpg", "height": 16, "width": 12} for n in (1, 2)]
+    return {
+        "images": images,
+        "annotations": objects,
+        "categories": [{"id": 3, "name": "dog"}],
+    }
+
+
 @cache
 def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
     """name -> (files, the words that pack them)."""
@@ -340,6 +356,8 @@ def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
             entry.size, entry.mtime = len(data), number
             tar.addfile(entry, io.BytesIO(data))
     np.savez(arrays, image=np.zeros((5, 3, 4, 4), np.uint8), label=np.arange(5))
+    rows_of_columns = io.BytesIO()
+    write_parquet(rows_of_columns, encoded_records(5))
     idx = {
         "images": struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60),
         "labels": struct.pack(">2I", 0x801, 5) + bytes(5),
@@ -353,6 +371,11 @@ def other_inputs() -> dict[str, tuple[dict[str, bytes], list[str]]]:
         "arrays": ({"x.npz": arrays.getvalue()}, ["input.path=x.npz"]),
         "idx": (idx, ["input.images=images", "input.labels=labels"]),
         "store": ({"x.h5": whole_store("h5", "raw")[0]}, ["input.path=x.h5"]),
+        "parquet": ({"x.parquet": rows_of_columns.getvalue()}, ["input.path=x.parquet"]),
+        "coco": (
+            {"coco.json": json.dumps(annotations()).encode(), "1.jpg": jpeg(1), "2.jpg": jpeg(2)},
+            ["input.path=coco.json", "input.images=.", "input.fields=[mask]"],
+        ),
     }
 
 

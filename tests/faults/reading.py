@@ -3,9 +3,15 @@
 Each format, with image files and with raw fields: single bits anywhere in the file, truncations to any length, each read in a
 process of its own until one crashes. "refused": an error line; "found": the record is told as damaged; "right": the bit was no record's.
 Anything else is a wrong record that nobody tells, another exception, a signal, a hang.
+
+Tar archives have no checksums of their members' bytes, so bits are flipped in headers and in the index alone. Parquet's pages have
+checksums here, as its writers can be told.
 """
 
+import io
 import os
+import random
+import tarfile
 import tempfile
 import time
 from collections import Counter
@@ -17,8 +23,11 @@ import torch
 from framework.contracts.records import Field
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
+from framework.store.parquet_store import ParquetStore
+from framework.store.tar_shard import list_shard
+from framework.store.tar_store import TarStore
 from tests.conftest import FIELDS, make_records, write_store
-from tests.contract.cases import plain
+from tests.contract.cases import encoded_records, plain
 from tests.faults.lanes import Row
 from tests.store.fuzz import flips, judge, truncations
 
@@ -57,8 +66,73 @@ def campaign(
     return Counter(flipped), Counter(cut)
 
 
+def shard(path: str, records: dict) -> None:
+    """Images and labels with headers of every usual kind: plain, pax, and long names of GNU."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        pairs = zip(records["image"], records["label"].tolist(), strict=True)
+        for number, (image, label) in enumerate(pairs):
+            key = f"{number:06}" if number % 3 else "d" * 120 + f"/{number:06}"
+            for suffix, data in (("jpg", image), ("cls", b"%d" % label)):
+                entry = tarfile.TarInfo(f"{key}.{suffix}")
+                entry.size, entry.mtime = len(data), 1.5 * (number % 2)  # a fraction needs pax
+                archive.addfile(entry, io.BytesIO(data))
+
+
+def flips_of_headers(path: str, data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """An archive with one flipped bit outside its members' bytes."""
+    index = list_shard(path)
+    is_header = np.ones(len(data), bool)
+    for start, size in zip(index.starts.tolist(), index.sizes.tolist(), strict=True):
+        is_header[start : start + size] = False
+    places, rng = np.flatnonzero(is_header), random.Random(seed)
+    for _ in range(count):
+        flipped = bytearray(data)
+        flipped[rng.choice(places)] ^= 1 << rng.randrange(8)
+        yield bytes(flipped)
+
+
+def foreign_campaign(
+    ending: str, num_flips: int, num_cuts: int, seed: int
+) -> tuple[Counter, Counter]:
+    """(verdicts of flips, verdicts of truncations) of another program's file."""
+    records, path = encoded_records(COUNT), f"whole.{ending}"
+    if ending == "tar":
+        shard(path, records)
+    else:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = pa.table({"image": records["image"], "label": records["label"]})
+        parquet.write_table(table, path, row_group_size=50, write_page_checksum=True)
+    open_file = {"tar": TarStore, "parquet": ParquetStore}[ending]
+    expected = plain(open_file(path).read(torch.arange(COUNT)))
+    with open(path, "rb") as file:
+        data = file.read()
+    damaged = flips(data, num_flips, seed=seed)
+    if ending == "tar":
+        damaged = flips_of_headers(path, data, num_flips, seed)
+    flipped = judge(open_file, ending, damaged, expected, COUNT)
+    cut = judge(open_file, ending, truncations(data, num_cuts, seed=seed), expected, COUNT)
+    return Counter(flipped), Counter(cut)
+
+
+def foreign_rows(each: int, seed: int) -> Iterator[Row]:
+    """Flips, and a twelfth as many truncations, of files that are read where they lie."""
+    for ending, where in (("tar", "headers of a shard"), ("parquet", "a file of checked pages")):
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            flipped, cut = foreign_campaign(ending, each, -(-each // 12), seed)
+            os.chdir("/")
+        flipped_s = time.perf_counter() - start
+        yield _row(f"bits of {where} (.{ending}) flipped", flipped, FINE, seed, flipped_s)
+        # what is cut off may be the zeros behind an archive's end mark
+        yield _row(f"a .{ending} file cut off: refused", cut, ("refused", "right"), seed, 0.0)
+
+
 def rows(flips_in_all: int, seed: int) -> Iterator[Row]:
     """Flips, and a twelfth as many truncations, over formats and kinds."""
+    yield from foreign_rows(-(-flips_in_all // 4), seed)
     each = -(-flips_in_all // (len(OPEN) * len(KINDS)))
     for ending in OPEN:
         for kind in KINDS:

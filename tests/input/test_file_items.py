@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from framework.errors import DataError
-from framework.input.file_items import named_files, read_file, read_part
-from framework.store.walk_tree import walk
+from framework.input.file_items import read_file, read_part
+from framework.store.walk_tree import named_files, walk
 
 HARD_NAMES = [
     "e\u0301.jpg",

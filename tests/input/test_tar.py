@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError, DataError, PacelineError
 from framework.input.tar import TarInput
 from tests.contract.cases import jpeg
-from tests.input.test_array_values import npy
+from tests.store.test_array_values import npy
 
 PAIR = [("a/1.jpg", jpeg(1)), ("a/1.cls", b"2\n"), ("a/2.JPEG", jpeg(2)), ("a/2.cls", b"0")]
 
@@ -113,8 +113,15 @@ def test_fields_choose_members_and_leave_the_others():
 
 
 def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
-    with pytest.raises(ConfigError, match=r"C162.*members \.json, \.seg\.png too.*input\.fields="):
+    with pytest.raises(ConfigError, match=r"C162.*members \.json, \.seg\.png too") as caught:
         _ = _input([*PAIR, ("a/1.json", b"{}"), ("a/1.seg.png", jpeg(0))]).manifest
+    hint = "'input.fields={image: \"jpeg;jpg\", label: cls, json: json, seg: seg.png}'"
+    assert hint in str(caught.value)
+
+
+def test_a_field_may_have_one_of_several_suffixes():
+    source = _input(fields={"image": "jpg;jpeg", "label": "cls"})
+    assert _all(source).records["image"] == [jpeg(1), jpeg(2)]
 
 
 @pytest.mark.parametrize(
@@ -122,12 +129,41 @@ def test_a_member_that_nobody_asked_for_is_not_ignored_without_a_word():
 )
 def test_members_that_cannot_be_read_are_refused(fields):
     with pytest.raises(ConfigError, match=r"C162.*input\.fields"):
-        _input(fields=fields)
+        _ = _input(fields=fields).manifest
+
+
+def test_texts_json_and_other_files_are_strings():
+    members = [*PAIR, *[(f"a/{n}.txt", text) for n, text in ((1, b"a dog"), (2, b"7"))]]
+    members += [(f"a/{n}.json", b'{"n": %d}' % n) for n in (1, 2)]
+    members += [(f"a/{n}.flac", bytes([n, 0])) for n in (1, 2)]
+    fields = {"image": "jpg", "caption": "txt", "about": "json", "sound": "flac"}
+    members[2] = ("a/2.jpg", members[2][1])
+    source = _input(members, fields=fields)
+    assert {name: field.kind for name, field in source.manifest.fields.items()} == {
+        "image": "image",
+        "caption": "text",
+        "about": "text",
+        "sound": "bytes",
+    }
+    records = _all(source).records
+    assert [bytes(text) for text in records["caption"]] == [b"a dog", b"7"]
+    assert [bytes(data) for data in records["sound"]] == [b"\x01\x00", b"\x02\x00"]
+
+
+def test_kinds_say_what_members_are():
+    boxes = [npy(np.ones((n, 4))) for n in (2, 0)]
+    members = [(f"{n}.npy", data) for n, data in enumerate(boxes)]
+    members += [(f"{n}.txt", b"%d" % n) for n in range(2)]
+    source = _input(members, fields={"boxes": "npy", "line": "txt"})
+    source.kinds = {"boxes": "boxes", "line": "text"}
+    records = _all(pickle.loads(pickle.dumps(source))).records
+    assert [array.shape for array in records["boxes"]] == [(2, 4), (0, 4)]
+    assert [bytes(text) for text in records["line"]] == [b"0", b"1"]
 
 
 def test_two_rules_for_the_label_are_refused():
     with pytest.raises(ConfigError, match=r"C162.*give one of the two"):
-        _input(fields={"label": "cls"}, label_pattern="(a)")
+        _ = _input(fields={"label": "cls"}, label_pattern="(a)").manifest
 
 
 @pytest.mark.parametrize("name", ["../x.jpg", "/etc/x.jpg", "a/../../x.jpg"])

@@ -5,9 +5,9 @@ import pytest
 from framework.contracts.records import Chunk
 from framework.errors import ConfigError, DataError
 from framework.pack.images import Preparation
-from framework.pack.kinds import as_rows
 from framework.pack.sound_rates import SoundRates
 from framework.sound.sound_file import sound_header
+from framework.store.kinds import as_rows
 from tests.sound.test_sound_file import sound
 
 

@@ -446,10 +446,26 @@ def save_slowly(_):
     ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
     if RANK == 0:
         time.sleep(5.0)
-    ranks.wait()
+    ranks.wait_for_first()
     total = ranks.total(torch.ones(1, dtype=torch.float64)).tolist()
     ranks.close()
     return {"total": total}
+
+
+def hang_in_a_save(folder):
+    """Rank 1 never comes to the end of a save; rank 0 gives it up in the usual time."""
+    ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
+    if RANK == 1:
+        for _ in range(600):
+            time.sleep(0.05)
+            if (folder / "0.json").exists():
+                break
+        return {}
+    try:
+        ranks.wait_for_first()
+    except RuntimeError as error:
+        return {"fault": str(error)}
+    return {"fault": None}
 
 
 def contract(_):
@@ -463,6 +479,7 @@ def main(program, folder):
         "batch_norm": batch_norm,
         "fail": fail,
         "save_slowly": save_slowly,
+        "hang_in_a_save": hang_in_a_save,
         "stumble": stumble,
         "wait": wait,
         "disagree": disagree,

@@ -5,7 +5,9 @@ import pytest
 from framework.errors import DataError
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
-from framework.store.open_store import open_store
+from framework.store.open_store import open_records, open_store
+from framework.store.parquet_store import ParquetStore
+from framework.store.tar_store import TarStore
 from tests.contract.cases import write_case
 
 
@@ -40,3 +42,17 @@ def test_an_empty_file_is_named_at_its_first_use(name, kind):
     open(name, "wb").close()
     with pytest.raises(DataError, match=rf"D102.*{name}: not an {kind} file"):
         _ = open_store(name).manifest
+
+
+@pytest.mark.parametrize(
+    ("kind", "store"),
+    [("tar", TarStore), ("parquet", ParquetStore), ("hdf5", HDF5Store), ("lmdb", LMDBStore)],
+)
+def test_records_are_also_opened_where_they_lie_and_nothing_is_written(kind, store):
+    path, _ = write_case(kind, 3)
+    before = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    opened = open_records(path)
+    assert isinstance(opened, store)
+    assert opened.manifest.num_records == 3
+    opened.close()
+    assert before == (sorted(os.listdir(path)) if os.path.isdir(path) else [])

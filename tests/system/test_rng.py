@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from framework.system.rng import (
+    generator_mark,
     generator_state,
     kept_generators,
     seed_generators,
+    seed_host_generators,
     set_generator_state,
 )
 
@@ -40,6 +42,25 @@ def test_a_seed_is_a_beginning_for_all(seed):
         result.append(drawn())
     assert result[0] == result[1]
     assert all(first != second for first, second in zip(result[0], result[2], strict=True))
+
+
+def test_a_host_seed_is_the_same_beginning():
+    result = []
+    for seed in (seed_generators, seed_host_generators):
+        seed(7)
+        result.append(drawn())
+    assert result[0] == result[1]
+
+
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.rand, np.random.randn, lambda: torch.rand(1)]
+)
+def test_a_mark_moves_with_each_generator(draw):
+    seed_host_generators(1)
+    mark = generator_mark()
+    assert generator_mark() == mark
+    draw()
+    assert generator_mark() != mark
 
 
 def test_a_state_is_bytes_and_asking_draws_nothing():

@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import sys
 
@@ -6,7 +7,8 @@ import torch
 
 from framework.errors import DataError, UserCodeError, UserRecordError, error_kinds, words_of
 from framework.order.draws import draws
-from framework.system.user_code import user_error
+from framework.system import user_code
+from framework.system.user_code import user_error, user_line
 
 
 class Mute(Exception):
@@ -83,3 +85,9 @@ def test_an_error_of_a_record_can_be_skipped_and_sent():
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.exit_code, type(again)) == (str(error), 9, UserRecordError)
     assert error_kinds()["UserRecordError"] is UserRecordError
+
+
+def test_only_the_users_files_are_lines_of_theirs():
+    assert user_line(os.path.abspath("mine.py"), 3) == "mine.py:3"
+    assert user_line(os.__file__, 3) is None
+    assert user_line(user_code.__file__, 3) is None

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from framework.cli.allowed import find_packages
 from framework.commands.probe import Probe
 from framework.errors import DistributedError, PacelineError, words_of
 from framework.measure.host import num_cores, threads_per_rank
@@ -40,8 +41,7 @@ def main(path: Path) -> int:
     else:
         set_all(signal.SIG_DFL)
     spec = json.loads(path.read_text(encoding="utf-8"))
-    if spec["allowed"]:
-        sys.path.append(os.getcwd())
+    find_packages(spec["allowed"])
     torch.set_num_threads(threads_per_rank())  # as training does
     parallel = spec["config"]["parallel"]
     if rank is None and "num_processes" in parallel:

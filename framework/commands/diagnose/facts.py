@@ -32,7 +32,7 @@ class Storage:
     """The store that is trained on."""
 
     path: str
-    form: str  # folder, hdf5, lmdb, or other for a store of the user
+    form: str  # folder, hdf5, lmdb, dataset, or other for a store of the user
     num_records: int
     record_bytes: float
     encoding: str  # image if a field holds image files, else raw
@@ -46,6 +46,8 @@ class Storage:
     val: str | None = None  # path of the validation store
     val_target: str = ""  # a free path, without ending, for a packed validation store
     follow_links: str | None = None  # of a folder: where symbolic links are followed
+    pack_words: str = ""  # of a Dataset: the command that packs it; empty if its items do not fit
+    draws: bool = False  # of a Dataset: whether its items draw random numbers
 
     @property
     def num_bytes(self) -> float:

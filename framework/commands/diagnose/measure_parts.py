@@ -16,14 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from framework.cli.arguments import block_words
 from framework.commands.diagnose.facts import DiagnosisFacts, Machine, Rates, Settings, Storage
 from framework.commands.probe import Config, Probe, Rate
-from framework.contracts.batch import move, pin, tensors
+from framework.config.targets import data_name
+from framework.contracts.batch import leaves, move, pin, tensors
 from framework.contracts.data import Source
 from framework.contracts.records import Field, RecordStore
 from framework.contracts.span import waiting_share
+from framework.data.dataset import DatasetSource
 from framework.data.reader import Request
-from framework.data.source import StoreSource
+from framework.data.source import StoreSource, WorkerSource
 from framework.image.decode import image_size
 from framework.image.header import BadImage
 from framework.measure.disk_kind import disk_kind
@@ -32,6 +35,7 @@ from framework.measure.statistics import median
 from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
+from framework.store.kinds import RAGGED
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
@@ -79,6 +83,10 @@ def gather_facts(setting: Setting, seconds: float, say: Say) -> DiagnosisFacts:
             # First, since reading fills the page cache.
             storage = storage_of(source.store, probe.config)
             alone = _alone(setting, source, seconds, say)
+        elif isinstance(source, DatasetSource):
+            storage = storage_of_items(source, probe.config)
+            say("making items")
+            alone = {"prepare": _rate_of_items(source, PREPARE * seconds)}
         rates = Rates(**_together(probe, seconds, say), copy=_copy_rate(probe), **alone)
         machine = machine_of(probe.assembly.device, load)
         convolutional = not probe.config["channels_last"] and _has_convolutions(probe)
@@ -150,6 +158,12 @@ def _alone(setting: Setting, source: StoreSource, seconds: float, say: Say) -> d
             indices = _indices(source.order, SLICE)
             rates["prepare_plain"] = _rate(prepare, indices, PLAIN * seconds)[0]
     return rates
+
+
+def _rate_of_items(source: DatasetSource, seconds: float) -> float:
+    """Return records per second of this thread. No other one may share the Dataset."""
+    indices = _indices(source.order, SLICE)
+    return _rate(lambda part: source.read(Request(0, part, training=True)), indices, seconds)[0]
 
 
 def _preparing(source: Source) -> Action:
@@ -258,18 +272,20 @@ def settings_of(probe: Probe) -> Settings:
     source = probe.assembly.train_source
     transform: Any = probe.assembly.build("transform")
     workers = config["workers"]["num"] or 0
-    if isinstance(source, StoreSource):
+    kind = config["workers"]["kind"] or "thread"
+    if isinstance(source, WorkerSource):
         workers = source.workers.num
+        kind = source.workers.kind
     size: Any = transform.size and tuple(map(int, transform.size))
     return Settings(
         batch_size=len(next(iter(source.order.shares(0))).indices),
         workers=workers,
-        kind=config["workers"]["kind"],
+        kind=kind,
         loader=_module(config["loader"]),
         precision=_module(config["precision"]),
         transform=_module(config["transform"]),
         size=size,
-        has_function=transform.function is not None,
+        has_function=transform.function is not None or isinstance(source, DatasetSource),
         augment=_module(config["augment"]),
         shuffle=config["shuffle"],
         block=config["order"]["block_records"],
@@ -311,6 +327,39 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         follow_links=config["data"].get("follow_links"),
         **_pixels(store.manifest.fields, records),
     )
+
+
+def storage_of_items(source: DatasetSource, config: Config) -> Storage:
+    """Describe a Dataset by a sample."""
+    data = config["data"]
+    sample = source.read(Request(0, next(_indices(source.order, SLICE)), training=False))
+    indices = sample.pop("index")
+    form = source.read.form
+    words = ""
+    others = [value for name, value in sample.items() if name not in form.ragged]
+    if form.collate is None and all(map(_is_packed, others)):
+        words = f"paceline pack input=dataset 'input.dataset={block_words(data['train'])}'"
+        if form.names is not None:
+            words += f" 'input.fields={block_words(list(form.names))}'"
+        if form.ragged:
+            words += f" 'input.kinds={block_words(dict.fromkeys(form.ragged, RAGGED))}'"
+        words += " output.path=packed.h5"
+    return Storage(
+        path=data_name(data["train"]),
+        form="dataset",
+        num_records=source.order.num_records,
+        record_bytes=sum(part.nbytes for part in leaves(sample)) / len(indices),
+        encoding="raw",
+        disk="unknown",
+        cached=None,
+        pack_words=words,
+        draws=source.draws,
+    )
+
+
+def _is_packed(column: Any) -> bool:
+    """Return whether a store has such a field: numbers or texts."""
+    return isinstance(column, Tensor) or all(isinstance(value, str) for value in column)
 
 
 def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,30 @@ def pack_folder(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
+def pack_dataset(facts: DiagnosisFacts) -> Verdict | None:
+    """A Dataset of the user's makes every record anew, although all of them fit in memory."""
+    storage = facts.slow_storage
+    if storage is None or not storage.pack_words:
+        return None
+    if storage.num_bytes > MEMORY_SHARE * facts.machine.memory_bytes:
+        return None
+    frozen = ""
+    if storage.draws:
+        frozen = (
+            " Its random changes would be packed as they are drawn once: move them to augment=."
+        )
+    record_ms = 1e3 * facts.load_s / facts.settings.batch_size
+    return Verdict(
+        "pack_dataset",
+        f"Every epoch makes all items of {storage.path} again: {record_ms:.2f} ms each.",
+        f"Pack the items: they take {storage.num_bytes / 1e6:,.0f} MB, fit in memory, and are only "
+        f"copied.{frozen}",
+        gain(facts, load_s=_gather_s(facts, storage.num_bytes)),
+        edit=f"a store: {storage.pack_words}; then train with data=hdf5 data.train=packed.h5",
+        learns=storage.draws,
+    )
+
+
 def repack_contiguous(facts: DiagnosisFacts) -> Verdict | None:
     """Compressed chunks are read at random: each record costs a whole chunk."""
     storage = facts.slow_storage
@@ -167,7 +191,15 @@ def stage_ram(facts: DiagnosisFacts) -> Verdict | None:
     )
 
 
-RULES = (repack_smaller, repack_raw, pack_folder, repack_contiguous, order_block, stage_ram)
+RULES = (
+    repack_smaller,
+    repack_raw,
+    pack_folder,
+    pack_dataset,
+    repack_contiguous,
+    order_block,
+    stage_ram,
+)
 
 
 def _repack(storage: Storage, **options: Any) -> Repack:

@@ -14,7 +14,7 @@ from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
 from framework.order.batches import spread
-from framework.store.open_store import open_store
+from framework.store.open_store import open_records
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
 NUM_SAMPLES = 2048
@@ -159,7 +159,7 @@ def _varying_facts(manifest: Manifest, varying: dict[str, _Varying]) -> dict[str
 
 def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying]]:
     """Return a store's manifest, its size in bytes, and what varies, or a sample of it."""
-    store = open_store(path)
+    store = open_records(path)
     manifest = store.manifest
     size_bytes = os.path.getsize(path)
     if os.path.isdir(path):

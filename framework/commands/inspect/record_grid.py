@@ -12,7 +12,7 @@ from framework.errors import DataError
 from framework.image.decode import BadImage, decode_shrunk
 from framework.image.label_map import decode_labels, label_colors
 from framework.order.batches import spread
-from framework.store.open_store import open_store
+from framework.store.open_store import open_records
 from framework.system.durable import open_durable
 
 TILE = 96  # pixels
@@ -28,7 +28,7 @@ def write_grid(path: str, grid: Path, count: int) -> bool:
 
     Images are drawn, and series of shape [T] or [C, T]. The fields of a record are side by side.
     """
-    store = open_store(path)
+    store = open_records(path)
     strips = _strips(store, count)
     store.close()
     if not strips:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from framework.cli.allowed import find_packages
 from framework.cli.outcome import (
     RunOutcome,
     conclude,
@@ -239,6 +240,7 @@ def _read_job(text: str) -> RankedJob:
 def _run_shared(job: RankedJob, leads: bool) -> RunOutcome:
     from framework.parallel.launch.ranks import share_text  # noqa: PLC0415
 
+    find_packages(job.allowed)
     if leads:
         pack_missing(job.config, job.allowed)  # before the other ranks start, which read it
         share_text(job.as_text())
@@ -259,8 +261,7 @@ def _rank(path: str) -> int:
     text = Path(path).read_text(encoding="utf-8")
     job = _read_job(text)
     config = job.config
-    if job.allowed:
-        sys.path.append(os.getcwd())
+    find_packages(job.allowed)
     launcher = json.loads(text)["launcher"]
     result = Path(job.run_dir, f"exit.rank{os.environ['RANK']}.{launcher}.json")
     if result.exists():

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from framework.config.assemble import Assembly
 from framework.data.dali import DALISource
+from framework.data.dataloader import LoaderSource
+from framework.data.dataset import DatasetSource
 from framework.data.source import StoreSource
 from framework.data.synthetic import SyntheticSource
 
@@ -21,6 +23,11 @@ class Candidate(NamedTuple):
     kind: str  # of workers; thread if there are none
     loader: str
     depth: int  # of the loader; 0 if it has none
+
+    @property
+    def worker_kind(self) -> str | None:
+        """The value of ``workers.kind``: without workers, none."""
+        return self.kind if self.num_workers else None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -68,10 +75,13 @@ def facts_of(assembly: Assembly, num_cores: int) -> CandidateFacts:
         decodes = source.read.decodes
         if not decodes:
             kinds = ("thread",)
+    elif isinstance(source, DatasetSource):
+        num_workers = source.workers.num
+        kinds = (source.workers.kind,)  # only its author knows whether threads may share it
     elif isinstance(source, DALISource):
         num_workers = max(1, num_workers)
         kinds = ("thread",)
-    elif isinstance(source, SyntheticSource):
+    elif isinstance(source, SyntheticSource | LoaderSource):
         num_workers = 0
         decodes = False
         kinds = ()
@@ -82,7 +92,7 @@ def present(config: Config, facts: CandidateFacts, loader: str) -> Candidate:
     """Return the present settings. The depth of a user's loader, a dotted name, is left alone."""
     kind = "thread"
     if facts.num_workers:
-        kind = config["workers"]["kind"]
+        kind = config["workers"]["kind"] or facts.kinds[0]
     depth = 0
     if "." not in loader:
         depth = config["loader"].get("depth", 0)
@@ -143,7 +153,7 @@ def applied(config: Config, candidate: Candidate, loaders: Mapping[str, Config])
     loader = dict(loaders[candidate.loader])
     if candidate.depth:
         loader["depth"] = candidate.depth
-    workers = {**config["workers"], "num": candidate.num_workers, "kind": candidate.kind}
+    workers = {**config["workers"], "num": candidate.num_workers, "kind": candidate.worker_kind}
     if candidate.kind != "process":
         workers["start_method"] = None  # threads have none
     return {**config, "workers": workers, "loader": loader}

@@ -80,7 +80,7 @@ def recipe_text(words: TypedWords, winner: Candidate | None, comments: Sequence[
     values = words.values
     if winner is not None:
         chosen["override /loader"] = winner.loader
-        workers = {"num": winner.num_workers, "kind": winner.kind, "start_method": None}
+        workers = {"num": winner.num_workers, "kind": winner.worker_kind, "start_method": None}
         decided: Config = {"workers": workers}
         if winner.depth:
             decided["loader"] = {"depth": winner.depth}

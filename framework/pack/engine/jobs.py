@@ -373,19 +373,23 @@ def disk_error(error: Exception, path: str) -> Exception:
 
 
 def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
-    """Count the records of each class. DataError D152 for a label that is not a class."""
+    """Count the records of each class, or the rows of ragged labels.
+
+    DataError D152 for a label that is not a class.
+    """
     if not num_classes:
         return np.zeros(0, np.int64)
     given = chunk.records["label"]
+    owners = np.arange(len(given))
     if isinstance(given, list):  # a label per box, for example
-        given = np.concatenate(given) if given else np.zeros(0)
+        owners = np.repeat(owners, [len(labels) for labels in given])
+        given = np.concatenate([np.zeros(0, np.int64), *given])
     labels = np.asarray(given).astype(np.int64)
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        key = chunk.keys[min(first, len(chunk.keys) - 1)]
-        raise DataError(152, key, what, "correct the labels")
+        raise DataError(152, chunk.keys[owners[first]], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 

@@ -19,8 +19,9 @@ from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement, w
 from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.store.channel_statistics import statistics_of
 from framework.store.checksum import digest
+from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
-from framework.store.open_store import HEAD_BYTES, file_kind, open_file, open_store
+from framework.store.open_store import open_file, open_store
 from framework.store.shards import MANIFEST
 from framework.system.durable import move, write_text
 

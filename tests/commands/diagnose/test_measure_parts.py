@@ -1,13 +1,19 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
 
+from framework.cli.allowed import Grant
+from framework.cli.compose_config import composed
 from framework.commands.diagnose.measure_parts import (
+    Setting,
     free_target,
     gather_facts,
     machine_of,
     settings_of,
     storage_of,
+    storage_of_items,
     touch,
 )
 from framework.contracts.records import Field, Manifest
@@ -60,6 +66,44 @@ def test_a_source_without_a_store_is_measured_as_far_as_it_goes():
     assert facts.storage is None
     assert facts.rates.prepare is None
     assert facts.rates.compute > 0
+
+
+CLIPS = (
+    *("data=dataset", "data.train={_target_: tests.data.own_items.Clips, count: 40}"),
+    *("data.fields=[wave,label]", "augment=none", "objective.input=wave", "batch_size=8"),
+    *("model=null", "+model._target_=torch.nn.Linear", "+model.in_features=3"),
+    *("+model.out_features=2", "allow_targets=[tests]"),
+)
+
+
+def of_dataset(*words):
+    return Setting(*composed([*CLIPS, *words], Grant(typed=True, exported="")))
+
+
+def test_a_dataset_of_the_users_is_measured_by_one_thread():
+    facts = gather_facts(of_dataset("workers.num=1"), 0.5, silent)
+    assert facts.rates.prepare > 0
+    assert (facts.rates.read, facts.rates.prepare_two) == (None, None)
+    settings = facts.settings
+    assert (settings.workers, settings.kind, settings.has_function) == (1, "process", True)
+    storage = facts.storage
+    assert (storage.form, storage.record_bytes, storage.draws) == ("dataset", 20, True)
+    assert "input.dataset={_target_: tests.data.own_items.Clips, count: 40}" in storage.pack_words
+    assert "'input.fields=[wave, label]'" in storage.pack_words
+
+
+@pytest.mark.parametrize(
+    ("words", "packed"),
+    [
+        ("data.fields=[wave,label,text]", "'input.fields=[wave, label, text]' output"),
+        ("data.ragged=[wave]", "'input.kinds={wave: ragged}' output"),
+        ("data.collate=tests.data.own_items.fields", None),
+    ],
+)
+def test_a_dataset_is_packed_as_it_is_read_if_a_store_takes_it(words, packed):
+    with closing(of_dataset("workers.num=0", "data.fields=null", words).probe()) as probe:
+        pack_words = storage_of_items(probe.assembly.train_source, probe.config).pack_words
+    assert packed in pack_words if packed else pack_words == ""
 
 
 def test_chunks_and_shards_are_seen(tmp_path):

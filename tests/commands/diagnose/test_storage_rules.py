@@ -5,6 +5,7 @@ import pytest
 from framework.commands.diagnose.storage_rules import (
     RULES,
     order_block,
+    pack_dataset,
     pack_folder,
     repack_contiguous,
     repack_raw,
@@ -96,3 +97,25 @@ def test_a_folder_is_packed_from_files_and_a_store_from_a_store():
 def test_a_rule_needs_a_store_and_its_rates(rule):
     assert rule(facts(rates={"prepare": None, "read": None})) is None
     assert rule(replace(facts(), storage=None)) is None
+
+
+ITEMS = {"form": "dataset", "encoding": "raw", "image_size": None, "pack_words": "paceline pack x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "learns"),
+    [
+        ({"storage": ITEMS}, False),
+        ({"storage": {**ITEMS, "draws": True}}, True),
+        ({"storage": {**ITEMS, "pack_words": ""}}, None),
+        ({"storage": ITEMS, "rates": FINE}, None),
+        ({"storage": ITEMS, "machine": {"memory_bytes": 10**8}}, None),
+    ],
+)
+def test_a_dataset_is_to_be_packed_if_its_items_fit(changes, learns):
+    verdict = pack_dataset(facts(**changes))
+    assert (None if verdict is None else verdict.learns) == learns
+    if verdict is not None:
+        assert verdict.gain > 1.5
+        assert "paceline pack x" in verdict.edit
+        assert ("augment=" in verdict.why) == learns

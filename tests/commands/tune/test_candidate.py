@@ -140,3 +140,38 @@ def test_the_present_settings_have_null_resolved():
         0, "thread", "prefetch", 2
     )
     assert present(config, DECODED, "mypackage.MyLoader").depth == 0
+
+
+def test_without_workers_there_is_no_kind_of_them():
+    config = config_of("data.val=null", "workers.kind=thread")
+    assert applied(config, Candidate(0, "thread", "plain", 0), LOADERS)["workers"]["kind"] is None
+    changed = applied(config, Candidate(2, "process", "plain", 0), LOADERS)
+    assert changed["workers"]["kind"] == "process"
+
+
+CLIPS = "data.train={_target_: tests.data.own_items.Clips}"
+NET = ("model=null", "+model._target_=torch.nn.Identity")
+OWN = (
+    *NET,
+    "augment=none",
+    "objective.input=wave",
+    "allow_targets=[tests]",
+    "data.fields=[wave,label]",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds", "num_workers"),
+    [
+        (("data=dataset", CLIPS), ("process",), 3),
+        (("data=dataset", CLIPS, "workers.num=0"), ("process",), 0),
+        (("data=dataloader", "data.train={_target_: tests.data.own_items.make_loader}"), (), 0),
+    ],
+)
+def test_a_dataset_of_the_users_is_read_by_processes(words, kinds, num_workers, monkeypatch):
+    monkeypatch.setattr("framework.config.assemble.cores_per_rank", lambda: 3)
+    config, allowed = composed([*words, *OWN], Grant(typed=True, exported=""))
+    assembly = assemble(config, allowed)
+    result = facts_of(assembly, 3)
+    assembly.close()
+    assert (result.kinds, result.num_workers) == (kinds, num_workers)

@@ -137,6 +137,14 @@ def test_labels_must_be_numbers_of_classes():
     assert class_counts(chunk, 8).tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
 
 
+def test_ragged_labels_are_counted_by_row():
+    labels = [np.array([1, 1]), np.array([], np.int64), np.array([0, 7])]
+    chunk = Chunk({"label": labels}, ["a", "b", "c"])
+    assert class_counts(chunk, 8).tolist() == [1, 2, 0, 0, 0, 0, 0, 1]
+    with pytest.raises(DataError, match=r"D152.*c: has label 7, but .* from 0 to 2"):
+        class_counts(chunk, 3)
+
+
 def test_items_may_hold_no_records_or_many():
     class Some(Input):
         def read(self, start, stop):

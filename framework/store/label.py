@@ -1,21 +1,23 @@
-"""The numbers of classes: one rule for all inputs."""
+"""The numbers of classes: one rule for all inputs, and for stores of other programs' files.
+
+``group`` is where the options stand, for errors: ``input`` for packing, or ``data``.
+"""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from framework.data.classes import listed
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, listed
 
 INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
 MOST_CLASSES = 100_000  # larger labels number no class; ImageNet-21k has 21,841
 
 
-def class_pattern(pattern: str | None) -> re.Pattern[str] | None:
+def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] | None:
     """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
     if pattern is None:
         return None
-    where = f"input.label_pattern = {pattern}"
+    where = f"{group}.label_pattern = {pattern}"
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -27,17 +29,17 @@ def class_pattern(pattern: str | None) -> re.Pattern[str] | None:
     return compiled
 
 
-def class_in(name: str, pattern: re.Pattern[str], where: str) -> str:
+def class_in(name: str, pattern: re.Pattern[str], where: str, group: str = "input") -> str:
     """Return the class that ``pattern`` finds in ``name``. DataError D162 if it finds none."""
     match = pattern.search(name)
     if match is None or not match.group(1):
-        fix = "correct input.label_pattern, or remove the item"
+        fix = f"correct {group}.label_pattern, or remove the item"
         raise DataError(162, where, f"no class in {name!r}", fix)
     return match.group(1)
 
 
 def number_classes(
-    names: Sequence[str], classes: Sequence[str] | None, where: str
+    names: Sequence[str], classes: Sequence[str] | None, where: str, group: str = "input"
 ) -> tuple[list[int], list[str]]:
     """Return a number for each of ``names``, and the classes in the order of their numbers.
 
@@ -46,13 +48,17 @@ def number_classes(
     Raises:
         DataError: D161 for names that ``classes`` lacks.
     """
-    known = check_classes(sorted(set(names), key=os.fsencode), classes, where)
+    known = check_classes(sorted(set(names), key=os.fsencode), classes, where, group)
     numbers = {name: number for number, name in enumerate(known)}
     return [numbers[name] for name in names], known
 
 
 def label_column(
-    texts: Sequence[str], classes: Sequence[str] | None, path: str, place: Callable[[int], str]
+    texts: Sequence[str],
+    classes: Sequence[str] | None,
+    path: str,
+    place: Callable[[int], str],
+    group: str = "input",
 ) -> tuple[list[int], list[str]]:
     """Return a label for each text of a table's column, and the classes.
 
@@ -64,6 +70,7 @@ def label_column(
         classes: All classes in the order of their numbers; None: those of the column.
         path: The table, for errors.
         place: Returns the name of a row in an error.
+        group: Where the options stand.
 
     Raises:
         DataError: D161 for a class that ``classes`` lacks; D162 for a negative or a huge integer.
@@ -71,7 +78,7 @@ def label_column(
     integers = [text.strip() for text in texts]
     is_named = classes is not None and set(texts) <= {str(name) for name in classes}
     if is_named or not all(map(INTEGER.fullmatch, integers)):
-        return number_classes(texts, classes, path)
+        return number_classes(texts, classes, path, group)
     for row, text in enumerate(integers):
         if text.startswith("-") or len(text) > len(str(MOST_CLASSES)) or int(text) >= MOST_CLASSES:
             what = f"the label {text[:40]} numbers no class: must be from 0 to {MOST_CLASSES - 1}"
@@ -81,10 +88,12 @@ def label_column(
             )
             raise DataError(162, place(row), what, fix)
     labels = [int(text) for text in integers]
-    return labels, numbered_classes(max(labels), classes, path)
+    return labels, numbered_classes(max(labels), classes, path, group)
 
 
-def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: str) -> list[str]:
+def check_classes(
+    present: Iterable[str], classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
     """Return ``classes``, or ``present`` if ``classes`` is None.
 
     Raises:
@@ -96,14 +105,16 @@ def check_classes(present: Iterable[str], classes: Sequence[str] | None, where: 
     known = [str(name) for name in classes]
     if twice := sorted({name for name in known if known.count(name) > 1}):
         what = f"has {', '.join(twice)} twice"
-        raise ConfigError(161, f"input.classes = {known}", what, "name each class once")
+        raise ConfigError(161, f"{group}.classes = {known}", what, "name each class once")
     if unknown := [name for name in present if name not in set(known)]:
-        what = f"{len(unknown)} classes are not in input.classes: {listed(unknown)}"
+        what = f"{len(unknown)} classes are not in {group}.classes: {listed(unknown)}"
         raise DataError(161, where, what, "add them, or remove their items")
     return known
 
 
-def numbered_classes(largest: int, classes: Sequence[str] | None, where: str) -> list[str]:
+def numbered_classes(
+    largest: int, classes: Sequence[str] | None, where: str, group: str = "input"
+) -> list[str]:
     """Return names for the labels 0..``largest``: ``classes``, or the numbers themselves.
 
     A negative or a huge number is not a class, and has no name.
@@ -116,6 +127,6 @@ def numbered_classes(largest: int, classes: Sequence[str] | None, where: str) ->
     if classes is None:
         return list(map(str, range(largest + 1)))
     if largest >= len(classes):
-        what = f"has label {largest}, but input.classes names {len(classes)}"
+        what = f"has label {largest}, but {group}.classes names {len(classes)}"
         raise DataError(161, where, what, "name all classes")
-    return check_classes((), classes, where)
+    return check_classes((), classes, where, group)

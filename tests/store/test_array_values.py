@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import DataError
-from framework.input.array_values import array_of_npy, value_of
+from framework.store.array_values import array_of_npy, value_of
 
 
 def npy(array) -> bytes:

@@ -1,4 +1,7 @@
-"""What the fields of an input are, as ``input.kinds`` says."""
+"""What fields are, as ``input.kinds`` or ``data.kinds`` says.
+
+``group`` is where the option stands, for errors: ``input`` for packing, or ``data``.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -21,25 +24,28 @@ class TakesKinds(Protocol):
     kinds: Mapping[str, str]
 
 
-def checked_kinds(given: Any) -> dict[str, str]:
+def checked_kinds(given: Any, group: str = "input") -> dict[str, str]:
     """Return a kind for each field. ConfigError C179 if they are not so given."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not set(given.values()) <= set(KINDS):
         what = f"must map fields to {', '.join(KINDS[:-1])} or {KINDS[-1]}"
-        raise ConfigError(179, f"input.kinds = {given}", what, f"give 'input.kinds={EXAMPLE}', say")
+        fix = f"give '{group}.kinds={EXAMPLE}', say"
+        raise ConfigError(179, f"{group}.kinds = {given}", what, fix)
     return {str(name): kind for name, kind in given.items()}
 
 
-def check_present(kinds: Mapping[str, str], fields: Mapping[str, Field]) -> None:
-    """Check that the input has the fields. ConfigError C179."""
+def check_present(
+    kinds: Mapping[str, str], fields: Mapping[str, Any], group: str = "input"
+) -> None:
+    """Check that there are such fields. ConfigError C179."""
     for name in kinds:
         if name not in fields:
             fix = f"its fields are {', '.join(fields)}"
-            raise ConfigError(179, f"input.kinds.{name}", "is not a field of the input", fix)
+            raise ConfigError(179, f"{group}.kinds.{name}", "is not a field", fix)
 
 
-def of_kind(value: Any, kind: str, where: str) -> Any:
+def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:
     """Return a field's value as its kind has it: ``str``, ``bytes`` or an array.
 
     Boxes are float32 [n, 4], points float32.
@@ -50,7 +56,7 @@ def of_kind(value: Any, kind: str, where: str) -> Any:
     if kind in OF_STRINGS:
         if isinstance(value, OF_STRINGS[kind]):
             return value
-        raise _misfit(value, where, f"{kind}, a Python {OF_STRINGS[kind].__name__}")
+        raise _misfit(value, where, f"{kind}, a Python {OF_STRINGS[kind].__name__}", group)
     array = np.asarray(value)
     is_number = array.dtype.kind in "biufc"
     if kind == RAGGED and is_number and array.ndim:
@@ -64,7 +70,7 @@ def of_kind(value: Any, kind: str, where: str) -> Any:
         "points": "points [..., 2] or [..., 3]: x, y and perhaps the visibility",
         RAGGED: "an array of at least one dimension",
     }
-    raise _misfit(value, where, wanted[kind])
+    raise _misfit(value, where, wanted[kind], group)
 
 
 def field_of_kind(value: Any, kind: str) -> Field:
@@ -82,9 +88,9 @@ def as_rows(value: Any) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-def _misfit(value: Any, where: str, wanted: str) -> DataError:
+def _misfit(value: Any, where: str, wanted: str, group: str) -> DataError:
     given = type(value).__name__
     if isinstance(value, np.ndarray):
         given = f"{value.dtype} {value.shape}"
-    what = f"is {given}, and input.kinds wants {wanted}"
-    return DataError(167, where, what, "correct the record, or input.kinds")
+    what = f"is {given}, and {group}.kinds wants {wanted}"
+    return DataError(167, where, what, f"correct the record, or {group}.kinds")

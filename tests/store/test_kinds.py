@@ -3,7 +3,7 @@ import pytest
 
 from framework.contracts.records import Field
 from framework.errors import ConfigError, DataError
-from framework.pack.kinds import as_rows, checked_kinds, field_of_kind, of_kind
+from framework.store.kinds import as_rows, checked_kinds, field_of_kind, of_kind
 
 
 @pytest.mark.parametrize("given", [["boxes"], {"x": "box"}, {"x": None}, "boxes"])

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError, DataError
-from framework.input.label import (
+from framework.store.label import (
     check_classes,
     class_in,
     class_pattern,

@@ -26,7 +26,12 @@ class ArrayHeader(NamedTuple):
     dtype: np.dtype
     start: int
 
-    def view(self, data: bytes | mmap.mmap, begin: int = 0) -> np.ndarray:
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, data: bytes | memoryview | mmap.mmap, begin: int = 0) -> np.ndarray:
         """Return the array of the .npy file at byte ``begin`` of ``data``, without a copy."""
         flat = np.frombuffer(data, self.dtype, math.prod(self.shape), begin + self.start)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
@@ -52,9 +57,8 @@ def read_npy_header(file: BinaryIO, size: int, where: str) -> ArrayHeader:
     if dtype.name not in DTYPES or any(length < 0 for length in shape):
         raise not_arrays(where, f"{dtype} {shape}")
     header = ArrayHeader(shape, fortran, dtype, file.tell() - begin)
-    needed = math.prod(shape) * dtype.itemsize
-    if size - header.start != needed:
-        what = f"{dtype} {shape} wants {needed} bytes, have {size - header.start}"
+    if size - header.start != header.num_bytes:
+        what = f"{dtype} {shape} wants {header.num_bytes} bytes, have {size - header.start}"
         raise not_arrays(where, what)
     return header
 

@@ -1,0 +1,95 @@
+"""The shortest way from Python: a Trainer over ready DataLoaders, on one device."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.data import SourceContext
+from framework.contracts.loader import Clock, LoaderContext
+from framework.contracts.records import notes_of
+from framework.contracts.training import Objective, Schedule
+from framework.data.dataloader import loader_source
+from framework.loader.plain import PlainLoader
+from framework.measure.clock import make_clock
+from framework.order.batches import Order
+from framework.parallel.none import NoParallel
+from framework.precision.fp32 import FP32
+from framework.schedule.constant import Constant
+from framework.train.metrics import TrainPlan
+from framework.train.parts import Parts
+from framework.train.trainer import Trainer
+from framework.transform.none import NoTransform
+
+
+def make_trainer(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    *,
+    train: Iterable[Any],
+    val: Iterable[Any] | None = None,
+    epochs: int,
+    fields: Sequence[str] | None = None,
+    schedule: Schedule | None = None,
+    device: torch.device | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = print,
+) -> Trainer:
+    """Return a Trainer over the batches of a DataLoader. It saves nothing.
+
+    Args:
+        model: The model, on ``device``.
+        objective: The loss and the metrics.
+        optimizer: Over the parameters of ``model``.
+        train: A DataLoader or another iterable of batches: dicts, dataclasses or tuples.
+        val: The same for validation, or None.
+        epochs: How long to train.
+        fields: The names of a tuple's values.
+        schedule: Of the learning rate; None: it stays as the optimizer has it.
+        device: Where ``model`` is; None: the CPU.
+        seed: Decides the order of a DataLoader that shuffles.
+        say: Prints what is not promised for such batches.
+
+    Raises:
+        ConfigError: C232, C234 or C235; DataError: D109, D230, D233 or D235, as ``loader_source``.
+    """
+    device = device or torch.device("cpu")
+    clock = make_clock(device, True)
+    val_clock = make_clock(device, True)
+
+    def loader(data: Iterable[Any], loader_clock: Clock, training: bool) -> PlainLoader:
+        order = partial(Order, batch_size=1)
+        context = SourceContext(order, NoTransform(), training=training, seed=seed)
+        source = loader_source(data, fields, context=context)
+        for note in notes_of(source):
+            say(f"note: {note}")
+        own = LoaderContext(source, device, _unchanged, loader_clock)
+        return PlainLoader(pin_memory=True, context=own)
+
+    val_loader = None
+    if val is not None:
+        val_loader = loader(val, val_clock, training=False)
+    return Trainer(
+        Parts(
+            plan=TrainPlan(epochs=epochs),
+            model=model,
+            objective=objective,
+            optimizer=optimizer,
+            schedule=schedule or Constant(),
+            train=loader(train, clock, training=True),
+            val=val_loader,
+            parallel=NoParallel(device=device),
+            precision=FP32(tf32=True, device=device),
+            clock=clock,
+            val_clock=val_clock,
+            say=say,
+        )
+    )
+
+
+def _unchanged(batch: Batch, epoch: int) -> Batch:
+    return batch

@@ -1,0 +1,197 @@
+"""Read one batch of a user's Dataset: get its items, each with random numbers of its own, and
+collate.
+
+A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
+whole process. Before each item they are seeded by (seed, epoch, record), so that neither workers
+nor ranks nor resuming change what an item is. Only the main thread of a process does so: beside
+other threads, which draw at the same time, no order of the numbers could be promised. In a worker
+process, the main thread is the only one.
+"""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, final
+
+import torch
+from torch import Tensor
+
+from framework.contracts.batch import Batch
+from framework.data.items import ItemForm, Record, record_of, stacked
+from framework.data.reader import Request, Timed, plain
+from framework.errors import DataError, PacelineError, UserRecordError
+from framework.measure.stopwatch import Stopwatch
+from framework.order.draws import record_seeds
+from framework.system.rng import generator_mark, kept_generators, seed_host_generators
+from framework.system.user_code import user_error
+
+HOST = torch.device("cpu")
+MOST_NAMED = 4  # records of a batch in a message
+
+
+class Items(Protocol):
+    """A map-style Dataset, such as a ``torch.utils.data.Dataset``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class ItemWork(NamedTuple):
+    """A batch whose items are being read. Threads may fill slices of it at the same time."""
+
+    request: Request
+    items: list[Any]  # by their place in the batch
+    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
+
+
+@final
+class ItemReader:
+    """Reads batches of items, each with ``index``. It is picklable if the Dataset is.
+
+    Args:
+        dataset: The user's Dataset.
+        form: How items become a batch.
+        seed: The run's seed.
+        title: The Dataset's name in messages.
+
+    Attributes:
+        draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
+            small item. So it waits for the first batch that moves a generator, which is then read
+            again.
+    """
+
+    decodes = True
+
+    def __init__(self, dataset: Items, form: ItemForm, seed: int, title: str) -> None:
+        self.dataset = dataset
+        self.form = form
+        self.seed = seed
+        self.title = title
+        self.draws = True
+
+    def __call__(self, request: Request) -> Batch:
+        return self.timed(request).batch
+
+    def timed(self, request: Request) -> Timed:
+        work = self.begin(request)
+        self.fill(work, 0, len(request.indices))
+        return Timed(self.finish(work), work.slices_s)
+
+    def begin(self, request: Request) -> ItemWork:
+        return ItemWork(request, [None] * len(request.indices), [])
+
+    def fill(self, work: ItemWork, start: int, stop: int) -> None:
+        watch = Stopwatch()
+        indices = work.request.indices[start:stop]
+        with own_generators() as may_seed:
+            if may_seed:
+                work.items[start:stop] = self._seeded(indices, work.request.epoch)
+            else:
+                work.items[start:stop] = [self.item(index) for index in indices.tolist()]
+        watch.mark("read")
+        work.slices_s.append(watch.stages_s)
+
+    def _seeded(self, indices: Tensor, epoch: int) -> list[Any]:
+        """Return items that are the same in every process."""
+        numbers = indices.tolist()
+        if not self.draws:
+            mark = generator_mark()
+            items = [self.item(index) for index in numbers]
+            if generator_mark() == mark:
+                return items
+            self.draws = True
+        items = []
+        seeds = record_seeds(indices, self.seed, epoch).tolist()
+        for index, seed in zip(numbers, seeds, strict=True):
+            seed_host_generators(seed)
+            items.append(self.item(index))
+        return items
+
+    def finish(self, work: ItemWork) -> Batch:
+        """Return the batch, once all its slices are filled.
+
+        Raises:
+            DataError: D230, D231 or D232 for items that make no batch, D233 for an exception.
+            UserCodeError: U100 for an exception in the user's code.
+        """
+        watch = Stopwatch()
+        batch = self._collated(work.request, work.items)
+        watch.mark("collate")
+        work.slices_s.append(watch.stages_s)
+        return {"index": work.request.indices, **batch}
+
+    def check(self) -> None:
+        """Do nothing: only the Dataset knows its files."""
+
+    def item(self, index: int) -> Any:
+        """Return what the Dataset has at ``index``. U100 or DataError D233 for an exception."""
+        try:
+            return self.dataset[index]
+        except (PacelineError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, self.name(index)) from error
+
+    def record(self, item: Any, index: int) -> Record:
+        """Return the fields of an item by name. DataError D230."""
+        where = self.name(index)
+        record = record_of(item, self.form.names, where, self.form.key)
+        if "index" in record:
+            what = "has a field 'index', which a batch needs for the records' numbers"
+            fix = f"rename it, or choose the other fields with {self.form.key}=[...]"
+            raise DataError(230, where, what, fix)
+        return record
+
+    def name(self, index: int) -> str:
+        """Return a record's name for errors."""
+        return f"record {index} of {self.title}"
+
+    def _collated(self, request: Request, items: list[Any]) -> Batch:
+        """Return the batch of some items, without ``index``."""
+        numbers = request.indices.tolist()
+        collate = self.form.collate
+        if collate is None:
+            pairs = zip(items, numbers, strict=True)
+            records = [self.record(item, index) for item, index in pairs]
+            return stacked(records, lambda place: self.name(numbers[place]), self.form)
+        where = f"records {_listed(numbers)} of {self.title}"
+        try:
+            with own_generators() as may_seed:
+                if may_seed:
+                    # The numbers of negative epochs belong to nothing else.
+                    key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
+                    seed_host_generators(int(key))
+                mark = generator_mark()
+                batch = collate(items)
+                if may_seed and generator_mark() != mark:
+                    self.draws = True
+        except (PacelineError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._fault(error, where) from error
+        made = record_of(batch, self.form.names, f"the batch of {where}")
+        return {name: value for name, value in made.items() if name != "index"}
+
+    def _fault(self, error: BaseException, where: str) -> PacelineError:
+        """Return the error for an exception in the user's code, or in a library that it uses."""
+        fix = "correct it, or see it with debug=trace workers.num=0 loader=plain"
+        fault = user_error(error, about=where, fix=fix, kind=UserRecordError)
+        return fault or DataError(233, where, plain(error), fix)
+
+
+@contextmanager
+def own_generators() -> Generator[bool]:
+    """Yield whether the generators may be seeded, and restore them afterwards if so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield False
+        return
+    with kept_generators(HOST):
+        yield True
+
+
+def _listed(numbers: list[int]) -> str:
+    some = ", ".join(map(str, numbers[:MOST_NAMED]))
+    if len(numbers) > MOST_NAMED:
+        some += f", ... ({len(numbers)})"
+    return some

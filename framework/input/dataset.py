@@ -1,0 +1,74 @@
+"""Records of a user's own Dataset, packed as they come out of it."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, final
+
+import torch
+
+from framework.contracts.records import Manifest
+from framework.data.dataset import ItemTrial, checked, classes_of, length_of, title_of, try_items
+from framework.data.item_reader import HOST, ItemReader
+from framework.data.items import ItemForm, check_names
+from framework.errors import DataError, words_of
+from framework.input.function import stored_value
+from framework.input.rows import Row, RowInput
+from framework.order.draws import record_seeds
+from framework.store.label import check_classes
+from framework.system.rng import kept_generators, seed_host_generators
+
+FIELDS = "input.fields"
+
+
+@final
+class DatasetInput(RowInput):
+    """The items of a map-style Dataset: dicts, dataclasses or tuples.
+
+    A value is an array, a number, a text or an image file's ``bytes``. Random changes are
+    drawn once, by the number of the record. ``conf/input/dataset.yaml`` describes the options.
+    """
+
+    def __init__(
+        self, dataset: Any, fields: Sequence[str] | None, classes: Sequence[str] | None
+    ) -> None:
+        self.title = title_of(dataset)
+        items = checked(dataset, "input.dataset", "give it __len__ and __getitem__")
+        form = ItemForm(check_names(fields, FIELDS), key=FIELDS)
+        self._read = ItemReader(items, form, 0, self.title)
+        self._num_records = length_of(dataset, "input.dataset")
+        self._classes = check_classes((), classes, self.title) or classes_of(dataset)
+
+    @cached_property
+    def trial(self) -> ItemTrial:
+        return try_items(self._read, self._num_records)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Whether random changes are packed."""
+        if not self._num_records or not self.trial.draws:
+            return ()
+        what = "draw random numbers, and each record is packed as it is drawn once"
+        return (f"the items of {self.title} {what}; leave random changes to augment=",)
+
+    def manifest_without_fields(self) -> Manifest:
+        if not self._num_records:
+            raise DataError(110, self.title, "no item", "give at least one")
+        source = f"dataset {self.title}"
+        return Manifest(self._num_records, {}, self._classes, source=source)
+
+    def row(self, index: int) -> Row:
+        with kept_generators(HOST):
+            seed_host_generators(int(record_seeds(torch.tensor([index]), 0, 0)))
+            record = self._read.record(self._read.item(index), index)
+        try:
+            return {field: stored_value(value) for field, value in record.items()}
+        except (ValueError, TypeError) as error:
+            what = f"a value is no array ({words_of(error)})"
+            fix = "return arrays, numbers, texts, or an image file's bytes"
+            raise DataError(167, self.name(index), what, fix) from error
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+    def name(self, index: int) -> str:
+        return self._read.name(index)

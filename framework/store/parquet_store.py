@@ -1,0 +1,437 @@
+"""Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
+
+Parquet keeps rows in groups, and a group can only be decoded whole: some 100 images, or 100,000
+rows of numbers. The newest groups are kept decoded, up to ``cache_mb`` in each process. In random
+order over more data than that, nearly every record decodes a group: with 100 images of 100 kB, that
+is 10 MB for one record. In ``order=block`` each group is decoded about once per epoch, and a packed
+store needs no groups at all. The record batches of Arrow files, which ``datasets.save_to_disk``
+writes, are not compressed: they are mapped, and read at any place.
+"""
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.contracts.records import Field, Manifest, Ragged, Records
+from framework.errors import ConfigError, DataError, listed, words_of
+from framework.image.decode import BadImage, num_channels
+from framework.store.array_values import DTYPES
+from framework.store.column_files import (
+    MOST_JSON_BYTES,
+    ColumnFiles,
+    ColumnValues,
+    FieldColumn,
+    RowGroup,
+    form_of,
+    has_fixed_shape,
+    library,
+    names_of_classes,
+)
+from framework.store.file_format import COLUMNS, refuse_other
+from framework.store.gather_rows import merged, ragged_of, taken
+from framework.store.kinds import (
+    OF_STRINGS,
+    RAGGED,
+    check_present,
+    checked_kinds,
+    field_of_kind,
+    of_kind,
+)
+from framework.store.label import check_classes, label_column, numbered_classes
+from framework.store.walk_tree import named_files
+from framework.system.extras import needed
+
+LABEL = "label"
+STRINGS = ("text", "bytes", "file")
+LISTS = ("rows",)
+FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}
+STATE = "state.json"  # of a folder that ``save_to_disk`` wrote: the names of its files
+SPLITS = "dataset_dict.json"  # of a folder with a folder per split
+NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")  # behind the split, in names of the Hub
+USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
+
+
+@final
+class ParquetStore:
+    """A RecordStore over Parquet or Arrow files with the same columns.
+
+    An image is a column of bytes, or of ``{bytes, path}`` as Hugging Face stores it. Numbers and
+    lists of a fixed size become raw fields, other lists ragged fields, and texts texts. In the
+    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes.
+
+    Parquet's page checksums are compared if they were written. There are no others, so ``damaged``
+    never lists any.
+
+    Args:
+        path: A file, a folder of files of one split, or a pattern.
+        fields: The column of each field; None: all columns.
+        classes: All classes in the order of their numbers; None: those of the file.
+        labels: The fields that are label maps.
+        kinds: What other fields are, by name: boxes or points for lists, bytes or text for bytes.
+        cache_mb: How much of decoded groups each process keeps, in 10**6 bytes.
+        group: Where these options stand, for errors: ``data`` or ``input``.
+
+    Raises:
+        ConfigError: C161, C162 or C179 for options that do not fit.
+        DataError: D101 if there is no file; D102 for a damaged one; D103 for another format; D109
+            if there is no row; D167 for a column that a store cannot hold; D169 if the columns of
+            the files differ; D192 if a folder holds several splits.
+        ResourceError: R112 if pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        fields: Mapping[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+        kinds: Mapping[str, str] | None = None,
+        cache_mb: int = 512,
+        group: str = "data",
+    ) -> None:
+        refuse_other(path, "parquet")
+        needed("pyarrow", "parquet")
+        self.path = path
+        self.given = fields
+        self.classes = classes
+        self.label_maps = tuple(labels or ())
+        self.kinds = checked_kinds(kinds, group)
+        self.cache_mb = cache_mb
+        self.group = group
+        self.is_random = False  # whether records are asked for in random order
+        self._files = ColumnFiles(_column_files(path), cache_mb)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": self._files.closed()}
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        self._files.check_columns()
+        fields = {name: self._field(name) for name in self._columns}
+        for name in self.label_maps:
+            if name not in fields or fields[name].kind != "labels":
+                where = f"{self.group}.labels = {list(self.label_maps)}"
+                fix = f"the fields are {', '.join(fields)}"
+                raise ConfigError(179, where, f"{name} is not a field of images", fix)
+        counts = self._counts
+        present = [number for number in counts if 0 <= number < len(self._class_names)]
+        class_counts = [0] * len(self._class_names)
+        for number in present:
+            class_counts[number] = counts[number]
+        if len(present) < len(counts):
+            class_counts = []
+        source = f"parquet {self.path}"
+        return Manifest(len(self), fields, self._class_names, class_counts, source=source)
+
+    def __len__(self) -> int:
+        return int(self._files.firsts[-1])
+
+    @cached_property
+    def _columns(self) -> dict[str, FieldColumn]:
+        """The column of each field. ConfigError C162, DataError D167."""
+        schema = self._files.schema
+        given: Any = self.given
+        if given is None:
+            given = {name: name for name in schema.names}
+        if not isinstance(given, Mapping) or not given:
+            fix = f"give {self.group}.fields={{image: image, label: label}}"
+            raise ConfigError(
+                162, f"{self.group}.fields = {given}", "must map fields to texts", fix
+            )
+        columns: dict[str, FieldColumn] = {}
+        for field, name in given.items():
+            if schema.names.count(name) != 1:
+                what = f"there are {schema.names.count(name)} columns of this name"
+                fix = f"choose from {listed(schema.names)}"
+                raise ConfigError(162, f"{self.group}.fields.{field} = {name}", what, fix)
+            form = form_of(schema.field(name).type, str(field) == LABEL)
+            if form is None:
+                what = f"the column {name} is {schema.field(name).type}, which a store cannot hold"
+                raise DataError(167, self.path, what, f"choose others: {self._advice}")
+            if form == "rows" and has_fixed_shape(schema, name):
+                form = "array"
+            columns[str(field)] = FieldColumn(name, form, self._kind(str(field), name, form))
+        check_present(self.kinds, columns, self.group)
+        return columns
+
+    def _kind(self, field: str, name: str, form: str) -> str:
+        """Return what a field is. ConfigError C179 if a column of this form cannot be that."""
+        usual = "text" if form == "text" else ""
+        kind = self.kinds.get(field, usual)
+        if kind and form not in FORMS[kind]:
+            where = f"{self.group}.kinds.{field} = {kind}"
+            what = f"the column {name} is {self._files.schema.field(name).type}"
+            raise ConfigError(179, where, f"{what}, which cannot be {kind}", "correct it")
+        return kind
+
+    @property
+    def _advice(self) -> str:
+        """How to choose the columns that a store can hold."""
+        schema = self._files.schema
+        names = [name for name in schema.names if form_of(schema.field(name).type, name == LABEL)]
+        chosen = ", ".join(f"{name}: {name}" for name in names[:4]) or "image: image"
+        return f"'{self.group}.fields={{{chosen}}}'"
+
+    @cached_property
+    def _tally(self) -> dict[Any, int]:
+        """How often each value of the label's column occurs; {} if there is no such column."""
+        column = self._columns.get(LABEL)
+        if column is None or column.form not in ("array", "name"):
+            return {}
+        kind = self._files.schema.field(column.name).type
+        if column.form == "array" and not library().types.is_integer(kind):
+            return {}
+        return self._files.tally(column.name)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int] | None:
+        """The number of each name of a class; None if labels are numbers."""
+        if LABEL not in self._columns or self._columns[LABEL].form != "name":
+            return None
+        names = sorted(map(str, self._tally), key=os.fsencode)
+        if not names:
+            return {}
+        where = f"{self.path}: column {self._columns[LABEL].name}"
+        numbers, _ = label_column(names, self.classes, self.path, lambda _: where, self.group)
+        return dict(zip(names, numbers, strict=True))
+
+    @property
+    def _counts(self) -> dict[int, int]:
+        """How often each label occurs."""
+        numbers = self._numbers
+        if numbers is None:
+            return self._tally
+        return {numbers[name]: count for name, count in self._tally.items()}
+
+    @cached_property
+    def _class_names(self) -> list[str]:
+        """The classes in the order of their numbers."""
+        column = self._columns.get(LABEL)
+        if column is None or not self._tally:
+            return check_classes((), self.classes, self.path, self.group)
+        if self._numbers is not None:
+            names, where = list(self._numbers), f"{self.path}: column {column.name}"
+            return label_column(names, self.classes, self.path, lambda _: where, self.group)[1]
+        classes = self.classes
+        if classes is None:
+            classes = names_of_classes(self._files.schema, column.name)
+        largest = max(self._tally)
+        if min(self._tally) < 0 and classes is None:
+            return []
+        return numbered_classes(largest, classes, self.path, self.group)
+
+    def _field(self, name: str) -> Field:
+        """Return a field as the first row has it."""
+        column = self._columns[name]
+        if column.kind in OF_STRINGS:
+            return field_of_kind("", column.kind)
+        if column.form == "rows":
+            return self._ragged_field(name)
+        values = self._value(name, 0)
+        if column.form in ("array", "name"):
+            if values.dtype.name not in DTYPES:
+                what = f"the column {column.name} is {values.dtype}, which a store cannot hold"
+                raise DataError(167, self.path, what, f"choose others: {self._advice}")
+            return Field(values.dtype.name, values.shape[1:])
+        if name in self.label_maps:
+            return Field("uint8", (1, None, None), "image", "labels")
+        try:
+            return Field("uint8", (num_channels(values[0]), None, None), "image")
+        except (BadImage, ValueError) as error:
+            what = f"not a readable image ({error})"
+            fix = f"correct or remove it; if it is none, add '{self.group}.kinds={{{name}: bytes}}'"
+            raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
+
+    def _ragged_field(self, name: str) -> Field:
+        """Return the field of lists: what the first group says that has a list with a value."""
+        column = self._columns[name]
+        rows: Any = None
+        for group in range(len(self._files.starts)):
+            rows = self._group(group).values[name].values.values
+            if len(rows):
+                break
+        kind = column.kind or RAGGED
+        where = f"{self.path}: column {column.name}"
+        field = field_of_kind(of_kind(rows.numpy(), kind, where, self.group), kind)
+        if 0 in field.shape:
+            raise DataError(167, where, "has only empty lists", "leave the column out")
+        return field
+
+    def _value(self, name: str, index: int) -> Any:
+        group, row = self._files.place(index)
+        rows = np.array([row])
+        return self._taken(name, self._group(group).values[name], rows, np.array([index]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what random order costs, if the groups do not fit the cache."""
+        if not self.is_random:
+            return ()
+        group, _ = self._files.place(0)
+        row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
+        total = row_bytes * len(self)  # about: the rows of the first group stand for all
+        if total <= self.cache_mb * 10**6:
+            return ()
+        num_groups = max(1, len(self._files.firsts) - 1)
+        rows, mean_mb = -(-len(self) // num_groups), total / num_groups / 1e6
+        note = (
+            f"{self.path}: in random order nearly every record decodes a group of {rows} rows "
+            f"({mean_mb:.0f} MB) again, since {total / 1e6:,.0f} MB do not fit data.cache_mb="
+            f"{self.cache_mb}; add order=block order.block_records={rows}, or pack it with "
+            "'paceline pack input=parquet'"
+        )
+        return (note,)
+
+    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
+        places = indices.numpy()
+        count = len(self)
+        if len(places) and not 0 <= places.min() <= places.max() < count:
+            raise IndexError(f"rows {places.min()}..{places.max()} of {count}")
+        groups = np.searchsorted(self._files.firsts, places, side="right") - 1
+        fields = self.manifest.fields
+        parts: dict[str, list[tuple[Tensor, Any]]] = {name: [] for name in fields}
+        for group in np.unique(groups).tolist():
+            chosen = np.flatnonzero(groups == group)
+            rows = places[chosen] - self._files.firsts[group]
+            for name, values in self._group(group).values.items():
+                lot = self._taken(name, values, rows, places[chosen])
+                self._check(name, lot, places[chosen])
+                parts[name].append((torch.from_numpy(chosen), lot))
+        return {name: _put_together(parts[name], len(places), fields[name]) for name in fields}
+
+    def _check(self, name: str, values: Any, indices: np.ndarray) -> None:
+        """Raise DataError D167 for arrays of another shape or dtype than the first row's."""
+        field = self.manifest.fields[name]
+        if isinstance(values, list):
+            return
+        array, shape = values, field.shape
+        if isinstance(values, Ragged):
+            array, shape = values.values.numpy(), field.row_shape
+        if array.shape[1:] != tuple(shape) or array.dtype.name != field.dtype:
+            what = f"is {array.dtype} {array.shape[1:]}, but the first row has "
+            what += f"{field.dtype} {tuple(shape)}"
+            fix = f"give all rows one shape, or choose columns: {self._advice}"
+            raise DataError(167, f"{self.name(int(indices[0]))}: {name}", what, fix)
+
+    def _taken(self, name: str, values: ColumnValues, rows: np.ndarray, indices: np.ndarray) -> Any:
+        """Return some rows of a group's field. DataError D162 for a null."""
+        if values.nulls is not None and values.nulls[rows].any():
+            index = int(indices[values.nulls[rows].argmax()])
+            what = "has no value"
+            if self._columns[name].form == "file":
+                what = "has no bytes; its image lies in a file of its own"
+            fix = f"fill it in or leave the row out, or choose columns: {self._advice}"
+            where = f"{self.name(index)}: {self._columns[name].name}"
+            raise DataError(162, where, what, fix)
+        if isinstance(values.values, np.ndarray):
+            return values.values[rows]
+        if isinstance(values.values, Ragged):
+            lists = values.values
+            if not len(lists.values):  # the sizes behind are not known without a value
+                row_shape = self.manifest.fields[name].row_shape
+                lists = lists._replace(values=lists.values.reshape(0, *row_shape))
+            return taken(lists, torch.from_numpy(rows))
+        return [memoryview(values.values[row].as_buffer()).cast("B") for row in rows.tolist()]
+
+    def _group(self, number: int) -> RowGroup:
+        return self._files.group(number, self._columns, self._numbers)
+
+    def damaged(self, indices: Tensor, records: Records) -> list[int]:
+        return []  # checksums of pages are compared while they are decoded
+
+    def key(self, index: int) -> str:
+        file, row = self._files.row(index)
+        return f"{os.path.basename(file)}:{row}"
+
+    def name(self, index: int) -> str:
+        file, row = self._files.row(index)
+        return f"{file}: row {row}"
+
+    def file_of(self, index: int) -> str:
+        """Return the path of the file that holds a row."""
+        return self._files.row(index)[0]
+
+    def check(self) -> None:
+        self._files.check()
+
+    def close(self) -> None:
+        self._files = self._files.closed()
+
+
+def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> Any:
+    """Return a field's values in the order of a batch of ``count`` records.
+
+    ``parts`` are the values that groups gave, each with their places in the batch: int64 [n].
+    """
+    if field.encoding == "raw":
+        array = np.empty((count, *(size or 0 for size in field.shape)), field.dtype)
+        for places, values in parts:
+            array[places.numpy()] = values
+        return torch.from_numpy(array)
+    if field.encoding == "ragged" and field.kind not in OF_STRINGS:
+        return merged(parts) if parts else ragged_of([], field)
+    buffers: list[Any] = [None] * count
+    for places, values in parts:
+        for place, value in zip(places.tolist(), values, strict=True):
+            buffers[place] = value
+    if field.kind in OF_STRINGS:
+        return ragged_of([np.frombuffer(buffer, np.uint8) for buffer in buffers], field)
+    return buffers
+
+
+def _column_files(path: str) -> list[str]:
+    """Return the files of a data set. DataError D101, D192."""
+    if not os.path.isdir(path):
+        return named_files(path, COLUMNS)
+    if os.path.isfile(os.path.join(path, SPLITS)):
+        splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+        raise _several_splits(path, splits, "")
+    if os.path.isfile(os.path.join(path, STATE)):
+        return _files_in_state(path)
+    names = named_files(path, COLUMNS)
+    if splits := _splits_in(path, names):
+        raise _several_splits(path, splits, "*")
+    return names
+
+
+def _files_in_state(path: str) -> list[str]:
+    """Return the files that ``save_to_disk`` wrote: caches beside them are no records."""
+    place = os.path.join(path, STATE)
+    try:
+        with open(place, "rb") as file:
+            entries = json.loads(file.read(MOST_JSON_BYTES))["_data_files"]
+        names = [str(entry["filename"]) for entry in entries]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(102, place, f"damaged ({words_of(error)})", "save it again") from error
+    if not names or any(os.path.basename(name) != name for name in names):
+        raise DataError(102, place, "names no file of this folder", "save it again")
+    return [os.path.join(path, name) for name in names]
+
+
+def _splits_in(path: str, files: Sequence[str]) -> list[str]:
+    """Return the splits that names of files speak of, if there are several."""
+    splits: set[str] = set()
+    for file in files:
+        stem = os.path.splitext(os.path.relpath(file, path))[0]
+        split = NUMBERED.sub("", stem)
+        if split != stem or os.path.basename(stem) in USUAL_SPLITS:
+            splits.add(split)
+    return sorted(splits) if len(splits) > 1 else []
+
+
+def _several_splits(path: str, splits: Sequence[str], ending: str) -> DataError:
+    example = next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
+    what = f"holds several splits: {listed(splits)}"
+    fix = f"name one, as in 'data.train={path}/{example}{ending}'"
+    return DataError(192, path, what, fix)

@@ -1,0 +1,412 @@
+"""The records of WebDataset shards: which members are which field, and their labels.
+
+``input=tar`` packs these records, ``data=tar`` reads them where they lie.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, final
+from zlib import crc32
+
+import numpy as np
+
+from framework.errors import ConfigError, DataError, listed
+from framework.store.array_values import value_of
+from framework.store.folder_store import SUFFIXES
+from framework.store.foreign import field_name, number_of
+from framework.store.identity import unreadable
+from framework.store.kinds import of_kind
+from framework.store.label import (
+    check_classes,
+    class_in,
+    class_pattern,
+    label_column,
+    number_classes,
+)
+from framework.store.tar_shard import (
+    HEADER,
+    INDEX_SUFFIX,
+    ShardIndex,
+    is_text_suffix,
+    named_shards,
+    shard_index,
+)
+
+IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
+LABEL = "label"
+PLAIN_SUFFIX = re.compile(r"[a-z_][\w.]*", re.ASCII)  # needs no quotes on a command line
+NONE, SEVERAL = -1, -2  # instead of a member's number
+
+
+@final
+class TarRecords:
+    """Records in the byte order of the shards' names, and in a shard in the order of its members.
+
+    A record's key is its members' common name. Links and devices are left out. By its suffix, a
+    member is
+
+    - an image, or ``npy``: an array;
+    - ``cls``: a number; ``txt``: a number if the first one is, else a text. For the field ``label``
+      both are a class's number or name;
+    - ``json``: a text, as it is;
+    - anything else: bytes.
+
+    Args:
+        path: A shard, a folder of shards, or a pattern.
+        fields: The suffix of each field's member, or several: ``jpg;png``. None: ``image`` and
+            perhaps ``label``; other members than an image and ``cls`` are then an error.
+        classes: All classes in the order of their numbers; None: those of the labels.
+        label_pattern: A regular expression whose one group is the class in a record's key.
+        group: Where these options stand, for errors: ``input`` or ``data``.
+        keep: Whether to write the shards' indexes.
+        kinds: What fields are, if their suffixes do not say so: text, bytes, ragged, boxes, points.
+
+    Raises:
+        ConfigError: C160 or C162 for options that do not fit.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        fields: Mapping[str, str] | None,
+        classes: Sequence[str] | None,
+        label_pattern: str | None,
+        group: str = "input",
+        keep: bool = False,
+        kinds: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.path = path
+        self.given_kinds = dict(kinds)
+        self.classes = classes
+        self.group = group
+        self.keep = keep
+        self.fields: dict[str, tuple[str, ...]] | None = None
+        if fields is not None:
+            self.fields = _checked_fields(fields, group)
+        self.pattern = class_pattern(label_pattern, group)
+        if self.pattern is not None and LABEL in (self.fields or {}):
+            what = f"{group}.fields has a label already"
+            raise ConfigError(162, f"{group}.label_pattern", what, "give one of the two")
+
+    @cached_property
+    def listed(self) -> "Listed":
+        """The records of all shards. DataError D101, D110, and those of a bad shard."""
+        listed = Listed(named_shards(self.path), self.keep)
+        if not len(listed):
+            raise DataError(110, self.path, "no file inside", "give .tar files that hold images")
+        return listed
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The suffixes that the member of each field may have, in lower case.
+
+        ConfigError C162 if members would be ignored silently.
+        """
+        suffixes = {suffix.lower() for suffix in self.listed.suffixes}
+        if self.fields is not None:
+            for field, wanted in self.fields.items():
+                if not suffixes & set(wanted):
+                    where = f"{self.group}.fields.{field} = {';'.join(wanted)}"
+                    fix = f"choose from {listed(sorted(suffixes))}"
+                    raise ConfigError(162, where, "no member has this suffix", fix)
+            return self.fields
+        if others := sorted(suffixes - {*IMAGES, "cls"}):
+            what = f"there are members .{', .'.join(others[:5])} too"
+            fix = f"say what is wanted, as in '{self.group}.fields={_example(suffixes)}'"
+            raise ConfigError(162, f"{self.group}.fields = null", what, fix)
+        sources: dict[str, tuple[str, ...]] = {}
+        if suffixes & {*IMAGES}:
+            sources["image"] = IMAGES
+        if "cls" in suffixes and self.pattern is None:
+            sources[LABEL] = ("cls",)
+        return sources
+
+    @cached_property
+    def members(self) -> dict[str, np.ndarray]:
+        """The number of each record's member for each field, int64 [records].
+
+        ``NONE`` stands for no member, ``SEVERAL`` for more than one.
+        """
+        listed = self.listed
+        members: dict[str, np.ndarray] = {}
+        for field, wanted in self.sources.items():
+            fits = np.array([suffix.lower() in wanted for suffix in listed.suffixes], bool)
+            hits = np.flatnonzero(fits[listed.kinds])
+            owners = np.searchsorted(listed.firsts, hits, side="right") - 1
+            counts = np.bincount(owners, minlength=len(listed))
+            members[field] = np.full(len(listed), NONE, np.int64)
+            members[field][owners] = hits
+            members[field][counts > 1] = SEVERAL
+        return members
+
+    def member(self, field: str, index: int) -> int:
+        """Return the number of the member of a record. DataError D163 or D167 if it has not one."""
+        number = int(self.members[field][index])
+        if number < 0:
+            wanted = self.sources[field]
+            kinds = self.listed.kinds[self.listed.range_of(index)]
+            count = sum(self.listed.suffixes[kind].lower() in wanted for kind in kinds)
+            what = f"has {count} members for {field} (.{', .'.join(wanted)})"
+            fix = f"correct the shard, or {self.group}.fields"
+            raise DataError(163 if count else 167, self.name(index), what, fix)
+        return number
+
+    @cached_property
+    def labels(self) -> tuple[np.ndarray, list[str]] | None:
+        """The labels (int64) and the classes; None if no member and no pattern gives labels."""
+        everything = range(len(self))
+        if self.pattern is not None:
+            pattern = self.pattern
+            keys = map(self.listed.key, everything)
+            names = [
+                class_in(key, pattern, self.name(index), self.group)
+                for index, key in enumerate(keys)
+            ]
+            numbers, classes = number_classes(names, self.classes, self.path, self.group)
+        elif self._has_label_texts:
+            texts = self._label_texts()
+            numbers, classes = label_column(texts, self.classes, self.path, self.name, self.group)
+        else:
+            return None
+        return np.array(numbers, np.int64), classes
+
+    @property
+    def _has_label_texts(self) -> bool:
+        suffix = self.sources.get(LABEL, ("",))[0]
+        return is_text_suffix(suffix) and LABEL not in self.given_kinds
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of fields that are not images, arrays or numbers."""
+        usual = {field: self._usual_kind(field) for field in self.sources}
+        return {field: kind for field, kind in {**usual, **self.given_kinds}.items() if kind}
+
+    def _usual_kind(self, field: str) -> str:
+        """Return what a field is by its suffix: "text", "bytes", or "" for other values."""
+        suffix = self.sources[field][0].rpartition(".")[2]
+        if suffix in (*IMAGES, "npy", "cls") or (field == LABEL and self._has_label_texts):
+            return ""
+        if suffix != "txt":
+            return "text" if suffix == "json" else "bytes"
+        for index in np.flatnonzero(self.members[field] >= 0)[:1].tolist():
+            if _number_in(self.read(field, index)) is not None:
+                return ""
+        return "text"
+
+    def _label_texts(self) -> list[str]:
+        """Return the text of each record's label. DataError D162, and those of ``read``."""
+        members = self.members[LABEL]
+        for index in np.flatnonzero(members < 0)[:1].tolist():
+            self.member(LABEL, index)  # raises
+        texts: list[str] = []
+        for index, kept in enumerate(self.listed.kept_texts(members)):
+            data = self.read(LABEL, index) if kept is None else kept
+            texts.append(data.decode("utf-8", "surrogateescape").strip())
+            if not texts[-1]:
+                raise DataError(162, self.name(index), "its label is empty", "correct or remove it")
+        return texts
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes in the order of their numbers. ConfigError C161, DataError D161."""
+        if self.labels is not None:
+            return self.labels[1]
+        return check_classes((), self.classes, self.path, self.group)
+
+    @property
+    def source(self) -> str:
+        """What a manifest says of the source, with the number of members left out."""
+        left_out = self.listed.left_out
+        note = ""
+        if left_out:
+            note = f" ({left_out} members left out: links, devices, names without a suffix)"
+        return f"tar {self.path}{note}"
+
+    def value(self, field: str, index: int) -> Any:
+        """Return an image file's bytes, an array (of no dimension for a number) or a string.
+
+        Raises:
+            DataError: D112 for a damaged array, D162 for a text that is no number or not UTF-8,
+                D167 for a value that is not of the field's kind, and those of ``read``.
+        """
+        data = self.read(field, index)
+        suffix = self.listed.suffixes[self.listed.kinds[self.member(field, index)]]
+        return self.parsed(data, suffix, field, index)
+
+    def parsed(self, data: bytes, suffix: str, field: str, index: int) -> Any:
+        """Return the value in the bytes of a member. DataError D112, D162, D167."""
+        kind = self.kinds.get(field, "")
+        where = f"{self.name(index)}: {field}"
+        if kind == "bytes":
+            return data
+        if kind == "text":
+            return self._text(data, field, where)
+        if is_text_suffix(suffix):
+            value = self._number(data, field, where)
+        else:
+            value = value_of(data, f".{suffix}", self.name(index))
+        return of_kind(value, kind, where, self.group) if kind else value
+
+    def _text(self, data: bytes, field: str, where: str) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            fix = f"correct it, or add '{self.group}.kinds={{{field}: bytes}}'"
+            raise DataError(162, where, "is not UTF-8 text", fix) from error
+
+    def _number(self, data: bytes, field: str, where: str) -> np.ndarray:
+        number = _number_in(data)
+        if number is None:
+            what = f"{data[:40]!r} is not a number"
+            fix = f"correct it, or add '{self.group}.kinds={{{field}: text}}'"
+            raise DataError(162, where, what, fix)
+        return number
+
+    def read(self, field: str, index: int) -> bytes:
+        """Return the bytes of a record's member for a field.
+
+        Raises:
+            DataError: D101 if the shard cannot be read, D117 if it is another one than the indexed
+                one, D163 or D167 if the record has not one such member, D166 for a shorter shard.
+        """
+        member = self.member(field, index)
+        kept = self.listed.kept_texts(np.array([member]))[0]
+        if kept is not None:
+            return kept
+        shard, size = self.listed.shard_of(index), int(self.listed.sizes[member])
+        try:
+            with open(shard, "rb") as file:
+                file.seek(int(self.listed.starts[member]) - HEADER)
+                data = file.read(HEADER + size)
+        except OSError as error:
+            raise unreadable(shard, error) from error
+        if len(data) != HEADER + size:
+            what = f"truncated: {size} bytes wanted, have {max(0, len(data) - HEADER)}"
+            raise DataError(166, self.name(index), what, "get the file again")
+        if crc32(data[:HEADER]) != self.listed.crcs[member]:
+            raise changed(shard)
+        return data[HEADER:]
+
+    def name(self, index: int) -> str:
+        """Return the shard and the first member of a record."""
+        listed = self.listed
+        suffix = listed.suffixes[listed.kinds[listed.firsts[index]]]
+        return f"{listed.shard_of(index)}: {listed.key(index)}.{suffix}"
+
+
+def changed(shard: str) -> DataError:
+    """Return the error for a shard whose headers are not those of its index."""
+    fix = f"remove {shard}{INDEX_SUFFIX} if it is there, and start again"
+    return DataError(117, shard, "was replaced or rewritten since it was indexed", fix)
+
+
+@final
+class Listed:
+    """The records of several shards, as arrays.
+
+    Attributes:
+        shards: The paths.
+        identities: Of the shards when they were indexed.
+        unkept: The shards whose index could not be written.
+        suffixes: All suffixes.
+        firsts: int64 [records + 1]: the number of each record's first member.
+        kinds, starts, sizes, crcs: Of all members, as in ``ShardIndex``.
+        left_out: The number of members that belong to no record.
+    """
+
+    def __init__(self, shards: Sequence[str], keep: bool) -> None:
+        self.shards = list(shards)
+        parts = [shard_index(shard, keep) for shard in shards]
+        indexes = [part[0] for part in parts]
+        self.identities = [part[1] for part in parts]
+        self.unkept = [shard for shard, part in zip(shards, parts, strict=True) if not part[2]]
+        numbers: dict[str, int] = {}
+        for index in indexes:
+            for suffix in index.suffixes:
+                numbers.setdefault(suffix, len(numbers))
+        self.suffixes = list(numbers)
+        self.kinds = _joined([_renumbered(index, numbers) for index in indexes], np.int64)
+        self.starts = _joined([index.starts for index in indexes], np.int64)
+        self.sizes = _joined([index.sizes for index in indexes], np.int64)
+        self.crcs = _joined([index.crcs for index in indexes], np.uint32)
+        self.left_out = sum(index.left_out for index in indexes)
+        self._keys = [index.keys for index in indexes]
+        self._key_ends = [index.key_ends for index in indexes]
+        self._texts = b"".join(index.texts for index in indexes)
+        self._is_kept = _joined([index.is_kept for index in indexes], bool)
+        self._text_ends = np.cumsum(np.where(self._is_kept, self.sizes, 0))
+        counts = [len(index.key_ends) for index in indexes]
+        self._shard_firsts = np.cumsum([0, *counts])
+        num_members = np.cumsum([0, *(len(index.kinds) for index in indexes)])
+        lasts = [i.lasts + first for i, first in zip(indexes, num_members, strict=False)]
+        self.firsts = np.concatenate([np.zeros(1, np.int64), *lasts])
+        self.shard_numbers = np.repeat(np.arange(len(counts)), counts)  # of each record
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def shard_of(self, index: int) -> str:
+        """Return the path of a record's shard."""
+        return self.shards[self.shard_numbers[index]]
+
+    def range_of(self, index: int) -> slice:
+        """Return the range of a record's members."""
+        return slice(int(self.firsts[index]), int(self.firsts[index + 1]))
+
+    def key(self, index: int) -> str:
+        """Return the common name of a record's members."""
+        shard = self.shard_numbers[index]
+        place = index - self._shard_firsts[shard]
+        ends = self._key_ends[shard]
+        start = ends[place - 1] if place else 0
+        return self._keys[shard][start : ends[place]].decode("utf-8", "surrogateescape")
+
+    def kept_texts(self, members: np.ndarray) -> list[bytes | None]:
+        """Return the bytes of members that the index keeps; None for others."""
+        ends = self._text_ends[members]
+        columns = (self._is_kept[members], ends - self.sizes[members], ends)
+        return [
+            self._texts[start:end] if is_kept else None
+            for is_kept, start, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+
+def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype, copy=False)
+
+
+def _renumbered(index: ShardIndex, numbers: Mapping[str, int]) -> np.ndarray:
+    table = np.array([numbers[suffix] for suffix in index.suffixes], np.int64)
+    return table[index.kinds] if len(table) else np.zeros(0, np.int64)
+
+
+def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]]:
+    """Return the suffixes of each field, without a dot, in lower case. ConfigError C162."""
+    if not isinstance(fields, Mapping) or not fields:
+        fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
+        raise ConfigError(162, f"{group}.fields = {fields}", "must map fields to texts", fix)
+    return {
+        str(field): tuple(part.strip().lstrip(".") for part in str(suffix).lower().split(";"))
+        for field, suffix in fields.items()
+    }
+
+
+def _example(suffixes: Collection[str]) -> str:
+    """Return fields that name all members, such as ``{image: jpg, txt: txt}``."""
+    fields: dict[str, str] = {}
+    if images := sorted(set(IMAGES) & set(suffixes)):
+        fields["image"] = images[0] if len(images) == 1 else f'"{";".join(images)}"'
+    for suffix in filter(PLAIN_SUFFIX.fullmatch, sorted(set(suffixes) - set(images))):
+        stem, _, last = suffix.rpartition(".")
+        name = stem or (LABEL if last == "cls" else last)
+        fields[field_name(name, fields)] = suffix
+    return f"{{{', '.join(f'{field}: {suffix}' for field, suffix in fields.items())}}}"
+
+
+def _number_in(data: bytes) -> np.ndarray | None:
+    return number_of(data.decode(errors="replace").strip())

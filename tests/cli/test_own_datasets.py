@@ -1,0 +1,223 @@
+"""``data=dataset`` and ``data=dataloader``: a user's own Dataset and DataLoader train as they are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import is_one_error_line, losses, paceline
+
+MINE = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Clips(Dataset):
+    classes = ["low", "high"]
+    def __init__(self, count=40, draws=True):
+        self.count, self.draws = count, draws
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        wave = torch.linspace(0, 1 + index % 2, 8)
+        if self.draws:
+            wave = wave + random.random() + np.random.rand() + torch.rand(8)
+        return {"wave": wave, "label": index % 2, "text": f"clip {index}"}
+
+class Pairs(Clips):
+    classes = None
+    def __getitem__(self, index):
+        record = super().__getitem__(index)
+        return record["wave"], record["label"]
+
+class Broken(Clips):
+    def __getitem__(self, index):
+        if index == 5: raise LookupError("no such clip")
+        return super().__getitem__(index)
+
+class Dropout(torch.nn.Sequential):
+    def __init__(self, num_classes=2):
+        super().__init__(torch.nn.Dropout(0.5), torch.nn.Linear(8, num_classes))
+
+def collate(items, scale=1.0):
+    return {"wave": scale * torch.stack([item["wave"] for item in items]),
+            "label": torch.tensor([item["label"] for item in items])}
+
+def make_loader(count=40, **options):
+    return DataLoader(Pairs(count), batch_size=8, shuffle=True, **options)
+"""
+NET = (
+    *("augment=none", "objective.input=wave", "model=null", "+model._target_=mine.Dropout"),
+    *("schedule=constant", "epochs=2", "batch_size=8", "report_every=1"),
+    "allow_targets=[mine]",
+)
+CLIPS = "data.train={_target_: mine.Clips, count: 40}"
+
+
+@pytest.fixture(autouse=True)
+def mine():
+    Path("mine.py").write_text(MINE)
+
+
+def train(name, *words):
+    return paceline("train", *NET, f"hydra.run.dir={name}", *words)
+
+
+def resume(name, *words):
+    return paceline("train", f"resume={name}", "allow_targets=[mine]", *words)
+
+
+def losses_of(name, *words):
+    done = train(name, *words)
+    assert done.code == 0, done.err
+    return losses(Path(name))
+
+
+WAYS = (
+    ("workers.num=0", "loader=plain"),
+    ("workers.num=0",),
+    ("workers.num=2",),
+    ("workers.num=1", "workers.start_method=spawn"),
+)
+
+
+def test_losses_do_not_depend_on_who_reads_random_items():
+    every = [losses_of(f"run{n}", "data=dataset", CLIPS, *way) for n, way in enumerate(WAYS)]
+    assert every == every[:1] * len(WAYS)
+    assert len(every[0]) == 10
+
+
+def test_threads_learn_the_same_as_processes():
+    steady = "data.train={_target_: mine.Clips, draws: false}"
+    kinds = ("thread", "process")
+    runs = [
+        losses_of(kind, "data=dataset", steady, "workers.num=2", f"workers.kind={kind}")
+        for kind in kinds
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_threads_are_refused_for_random_items():
+    done = train("run", "data=dataset", CLIPS, "workers.num=2", "workers.kind=thread")
+    assert is_one_error_line(done, "C230")
+
+
+def test_two_ranks_learn_what_one_learns():
+    words = ("data=dataset", CLIPS, "model._target_=torch.nn.Linear")
+    words += ("+model.in_features=8", "+model.out_features=2", "workers.num=1")
+    alone = losses_of("alone", *words)
+    ranks = losses_of("ranks", *words, "parallel=ddp", "parallel.num_processes=2")
+    assert ranks == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_a_resumed_run_learns_what_an_uninterrupted_one_learns(steps):
+    words = ("data=dataset", CLIPS, "data.val={_target_: mine.Clips, count: 9}")
+    whole = losses_of("whole", *words)
+    losses_of("part", *words, f"max_steps={steps}", "workers.num=2")
+    done = resume("part", "max_steps=10", "workers.num=0")
+    assert done.code == 0, done.err
+    assert losses(Path("part")) == whole
+
+
+def test_another_dataset_is_not_resumed():
+    losses_of("run", "data=dataset", CLIPS, "max_steps=2")
+    other = ("max_steps=4", "+data.train.draws=false")
+    done = resume("run", *other)
+    assert is_one_error_line(done, "K105")
+    assert "data.train.draws" in done.err
+    assert resume("run", *other, "resume.allow=[data.train]").code == 0
+
+
+def test_tuples_and_a_collate_with_arguments():
+    pairs = ("data=dataset", "data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
+    assert len(losses_of("pairs", *pairs)) == 10
+    collate = ("data=dataset", CLIPS, "data.collate=mine.collate")
+    assert len(losses_of("collate", *collate)) == 10
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("C233", ["data=dataset", "data.train=clips.h5"]),
+        ("C233", ["data=dataset", "data.train={split: train}"]),
+        ("C233", ["data=hdf5", CLIPS]),
+        ("C233", ["data=hdf5", "data.train=x.h5", "data.val={_target_: mine.Clips}"]),
+        ("C103", ["data=dataset"]),
+        ("C105", ["data=dataset", "data.train={_target_: os.system, command: ls}"]),
+        ("C105", ["data=dataset", CLIPS, "data.collate=os.system"]),
+        ("C105", ["data=dataset", CLIPS, "data.collate=mine.padded"]),
+        ("C106", ["data=dataset", "data.train={_target_: mine.Clips, length: 3}"]),
+        ("C232", ["data=dataset", CLIPS, "data.fields=wave"]),
+        ("C174", ["data=dataset", CLIPS, "transform=resize", "transform.size=[4,4]"]),
+        ("C231", ["data=dataset", "data.train={_target_: mine.make_loader}"]),
+        ("C234", ["data=dataloader", "data.train={_target_: torch.nn.Identity}"]),
+        ("D230", ["data=dataset", "data.train={_target_: mine.Pairs}"]),
+        ("C107", ["data=hdf5", "data.train=x.h5", "workers.start_method=spawn"]),
+    ],
+)
+def test_what_cannot_be_data_is_one_line_before_the_first_step(number, words):
+    done = train("run", *words)
+    assert is_one_error_line(done, number), done.err
+    assert not Path("run/metrics.jsonl").exists()
+
+
+def test_an_exception_in_a_worker_is_the_users_line():
+    done = train("run", "data=dataset", "data.train={_target_: mine.Broken}", "workers.num=2")
+    assert is_one_error_line(done, "U100")
+    assert re.search(r"mine.py:\d+: in Broken.__getitem__: LookupError", done.err)
+    assert "record 5 of mine.Broken" in done.err
+
+
+def test_facts_come_from_the_dataset_or_must_be_typed():
+    words = ("data=dataset", "+model.num_classes=auto", "max_steps=1")
+    done = train("run", *words, CLIPS)
+    assert "from the data: model.num_classes=2" in done.err
+    untold = train("none", *words, "data.train={_target_: mine.Pairs}", "data.fields=[wave,label]")
+    assert is_one_error_line(untold, "C157")
+    assert "type it: model.num_classes=10" in untold.err
+
+
+def test_run_json_describes_the_data():
+    losses_of("run", "data=dataset", CLIPS, "max_steps=1")
+    data = json.loads(Path("run/run.json").read_text())["data"]["train"]
+    assert (data["source"], data["num_records"]) == ("dataset mine.Clips", 40)
+    assert json.loads(Path("run/summary.json").read_text())["choices"]["data"] == "dataset"
+
+
+def test_the_configuration_shows_and_explains_the_block():
+    shown = paceline("train", *NET, "data=dataset", CLIPS, "--cfg", "job")
+    assert "_target_: mine.Clips" in shown.out
+    why = paceline("train", *NET, "data=dataset", CLIPS, "--explain", "data.train")
+    assert "data.train.count = 40" in why.out
+    assert "<- this one counts" in why.out
+
+
+def test_a_sweep_over_datasets_has_a_directory_for_each():
+    swept = "data.train.count=16,24"
+    done = train("one", "-m", "data=dataset", CLIPS, swept, "hydra.sweep.dir=sweep")
+    assert done.code == 0, done.err
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
+
+
+def test_a_ready_loader_trains_with_a_note_and_resumes():
+    words = ("data=dataloader", "data.train={_target_: mine.make_loader, num_workers: 1}")
+    words += ("data.fields=[wave,label]", "batch_size=128")
+    done = train("whole", *words)
+    assert done.code == 0, done.err
+    assert done.err.count("resume reads the epoch's earlier batches") == 1
+    assert len(losses(Path("whole"))) == 10
+    losses_of("part", *words, "max_steps=7")
+    again = resume("part", "max_steps=10")
+    assert again.code == 0, again.err
+    assert losses(Path("part")) == losses(Path("whole"))
+
+
+def test_a_dataset_is_packed_and_trains_from_the_store():
+    words = ["input=dataset", "input.dataset={_target_: mine.Pairs}", "input.fields=[wave,label]"]
+    done = paceline("pack", *words, "output.path=pairs.h5", "allow_targets=[mine]")
+    assert done.code == 0, done.err
+    assert "leave random changes to augment=" in done.err
+    assert len(losses_of("run", "data=hdf5", "data.train=pairs.h5")) == 10

@@ -1,0 +1,57 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from framework.config.make_trainer import make_trainer
+from framework.objective.classify import Classify
+from tests.data.own_items import make_loader, pairs
+
+
+def trained(train, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    objective = Classify("wave", "label", label_smoothing=0.0)
+    options = {"epochs": 2, "fields": ["wave", "label"], "say": lambda _: None, **options}
+    trainer = make_trainer(model, objective, optimizer, train=train, **options)
+    trainer.fit()
+    return trainer
+
+
+def test_a_loader_trains_as_in_a_plain_loop():
+    trainer = trained(make_loader(shuffle=False))
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(2):
+        for wave, label in make_loader(shuffle=False):
+            nn.functional.cross_entropy(model(wave), label).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.equal(trainer.parts.model.weight, model.weight)
+    assert trainer.progress.step == 10
+
+
+def test_a_seed_decides_the_order_of_a_loader_that_shuffles():
+    weights = [trained(make_loader(), seed=seed).parts.model.weight for seed in (1, 1, 2)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_it_validates_and_measures():
+    trainer = trained(make_loader(), val=DataLoader(pairs(6), batch_size=4))
+    assert {"loss", "accuracy"} <= set(trainer.val_means)
+    assert {"wait", "forward", "backward"} <= set(trainer.spans_s)
+
+
+def test_one_note_says_what_is_not_promised():
+    notes = []
+    trained(make_loader(), val=make_loader(), say=notes.append)
+    assert len(notes) == 1
+    assert "resume" in notes[0]
+
+
+def test_tuples_without_names_are_refused():
+    with pytest.raises(Exception, match=r"data\.fields"):
+        trained(make_loader(), fields=None)

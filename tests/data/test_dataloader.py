@@ -1,0 +1,185 @@
+from itertools import chain
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from framework.contracts.records import Field, notes_of
+from framework.data.dataloader import loader_source
+from framework.errors import ConfigError, DataError, UserCodeError
+from framework.system.rng import generator_state
+from framework.transform.resize import Resize
+from tests.conftest import make_context
+from tests.data.own_items import Broken, Clips, Endless, make_loader, pairs
+
+NAMES = ["wave", "label"]
+
+
+@pytest.fixture
+def make():
+    """Makes sources that are closed at the end."""
+    made = []
+
+    def source(data, names=NAMES, num_batches=None, **options):
+        context = make_context(**{"num_workers": None, "worker_kind": None, **options})
+        made.append(loader_source(data, names, num_batches, context=context))
+        return made[-1]
+
+    yield source
+    for item in made:
+        item.close()
+
+
+def epoch_of(source, epoch=0, start=0):
+    return [
+        (batch["wave"][:, 0].tolist(), batch["index"].tolist(), weight, last)
+        for batch, weight, last in source.batches(epoch, start)
+    ]
+
+
+def test_batches_come_as_they_are(make):
+    loader = make_loader(10, shuffle=False)
+    assert epoch_of(make(loader)) == [
+        ([0, 1, 2, 3], [0, 1, 2, 3], 1.0, True),
+        ([4, 5, 6, 7], [4, 5, 6, 7], 1.0, True),
+        ([8, 9], [8, 9], 1.0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}]
+)
+def test_a_loader_that_shuffles_repeats_its_order(make, options):
+    source = make(make_loader(**options))
+    first = epoch_of(source, 3)
+    assert epoch_of(source, 4) != first
+    assert epoch_of(source, 3) == first
+    assert sorted(chain(*(waves for waves, *_ in first))) == list(range(20))
+
+
+def test_a_resumed_epoch_drops_the_batches_before(make):
+    source = make(make_loader(), accumulate=2)
+    assert epoch_of(source, 1, start=1) == epoch_of(source, 1)[2:]
+
+
+def test_passes_of_a_step_weigh_alike(make):
+    source = make(make_loader(20), accumulate=2)
+    passes = [(weight, last) for *_, weight, last in epoch_of(source)]
+    assert passes == [(0.5, False), (0.5, True)] * 2 + [(1.0, True)]
+    assert (source.order.num_steps, source.order.batch_size) == (3, 8)
+
+
+def test_ranks_shuffle_and_number_their_records_apart(make):
+    ranks = [epoch_of(make(make_loader(), rank=rank, world_size=2)) for rank in range(2)]
+    assert ranks[0][0][0] != ranks[1][0][0]
+    numbers = [index for rank in ranks for _, indices, *_ in rank for index in indices]
+    assert sorted(numbers) == list(range(40))
+
+
+def test_a_sampler_gets_to_know_the_epoch(make):
+    sampler = DistributedSampler(pairs(), num_replicas=1, rank=0)
+    source = make(DataLoader(pairs(), batch_size=4, sampler=sampler))
+    assert epoch_of(source, 0) != epoch_of(source, 7)
+    assert sampler.epoch == 7
+
+
+def test_the_callers_generators_stay_as_they_are(make):
+    before = generator_state(torch.device("cpu"))
+    epoch_of(make(make_loader(num_workers=1)))
+    assert torch.equal(generator_state(torch.device("cpu")), before)
+
+
+def test_the_first_batch_describes_the_data(make):
+    manifest = make(DataLoader(Clips(), batch_size=5), None).manifest
+    assert manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
+    assert (manifest.num_records, manifest.classes) == (20, ["low", "high"])
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (6, 6), (20, 20), (99, 20)])
+def test_a_sample_joins_batches(make, count, size):
+    sample = make(DataLoader(Clips(draws=False), batch_size=8), None).sample(count)
+    assert sample["wave"][:, 0].tolist() == list(range(size))
+    assert (len(sample["text"]), sample["index"].tolist()) == (size, list(range(size)))
+
+
+def test_batches_of_other_shapes_are_not_joined(make):
+    batches = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 4)}]
+    assert make(batches, None).sample(4)["x"].shape == (2, 3)
+
+
+def test_their_own_numbers_are_kept(make):
+    batches = [{"index": torch.tensor([7, 9]), "x": torch.zeros(2)}]
+    assert next(make(batches, None).batches(0)).batch["index"].tolist() == [7, 9]
+
+
+def test_a_stream_has_as_many_batches_as_is_said(make):
+    source = make(DataLoader(Endless(), batch_size=4), num_batches=3)
+    assert [waves for waves, *_ in epoch_of(source)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_a_stream_without_a_number_of_batches_is_refused(make):
+    with pytest.raises(ConfigError, match=r"C235\]: data.num_batches = null: "):
+        make(DataLoader(Endless(), batch_size=4))
+
+
+def test_a_stream_that_ends_early_is_an_error(make):
+    source = make(make_loader(20), num_batches=6)
+    with pytest.raises(DataError, match=r"D234\]: data.train = .*ended after 5 of 6 batches"):
+        epoch_of(source)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(5, "no __iter__"), (iter([]), "only once"), ((n for n in ()), "only once")]
+)
+def test_what_cannot_be_iterated_again_is_refused(make, data, words):
+    with pytest.raises(ConfigError, match=rf"C234\]: data.train = .*{words}"):
+        make(data)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (None, "D230"),
+        ({"x": "text"}, "D235.*batch 0 of list: has no number of records"),
+        ({"x": torch.tensor(1)}, "D235"),
+    ],
+)
+def test_what_is_no_batch_is_refused(make, batch, words):
+    with pytest.raises(DataError, match=words):
+        make([batch, batch], None)
+
+
+def test_no_batch_at_all_is_refused(make):
+    with pytest.raises(DataError, match=r"D109\]: data.train = list: has no batches"):
+        make([], num_batches=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("workers.num = 2", {"num_workers": 2}),
+        ("workers.kind = process", {"worker_kind": "process"}),
+        ("limit = 5", {"limit": 5}),
+        ("order.block_records = 2", {"block": 2}),
+        ("last = drop", {"last": "drop"}),
+        ("transform", {"transform": Resize([4, 4], True, True)}),
+    ],
+)
+def test_settings_without_effect_are_refused(make, key, options):
+    with pytest.raises(ConfigError, match=rf"C174\]: {key}"):
+        make(make_loader(), **options)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_exception_names_the_users_line(make, num_workers):
+    loader = DataLoader(Broken(), batch_size=4, num_workers=num_workers)
+    source = make(loader, None)
+    words = r"U100\]: .*own_items.py:\d+: in \S*__getitem__: LookupError: no such clip"
+    with pytest.raises(UserCodeError, match=words):
+        list(source.batches(0))
+
+
+def test_one_note_says_what_is_not_promised(make):
+    (note,) = notes_of(make(make_loader()))
+    assert "resume reads the epoch's earlier batches" in note
+    assert not notes_of(make(make_loader(), training=False))

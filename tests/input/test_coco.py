@@ -1,0 +1,192 @@
+"""Annotations of COCO become fields of any length."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framework.data.hdf5 import hdf5_source
+from framework.errors import ConfigError, DataError
+from framework.image.label_map import decode_labels
+from framework.input.coco import CocoInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.store.hdf5_store import HDF5Writer
+from framework.transform.flip import FlipTransform
+from tests.conftest import make_context
+from tests.contract.cases import jpeg
+from tests.image.test_regions import SQUARE
+
+CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}]
+
+
+def _object(number, image, box, category=18, **more):
+    x, y, width, height = box
+    polygon = [x, y, x + width, y, x + width, y + height, x, y + height]
+    return {
+        "id": number,
+        "image_id": image,
+        "bbox": list(box),
+        "category_id": category,
+        "segmentation": [polygon],
+        **more,
+    }
+
+
+OBJECTS = [
+    _object(1, 7, (2, 1, 4, 3)),
+    _object(2, 7, (-5, 2, 100, 3), 3),
+    _object(3, 7, (50, 50, 5, 5)),
+    _object(4, 7, (0, 0, 5, 5), iscrowd=1),
+]
+
+
+def write_coco(objects=OBJECTS, categories=CATEGORIES, names=("a.jpg", "b.jpg"), **changes):
+    """Two images of 16 x 12 pixels, of which the second has no object. Returns the path."""
+    for number, name in enumerate(names):
+        Path("images", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("images", name).write_bytes(jpeg(number))
+    images = [
+        {"id": number, "file_name": name, "height": 16, "width": 12}
+        for number, name in zip((7, 5), names, strict=True)
+    ]
+    about = {"images": images, "categories": categories, "annotations": objects, **changes}
+    Path("coco.json").write_text(json.dumps(about))
+    return "coco.json"
+
+
+def coco(path="coco.json", fields=("boxes", "label"), **options):
+    return CocoInput(path, "images", list(fields), **options)
+
+
+def test_boxes_are_clipped_and_those_outside_are_left_out():
+    source = coco(write_coco())
+    records, keys = source.read(0, 2)
+    assert keys == ["a.jpg", "b.jpg"]
+    assert records["image"] == [jpeg(0), jpeg(1)]
+    assert [boxes.tolist() for boxes in records["boxes"]] == [[[2, 1, 6, 4], [0, 2, 12, 5]], []]
+    assert [(boxes.dtype, boxes.shape[1]) for boxes in records["boxes"]] == [(np.float32, 4)] * 2
+    assert "(1 crowds, 1 boxes without area left out)" in source.manifest.source
+
+
+def test_classes_are_numbered_in_the_order_of_their_ids():
+    source = coco(write_coco())
+    assert source.manifest.classes == ["car", "dog"]
+    assert [labels.tolist() for labels in source.read(0, 2).records["label"]] == [[1, 0], []]
+    assert source.manifest.fields["label"].shape == (None,)
+    named = coco(classes=["dog", "cat", "car"])
+    assert named.read(0, 1).records["label"][0].tolist() == [0, 2]
+    with pytest.raises(DataError, match=r"D161.*dog"):
+        _ = coco(classes=["car"]).manifest
+
+
+def test_crowds_can_be_kept_and_empty_images_skipped():
+    source = coco(write_coco(), crowd="keep", empty="skip")
+    assert source.manifest.num_records == 1
+    assert len(source.read(0, 1).records["boxes"][0]) == 3
+
+
+def test_a_mask_has_background_classes_and_crowds():
+    objects = [*OBJECTS, _object(5, 5, (2, 1, 4, 3), segmentation=SQUARE)]
+    source = coco(write_coco(objects), ["mask"])
+    assert source.manifest.classes == []
+    assert source.manifest.label_maps == ("mask",)
+    first, second = (decode_labels(data)[:, :, 0] for data in source.read(0, 2).records["mask"])
+    assert (first[2, 4], first[4, 9], first[0, 0], first[15, 11]) == (2, 1, 255, 0)
+    assert set(np.unique(second).tolist()) == {0, 2}
+
+
+def test_keypoints_have_one_row_for_each_object():
+    categories = [{"id": 1, "name": "person", "keypoints": ["nose", "ear"]}]
+    objects = [
+        _object(1, 7, (0, 0, 4, 4), 1, keypoints=[1, 2, 2, 0, 0, 0]),
+        _object(2, 7, (0, 0, 4, 4), 1),
+    ]
+    source = coco(write_coco(objects, categories), ["boxes", "keypoints"])
+    first, second = source.read(0, 2).records["keypoints"]
+    assert first.tolist() == [[[1, 2, 2], [0, 0, 0]], [[0, 0, 0]] * 2]
+    assert second.shape == (0, 2, 3)
+    assert source.manifest.fields["keypoints"].shape == (None, 2, 3)
+
+
+def test_packed_boxes_and_keypoints_follow_a_flip():
+    categories = [{"id": 1, "name": "person", "keypoints": ["nose", "ear"]}]
+    objects = [_object(1, 7, (2, 1, 4, 3), 1, keypoints=[2, 3, 2, 5, 4, 1])]
+    pack(Packing(coco(write_coco(objects, categories), ["boxes", "keypoints"]), HDF5Writer, "x.h5"))
+    context = make_context(2, transform=FlipTransform(1.0, 0.0), shuffle=False)
+    source = hdf5_source("x.h5", context=context)
+    batch = next(source.batches(0)).batch
+    source.close()
+    assert batch["boxes"].tolist() == [[[6, 1, 10, 4]], [[0, 0, 0, 0]]]
+    assert batch["boxes_length"].tolist() == [1, 0]
+    assert batch["keypoints"][0].tolist() == [[[10, 3, 2], [7, 4, 1]]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"objects": [_object(9, 7, (0, 0, float("nan"), 1))]}, r"D193.*annotation 9"),
+        ({"objects": [_object(9, 8, (0, 0, 1, 1))]}, r"D193.*annotation 9"),
+        ({"objects": [_object(9, 7, (0, 0, 1, 1), 99)]}, r"D193.*annotation 9"),
+        ({"objects": [{"id": 9}]}, r"D193.*annotation 9"),
+        ({"categories": [{"id": 1, "name": "\ud800"}]}, "D193.*UnicodeEncodeError"),
+        ({"images": [{"id": 7, "file_name": "\ud800", "height": 1, "width": 1}]}, "D193"),
+        ({"objects": [5]}, r"D193.*annotation 5"),
+        ({"categories": [*CATEGORIES, {"id": 3, "name": "x"}]}, r"D193.*same id or name"),
+        ({"images": []}, r"D110|D193"),
+        ({"images": [{"id": 7, "file_name": "a.jpg", "height": 10**9, "width": 10**9}]}, "D193"),
+    ],
+)
+def test_annotations_that_make_no_sense_are_named(changes, words):
+    with pytest.raises(DataError, match=words):
+        _ = coco(write_coco(**changes)).manifest
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 10**5, '{"images": 3}', "\xff"])
+def test_what_is_no_coco_file_is_named(text):
+    Path("coco.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"D193.*coco\.json: not COCO annotations"):
+        _ = coco().manifest
+
+
+def test_a_missing_image_is_an_error_of_its_record_alone():
+    source = coco(write_coco())
+    Path("images/b.jpg").unlink()
+    assert source.read(0, 1).keys == ["a.jpg"]
+    with pytest.raises(DataError, match=r"D101.*images/b\.jpg"):
+        source.read(1, 2)
+
+
+def test_an_image_of_another_size_is_refused():
+    source = coco(write_coco())
+    Path("images/a.jpg").write_bytes(jpeg(0, 20, 20))
+    with pytest.raises(DataError, match=r"D172.*20 x 20 pixels, its annotations 16 x 12"):
+        source.read(0, 1)
+
+
+def test_images_outside_the_folder_are_not_read():
+    source = coco(write_coco(names=("../a.jpg", "b.jpg")))
+    with pytest.raises(DataError, match=r"D165.*'\.\./a\.jpg' is not under images"):
+        source.read(0, 1)
+
+
+def test_a_region_that_cannot_be_drawn_is_named():
+    broken = _object(1, 7, (0, 0, 5, 5), segmentation={"size": [16, 12], "counts": "P"})
+    with pytest.raises(DataError, match=r"D193.*a\.jpg: a region cannot be drawn"):
+        coco(write_coco([broken]), ["mask"]).read(0, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"fields": []}, {"fields": ["box"]}, {"crowd": "no"}, {"empty": "no"}]
+)
+def test_options_are_checked(options):
+    with pytest.raises(ConfigError, match="C162"):
+        coco(write_coco(), **options)
+
+
+def test_it_reads_the_same_in_another_process():
+    source = coco(write_coco(), ["boxes", "mask"])
+    _ = source.manifest
+    assert str(pickle.loads(pickle.dumps(source)).read(0, 2)) == str(source.read(0, 2))

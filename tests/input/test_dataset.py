@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Field, notes_of
+from framework.errors import ConfigError, DataError, UserCodeError
+from framework.input.dataset import DatasetInput
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.pack.marked import MarkedInput
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.open_store import open_store
+from tests.contract.cases import encoded_records
+from tests.data.own_items import Broken, Clips, Endless, pairs
+
+WAVES = ["wave", "label"]
+
+
+def test_items_become_records():
+    source = DatasetInput(Clips(draws=False), WAVES, None)
+    assert source.manifest.fields == {"wave": Field("float32", (3,)), "label": Field("int64", ())}
+    assert (source.manifest.num_records, list(source.manifest.classes)) == (20, ["low", "high"])
+    records, keys = source.read(4, 6)
+    assert (records["wave"][:, 0].tolist(), records["label"].tolist()) == ([4, 5], [0, 1])
+    assert keys == ["4", "5"]
+    assert not notes_of(source)
+
+
+def test_random_changes_are_drawn_once_and_noted():
+    waves = [DatasetInput(Clips(), WAVES, None).read(3, 5).records["wave"] for _ in range(2)]
+    assert np.array_equal(*waves)
+    assert "augment=" in " ".join(notes_of(DatasetInput(Clips(), WAVES, None)))
+
+
+def test_classes_that_are_typed_count():
+    assert DatasetInput(pairs(), WAVES, ["a", "b"]).manifest.classes == ["a", "b"]
+
+
+def test_the_bytes_of_an_image_file_are_an_image():
+    files = encoded_records(4)["image"]
+    source = DatasetInput([{"image": data} for data in files], None, None)
+    assert source.manifest.fields["image"].encoding == "image"
+    assert source.read(0, 4).records["image"] == files
+
+
+def test_texts_are_packed():
+    source = DatasetInput(Clips(), None, None)
+    assert source.manifest.fields["text"].kind == "text"
+    assert source.read(3, 4).records["text"][0].tobytes() == b"clip 3"
+
+
+def test_what_is_no_array_is_no_value_of_a_store():
+    with pytest.raises(DataError, match=r"D167.*record 0 of list: x"):
+        _ = DatasetInput([{"x": None}], None, None).manifest
+
+
+def test_arrays_of_different_lengths_are_packed_if_kinds_says_so():
+    items = [{"x": np.zeros(count)} for count in (1, 3)]
+    with pytest.raises(DataError, match=r"record 1 of list: x.*'input.kinds=\{x: ragged\}'"):
+        DatasetInput(items, None, None).read(0, 2)
+    source = MarkedInput(DatasetInput(items, None, None), None, None, kinds={"x": "ragged"})
+    assert [len(array) for array in source.read(0, 2).records["x"]] == [1, 3]
+
+
+def test_a_bad_item_is_named():
+    source = DatasetInput(Broken(draws=False), WAVES, None)
+    with pytest.raises(UserCodeError, match=r"own_items.py:\d+: .*no such clip \(record 5 of"):
+        source.read(4, 7)
+
+
+@pytest.mark.parametrize("data", [Endless(), 5, "mine.Clips"])
+def test_what_has_no_records_by_number_is_refused(data):
+    with pytest.raises(ConfigError, match=r"C231\]: input.dataset"):
+        DatasetInput(data, None, None)
+
+
+def test_an_empty_dataset_is_refused():
+    with pytest.raises(DataError, match="D110"):
+        _ = DatasetInput([], None, None).manifest
+
+
+def test_it_packs_into_a_store():
+    pack(Packing(DatasetInput(Clips(draws=False), WAVES, None), HDF5Writer, "clips.h5"))
+    store = open_store("clips.h5")
+    assert store.read(torch.tensor([7]))["wave"].tolist() == [[7.0, 7.0, 7.0]]
+    assert store.key(7) == "7"
+    store.close()
+
+
+def test_tuples_without_names_are_refused():
+    with pytest.raises(DataError, match=r"D230.*'input.fields=\[image,label\]'"):
+        _ = DatasetInput(pairs(), None, None).manifest
+    with pytest.raises(ConfigError, match=r"C232\]: input.fields"):
+        DatasetInput(pairs(), "wave", None)

@@ -1,0 +1,392 @@
+"""Rows of Parquet and Arrow files; tests/contract has what every store promises."""
+
+import json
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
+from framework.store.parquet_store import ParquetStore
+from tests.contract.cases import encoded_records, jpeg, label_map, plain, rows, write_parquet
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+EMPTY = pa.array([[[]], [[]]], pa.list_(pa.list_(pa.int8())))
+
+
+def _write(columns, path="x.parquet", row_group_size=2, metadata=None):
+    """A file of these columns: name -> list or pyarrow array."""
+    table = pa.table(columns)
+    if metadata is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table, path, row_group_size=row_group_size)
+    return path
+
+
+def _read(path="x.parquet", count=None, **options):
+    store = ParquetStore(path, **options)
+    return store.read(torch.arange(len(store) if count is None else count))
+
+
+def test_numbers_and_lists_of_a_fixed_size_are_raw_fields():
+    columns = {
+        "flag": [True, False, True],
+        "small": pa.array([1, 2, 3], pa.uint8()),
+        "score": pa.array([0.5, 1.5, 2.5], pa.float32()),
+        "fixed": pa.array([[1, 2]] * 3, pa.list_(pa.int16(), 2)),
+        "grid": pa.array([[[1, 2], [3, 4]]] * 3, pa.list_(pa.list_(pa.int64(), 2), 2)),
+    }
+    records = _read(_write(columns))
+    shapes = {name: (str(values.dtype), tuple(values.shape)) for name, values in records.items()}
+    assert shapes == {
+        "flag": ("torch.bool", (3,)),
+        "small": ("torch.uint8", (3,)),
+        "score": ("torch.float32", (3,)),
+        "fixed": ("torch.int16", (3, 2)),
+        "grid": ("torch.int64", (3, 2, 2)),
+    }
+    assert records["fixed"].tolist() == [[1, 2]] * 3
+    assert records["grid"][2].tolist() == [[1, 2], [3, 4]]
+
+
+def test_other_lists_are_ragged_fields():
+    columns = {"x": [[1], [], [2, 3], [4]], "y": [[], [], [[0.5, 1.5]], [[2.5, 3.5]] * 2]}
+    store = ParquetStore(_write(columns))
+    fields = {name: (field.dtype, field.shape) for name, field in store.manifest.fields.items()}
+    assert fields == {"x": ("int64", (None,)), "y": ("float64", (None, 2))}
+    assert plain(store.read(torch.tensor([3, 0, 2]))) == {
+        name: [values[3], values[0], values[2]] for name, values in columns.items()
+    }
+    assert plain(store.read(torch.tensor([1, 0])))["y"] == [[], []]
+
+
+def test_arrays_of_hugging_face_have_one_shape():
+    about = {"info": {"features": {"x": {"shape": [1, 2], "dtype": "uint8", "_type": "Array2D"}}}}
+    store = ParquetStore(_write({"x": pa.array([[[1, 2]], [[3, 4]]])}, metadata=about))
+    assert store.manifest.fields["x"].shape == (1, 2)
+    assert store.read(torch.tensor([1]))["x"].tolist() == [[[3, 4]]]
+
+
+def test_kinds_make_boxes_texts_and_bytes():
+    columns = {"boxes": [[], [[1, 2, 3, 4]]], "word": ["a", "b\u00fc"], "sound": [b"x", b""]}
+    columns["joints"] = [[[[1.0, 2.0]]], []]
+    kinds = {"boxes": "boxes", "sound": "bytes", "joints": "points"}
+    store = ParquetStore(_write(columns), kinds=kinds)
+    fields = store.manifest.fields
+    expected = {"boxes": "boxes", "word": "text", "sound": "bytes", "joints": "points"}
+    assert {name: fields[name].kind for name in expected} == expected
+    assert (fields["boxes"].dtype, fields["joints"].shape) == ("float32", (None, 1, 2))
+    records = store.read(torch.arange(2))
+    assert plain(records)["boxes"] == columns["boxes"]
+    assert [bytes(word).decode() for word in records["word"].arrays()] == columns["word"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"x": "text"}, r"C179\]: data\.kinds\.x = text: the column x is list<.*cannot be text"),
+        ({"z": "text"}, r"C179\]: data\.kinds\.z: is not a field; its fields are x, y"),
+        ({"x": "boxes"}, r"D167.*column x: is float32 \(3,\), and data\.kinds wants boxes"),
+        ({"y": "ragged"}, r"C179.*the column y is int64, which cannot be ragged"),
+    ],
+)
+def test_kinds_that_do_not_fit_are_refused(kinds, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        _ = ParquetStore(_write({"x": [[1, 2], [3]], "y": [1, 2]}), kinds=kinds).manifest
+
+
+def test_images_may_be_bytes_or_a_struct():
+    images = [jpeg(number) for number in range(3)]
+    files = [{"path": None, "bytes": image} for image in images]
+    records = _read(_write({"a": images, "b": files, "c": pa.array(images, pa.large_binary())}))
+    assert all(plain(records)[name] == images for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "classes"),
+    [
+        (["dog", "cat", "dog"], [1, 0, 1], ["cat", "dog"]),
+        (pa.array(["b", "a", "b"]).dictionary_encode(), [1, 0, 1], ["a", "b"]),
+        (["10", "2", "2"], [10, 2, 2], [str(number) for number in range(11)]),
+        ([2, 0, 2], [2, 0, 2], ["0", "1", "2"]),
+        ([0.5, 1.5, 0.0], [0.5, 1.5, 0.0], []),
+        ([-1, -1, 3], [-1, -1, 3], []),
+    ],
+)
+def test_labels_are_numbers_or_names_of_classes(labels, expected, classes):
+    store = ParquetStore(_write({"label": labels}))
+    assert store.read(torch.arange(3))["label"].tolist() == expected
+    assert store.manifest.classes == classes
+
+
+def test_the_names_of_a_class_label_are_the_classes():
+    about = {"info": {"features": {"label": {"names": ["x", "y", "z"], "_type": "ClassLabel"}}}}
+    manifest = ParquetStore(_write({"label": [0, 2, 2]}, metadata=about)).manifest
+    assert (manifest.classes, manifest.class_counts) == (["x", "y", "z"], [1, 0, 2])
+    for hostile in ({}, [], {"info": 3}, {"info": {"features": {"label": {"names": "abc"}}}}):
+        manifest = ParquetStore(_write({"label": [0, 2, 2]}, metadata=hostile)).manifest
+        assert manifest.classes == ["0", "1", "2"]
+
+
+def test_classes_and_columns_can_be_chosen():
+    _write({"img": [jpeg(0)] * 3, "fine": ["a", "b", "c"], "text": ["x"] * 3})
+    fields = {"image": "img", "label": "fine"}
+    store = ParquetStore("x.parquet", fields, ["c", "b", "a", "d"])
+    assert store.read(torch.arange(3))["label"].tolist() == [2, 1, 0]
+    assert store.manifest.classes == ["c", "b", "a", "d"]
+    with pytest.raises(DataError, match=r"D161.*1 classes are not in data\.classes: c"):
+        _ = ParquetStore("x.parquet", fields, ["a", "b"]).manifest
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [{"x": 1}] * 2,
+        pa.array([1, 2], pa.timestamp("s")),
+        pa.array([["a"], ["b"]]),
+        pa.array([None, None]),
+    ],
+)
+def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(column):
+    words = r"D167.*the column x is .* cannot hold.*'data\.fields=\{image: image, label: label\}'"
+    with pytest.raises(DataError, match=words):
+        _ = ParquetStore(_write({"image": [jpeg(0)] * 2, "label": [0, 1], "x": column})).manifest
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "must map fields to texts"),
+        ({"image": "img"}, r"data\.fields\.image = img: there are 0 columns.*image, label"),
+    ],
+)
+def test_a_wrong_choice_of_columns_is_named(fields, words):
+    with pytest.raises(ConfigError, match=rf"C162.*{words}"):
+        _ = ParquetStore(write_parquet("x.parquet", encoded_records(3)), fields).manifest
+
+
+def test_nulls_are_errors_of_their_rows():
+    files = [{"bytes": jpeg(0), "path": None}, {"bytes": None, "path": "x.jpg"}, None]
+    store = ParquetStore(_write({"image": files, "label": [0, 1, None]}))
+    assert store.read(torch.tensor([0]))["label"].tolist() == [0]
+    with pytest.raises(DataError, match=r"D162.*row 1: image: has no bytes; its image lies"):
+        store.read(torch.tensor([1]))
+    with pytest.raises(DataError, match=r"D162.*row 2: (image|label): has no"):
+        store.read(torch.tensor([2]))
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        (
+            [[[1], [1, 2]], []],
+            r"D102.*x\.parquet: group 0 cannot be read \(.*lists of 1 and of 2 values",
+        ),
+        ([[1, None], [1, 2]], r"D102.*a value in a list is missing"),
+        (EMPTY, r"D167.*column x: has only empty lists"),
+    ],
+)
+def test_lists_that_are_no_arrays_are_refused(lists, words):
+    with pytest.raises(DataError, match=words):
+        _ = ParquetStore(_write({"x": lists})).manifest
+
+
+def test_lists_may_all_be_empty():
+    store = ParquetStore(_write({"x": pa.array([[], []], pa.list_(pa.int8()))}))
+    assert plain(store.read(torch.arange(2))) == {"x": [[], []]}
+
+
+def test_a_missing_list_is_an_error_of_its_row():
+    store = ParquetStore(_write({"x": [[1, 2], None]}))
+    with pytest.raises(DataError, match=r"D162.*row 1: x: has no value"):
+        store.read(torch.tensor([1]))
+
+
+def test_another_size_in_another_group_is_named():
+    store = ParquetStore(_write({"x": [[[1, 2]], [[1, 2]], [[1]], [[1]]]}))
+    with pytest.raises(DataError, match=r"D167.*row 2: x: is int64 \(1,\), but the first row has"):
+        store.read(torch.tensor([0, 2]))
+
+
+def test_bytes_that_are_no_image_are_named():
+    with pytest.raises(
+        DataError, match=r"D106.*row 0: x: not a readable image.*'data\.kinds=\{x: bytes\}'"
+    ):
+        _ = ParquetStore(_write({"x": [b"text"]})).manifest
+
+
+def test_several_files_are_one_store():
+    for number in range(3):
+        _write({"x": [number, number + 10]}, f"data/train-{number:05}-of-00003.parquet")
+    for path in ("data", "data/train-*.parquet"):
+        store = ParquetStore(path)
+        assert store.read(torch.arange(6))["x"].tolist() == [0, 10, 1, 11, 2, 12]
+        assert store.key(3) == "train-00001-of-00003.parquet:1"
+        assert store.name(3).endswith("data/train-00001-of-00003.parquet: row 1")
+
+
+def test_files_with_other_columns_are_refused():
+    _write({"x": [1]}, "data/1.parquet")
+    _write({"y": [1]}, "data/2.parquet")
+    with pytest.raises(
+        DataError, match=r"D169.*2\.parquet: its columns y are not .*1\.parquet's x"
+    ):
+        _ = ParquetStore("data").manifest
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
+        ("train.parquet", "validation.parquet"),
+        ("plain/train-00000-of-00001-0123abc.parquet", "other/train-00000-of-00001.parquet"),
+    ],
+)
+def test_splits_are_not_mixed(names):
+    for name in names:
+        _write({"x": [1]}, f"set/{name}")
+    with pytest.raises(DataError, match=r"D192.*set: holds several splits: .*'data\.train=set/"):
+        ParquetStore("set")
+
+
+def _saved(path, tables, stream=True):
+    """A folder as ``datasets.save_to_disk`` writes it."""
+    os.makedirs(path)
+    names = [f"data-{number:05}-of-{len(tables):05}.arrow" for number in range(len(tables))]
+    for name, table in zip(names, tables, strict=True):
+        make = pa.ipc.new_stream if stream else pa.ipc.new_file
+        with make(f"{path}/{name}", table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
+    Path(path, "state.json").write_text(json.dumps(state))
+    Path(path, "cache-1.arrow").write_bytes(b"a cache is no data")
+    return path
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_folder_of_save_to_disk_is_read(stream):
+    records = encoded_records(6)
+    tables = [
+        pa.table({"image": records["image"][part], "label": records["label"][part]})
+        for part in (slice(0, 3), slice(3, 6))
+    ]
+    store = ParquetStore(_saved("saved", tables, stream))
+    assert plain(store.read(torch.tensor([5, 0, 5]))) == rows(records, [5, 0, 5])
+
+
+def test_an_arrow_stream_without_its_end_is_refused():
+    _saved("saved", [pa.table({"x": [1, 2, 3, 4]})])
+    file = Path("saved/data-00000-of-00001.arrow")
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises(DataError, match="D102"):
+            _ = ParquetStore("saved").manifest
+    file.write_bytes(2 * whole)
+    with pytest.raises(DataError, match="D102"):
+        _ = ParquetStore("saved").manifest
+
+
+def test_a_dataset_dict_is_refused_with_its_splits():
+    os.makedirs("saved/train")
+    Path("saved/dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(DataError, match=r"D192.*saved: holds several splits: train"):
+        ParquetStore("saved")
+
+
+@pytest.mark.parametrize("state", ["", "{}", '{"_data_files": [{"filename": "../x.arrow"}]}'])
+def test_a_damaged_state_is_named(state):
+    os.makedirs("saved")
+    Path("saved/state.json").write_text(state)
+    with pytest.raises(DataError, match=r"D102.*state\.json"):
+        ParquetStore("saved")
+
+
+def test_label_maps_are_named_by_the_user():
+    _write({"image": [jpeg(0)], "mask": [encode_png(label_map(0))]})
+    assert ParquetStore("x.parquet", labels=["mask"]).manifest.label_maps == ("mask",)
+    with pytest.raises(ConfigError, match=r"C179"):
+        _ = ParquetStore("x.parquet", labels=["other"]).manifest
+
+
+def test_only_the_newest_groups_are_kept(monkeypatch):
+    store = ParquetStore(_write({"x": np.arange(10**6)}, row_group_size=10**5), cache_mb=2)
+    for row in (0, 10**5, 2 * 10**5, 3 * 10**5, 0):
+        assert store.read(torch.tensor([row]))["x"].tolist() == [row]
+        assert sum(f.result().num_bytes for f in store._files._groups.values()) < 2.1e6
+
+
+def test_threads_share_the_decoding_of_a_group():
+    store = ParquetStore(write_parquet("x.parquet", encoded_records(9)))
+    _ = store.manifest
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(plain(store.read(torch.arange(9)))))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [results[0]] * 8
+
+
+def test_random_order_over_more_than_the_cache_is_noted():
+    store = ParquetStore(_write({"x": np.arange(10**6)}, row_group_size=10**5), cache_mb=1)
+    assert store.notes == ()
+    store.is_random = True
+    assert "order.block_records=100000" in store.notes[0]
+    store.cache_mb = 100
+    assert store.notes == ()
+
+
+def test_a_file_that_is_replaced_is_noticed():
+    store = ParquetStore(_write({"x": [1, 2, 3]}))
+    store.read(torch.tensor([0]))
+    os.rename(_write({"x": [4, 5, 6]}, "y.parquet"), "x.parquet")
+    with pytest.raises(DataError, match="D117"):
+        store.check()
+    with pytest.raises(DataError, match="D117"):
+        store.read(torch.tensor([2]))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"text" * 100, b"ARROW1\0\0" + bytes(100)])
+def test_what_is_no_parquet_file_is_named(suffix, data):
+    Path(f"x.{suffix}").write_bytes(data)
+    with pytest.raises(DataError, match=r"D1(02|09).*x\."):
+        _ = ParquetStore(f"x.{suffix}").manifest
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused():
+    whole = Path(write_parquet("x.parquet", encoded_records(5))).read_bytes()
+    for size in range(0, len(whole), 37):
+        Path("x.parquet").write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"D102"):
+            _read()
+
+
+def test_an_empty_file_is_named():
+    with pytest.raises(DataError, match="D109"):
+        _ = ParquetStore(_write({"x": pa.array([], pa.int64())})).manifest
+
+
+def test_it_pickles_with_the_identity_of_its_files():
+    store = ParquetStore(_write({"x": [1, 2, 3]}))
+    _ = store.manifest
+    copy = pickle.loads(pickle.dumps(store))
+    os.rename(_write({"x": [4, 5, 6]}, "y.parquet"), "x.parquet")
+    with pytest.raises(DataError, match="D117"):
+        copy.read(torch.tensor([0]))
+
+
+def test_there_are_no_checksums_of_rows():
+    store = ParquetStore(_write({"x": [1, 2, 3]}))
+    assert store.damaged(torch.arange(3), store.read(torch.arange(3))) == []

@@ -1,0 +1,83 @@
+"""Which members of a shard are which field; tests/input/test_tar.py has the rules of labels."""
+
+import numpy as np
+import pytest
+
+from framework.errors import ConfigError, DataError
+from framework.store.tar_records import NONE, SEVERAL, TarRecords
+from tests.contract.cases import jpeg, write_tar
+
+
+def _records(members, fields=None, group="data", path="x.tar", **options):
+    write_tar(path, members)
+    return TarRecords(path, fields, options.get("classes"), options.get("pattern"), group)
+
+
+def test_members_of_a_record_may_lie_apart():
+    records = _records([("a.jpg", jpeg(0)), ("b.jpg", jpeg(1)), ("b.cls", b"1"), ("a.cls", b"0")])
+    assert [records.listed.key(index) for index in range(2)] == ["a", "b"]
+    assert records.labels is not None
+    assert records.labels[0].tolist() == [0, 1]
+    assert records.read("image", 0) == jpeg(0)
+
+
+def test_shards_may_spell_suffixes_otherwise():
+    write_tar("y.tar", [("c.JPEG", jpeg(2)), ("c.cls", b"2")])
+    records = _records([("a.cls", b"0"), ("a.jpg", jpeg(0))], path="x.tar")
+    records = TarRecords(".", None, None, None)
+    assert [records.name(index) for index in range(2)] == ["./x.tar: a.cls", "./y.tar: c.JPEG"]
+    assert [records.read("image", index) for index in range(2)] == [jpeg(0), jpeg(2)]
+
+
+def test_missing_and_repeated_members_are_marked():
+    members = [("a.jpg", b""), ("a.png", b""), ("b.cls", b"1"), ("c.jpg", b"")]
+    records = _records(members)
+    assert records.members["image"].tolist() == [SEVERAL, NONE, 3]
+    with pytest.raises(DataError, match=r"D163.*has 2 members for image"):
+        records.member("image", 0)
+    with pytest.raises(DataError, match=r"D167.*has 0 members for image.*correct .* data\.fields"):
+        records.member("image", 1)
+
+
+def test_errors_name_the_options_of_their_group():
+    with pytest.raises(ConfigError, match=r"C162\]: data\.fields\.x = jpgg: .*choose from json"):
+        _ = _records([("a.json", b"1")], {"x": "jpgg"}).sources
+    with pytest.raises(ConfigError, match=r"C162.*fields = null.*'data\.fields=\{json: json\}'"):
+        _ = _records([("a.json", b"1")]).sources
+    with pytest.raises(ConfigError, match=r"C160\]: data\.label_pattern"):
+        _records([("a.jpg", b"")], pattern="a")
+    with pytest.raises(DataError, match=r"D161.*data\.classes"):
+        _ = _records([("a.jpg", b""), ("a.cls", b"dog")], classes=["cat"]).labels
+
+
+def test_a_long_text_is_a_label_too():
+    records = _records([("a.txt", b"d" * 100), ("a.jpg", b"")], {"image": "jpg", "label": "txt"})
+    assert records.class_names == ["d" * 100]
+
+
+def test_values_are_files_arrays_and_numbers():
+    members = [("a.jpg", jpeg(0)), ("a.txt", b" 0.5\n"), ("b.jpg", jpeg(1)), ("b.txt", b"word")]
+    records = _records(members, {"image": "jpg", "x": "txt"})
+    assert records.value("image", 0) == jpeg(0)
+    assert np.asarray(records.value("x", 0)).tolist() == 0.5
+    with pytest.raises(DataError, match=r"D162.*b\.jpg: x: b'word' is not a number.*\{x: text\}"):
+        records.value("x", 1)
+
+
+def test_texts_that_are_not_utf8_are_named():
+    records = _records([("a.txt", b"a"), ("b.txt", b"\xff")], {"x": "txt"})
+    assert records.value("x", 0) == "a"
+    with pytest.raises(DataError, match=r"D162.*b\.txt: x: is not UTF-8.*data\.kinds=\{x: bytes\}"):
+        records.value("x", 1)
+
+
+def test_a_label_may_be_a_text():
+    records = TarRecords(
+        write_tar("x.tar", [("a.txt", b"word")]),
+        {"label": "txt"},
+        None,
+        None,
+        kinds={"label": "text"},
+    )
+    assert records.labels is None
+    assert records.value("label", 0) == "word"

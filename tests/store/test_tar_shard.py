@@ -1,0 +1,241 @@
+"""The index of a shard, and the headers it is made from."""
+
+import gzip
+import io
+import multiprocessing
+import os
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from framework.errors import DataError
+from framework.store import tar_shard
+from framework.store.tar_shard import index_places, list_shard, named_shards, shard_index
+from tests.contract.cases import encoded_records, write_tar
+from tests.faults.reading import flips_of_headers, shard
+
+MEMBERS = [("a/1.jpg", b"x" * 700), ("a/1.CLS", b"3"), ("b.seg.png", b"y"), ("b.txt", b"t" * 99)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _as_lists(index):
+    return [value if isinstance(value, list | bytes | int) else value.tolist() for value in index]
+
+
+def test_members_lie_where_the_index_says():
+    data = Path(write_tar("x.tar", MEMBERS)).read_bytes()
+    index = list_shard("x.tar")
+    assert index.suffixes == ["jpg", "CLS", "seg.png", "txt"]
+    assert (index.keys, index.key_ends.tolist(), index.lasts.tolist()) == (b"a/1b", [3, 4], [2, 4])
+    ranges = zip(index.starts.tolist(), index.sizes.tolist(), strict=True)
+    assert [data[start : start + size] for start, size in ranges] == [m[1] for m in MEMBERS]
+    assert index.texts == b"3"  # a longer text is read when it is needed
+
+
+def test_the_index_is_written_once_and_then_read(monkeypatch):
+    write_tar("x.tar", MEMBERS)
+    first, identity, is_kept = shard_index("x.tar", keep=True)
+    assert is_kept
+    assert Path("x.tar.paceline").is_file()
+    monkeypatch.setattr(tar_shard, "list_shard", None)
+    again = shard_index("x.tar", keep=True)
+    assert (_as_lists(again[0]), again[1:]) == (_as_lists(first), (identity, True))
+
+
+def test_packing_writes_no_index():
+    write_tar("x.tar", MEMBERS)
+    shard_index("x.tar", keep=False)
+    assert os.listdir() == ["x.tar"]
+
+
+def test_a_folder_without_write_bits_stays_as_it_is_even_for_root():
+    os.mkdir("fixed")
+    write_tar("fixed/x.tar", MEMBERS)
+    os.chmod("fixed", 0o555)
+    assert shard_index("fixed/x.tar", True)[2]
+    assert os.listdir("fixed") == ["x.tar"]
+    os.chmod("fixed", 0o755)  # so that it can be removed
+
+
+def test_a_folder_that_cannot_be_written_to_has_its_index_in_the_cache(monkeypatch):
+    write_tar("x.tar", MEMBERS)
+    beside, cached = index_places("x.tar")
+    write = tar_shard._written
+    monkeypatch.setattr(
+        tar_shard, "_written", lambda place, data: place != beside and write(place, data)
+    )
+    assert shard_index("x.tar", keep=True)[2]
+    assert Path(cached).is_file()
+    assert not Path(beside).exists()
+    assert shard_index("x.tar", keep=True)[2]
+
+
+def test_without_any_place_the_headers_are_read_again(monkeypatch):
+    write_tar("x.tar", MEMBERS)
+    Path("cache").write_text("a file, not a folder")
+    monkeypatch.setattr(tar_shard, "index_places", lambda shard: ["cache/x.paceline"])
+    assert shard_index("x.tar", keep=True)[2] is False
+    assert _as_lists(shard_index("x.tar", keep=True)[0]) == _as_lists(list_shard("x.tar"))
+
+
+def test_a_changed_shard_gets_a_new_index():
+    write_tar("x.tar", MEMBERS)
+    shard_index("x.tar", keep=True)
+    write_tar("x.tar", MEMBERS[:2])
+    os.utime("x.tar", ns=(1, 1))
+    assert shard_index("x.tar", keep=True)[0].keys == b"a/1"
+    assert shard_index("x.tar", keep=True)[0].keys == b"a/1"
+
+
+def test_an_index_that_is_damaged_at_any_byte_is_made_again():
+    write_tar("x.tar", MEMBERS)
+    expected = _as_lists(shard_index("x.tar", keep=True)[0])
+    whole = Path("x.tar.paceline").read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        Path("x.tar.paceline").write_bytes(damaged)
+        assert _as_lists(shard_index("x.tar", keep=False)[0]) == expected
+        Path("x.tar.paceline").write_bytes(whole[:place])
+        assert _as_lists(shard_index("x.tar", keep=False)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("starts", 1 << 60), ("starts", 0), ("sizes", -1), ("sizes", 1 << 60)]
+)
+def test_a_hostile_index_is_not_believed(field, value):
+    write_tar("x.tar", MEMBERS)
+    index, identity, _ = shard_index("x.tar", keep=False)
+    getattr(index, field)[0] = value
+    Path("x.tar.paceline").write_bytes(tar_shard._packed(index, identity))
+    assert _as_lists(shard_index("x.tar", keep=False)[0]) == _as_lists(list_shard("x.tar"))
+
+
+def test_an_index_that_is_a_pipe_or_a_link_is_not_opened():
+    write_tar("x.tar", MEMBERS)
+    os.mkfifo("x.tar.paceline")
+    assert shard_index("x.tar", keep=False)[0].keys == b"a/1b"
+    os.unlink("x.tar.paceline")
+    os.symlink("/etc/hostname", "x.tar.paceline")
+    assert shard_index("x.tar", keep=False)[0].keys == b"a/1b"
+
+
+def _build(queue):
+    queue.put(_as_lists(shard_index("x.tar", keep=True)[0]))
+
+
+def test_several_processes_may_build_the_same_index():
+    write_tar("x.tar", [(f"{number}.cls", b"1") for number in range(500)])
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    children = [context.Process(target=_build, args=(queue,)) for _ in range(4)]
+    for child in children:
+        child.start()
+    results = [queue.get() for _ in children]
+    for child in children:
+        child.join()
+    queue.close()
+    assert results == [_as_lists(list_shard("x.tar"))] * 4
+    assert sorted(os.listdir()) == ["x.tar", "x.tar.paceline"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_an_archive_that_is_cut_off_anywhere_is_refused_or_whole(kind):
+    whole = Path(write_tar("x.tar", MEMBERS, kind)).read_bytes()
+    expected = _as_lists(list_shard("x.tar"))
+    for size in [*range(0, len(whole), 97), *range(0, len(whole), 512)]:
+        Path("x.tar").write_bytes(whole[:size])
+        with suppress(DataError):
+            assert _as_lists(list_shard("x.tar")) == expected
+
+
+def test_a_second_archive_behind_the_first_is_not_ignored():
+    data = Path(write_tar("x.tar", MEMBERS)).read_bytes()
+    Path("x.tar").write_bytes(2 * data)
+    with pytest.raises(DataError, match=r"D166.*something follows its end mark"):
+        list_shard("x.tar")
+
+
+def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it():
+    Path("x.tar.gz").write_bytes(gzip.compress(Path(write_tar("x", MEMBERS)).read_bytes()))
+    for path in ("x.tar.gz", "."):
+        with pytest.raises(DataError, match=r"D166.*compressed with gzip.*gzip -dk .*x\.tar\.gz"):
+            list_shard(named_shards(path)[0])
+
+
+def test_a_header_that_asks_for_gigabytes_is_refused():
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
+    with open("x.tar", "wb") as file:
+        file.write(entry.tobuf(tarfile.GNU_FORMAT))
+        file.truncate(1 << 34)  # takes no place on the disk
+    with pytest.raises(DataError, match=r"D166.*a header of \d+ bytes"):
+        list_shard("x.tar")
+
+
+def test_sparse_members_and_links_are_left_out_and_counted():
+    with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT) as archive:
+        for name, kind in (("a.jpg", tarfile.SYMTYPE), ("b.jpg", tarfile.LNKTYPE)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            archive.addfile(entry)
+    index = list_shard("x.tar")
+    assert (index.left_out, len(index.kinds)) == (2, 0)
+
+
+def _listed(path, way):
+    """What a way of reading headers finds; None if it leaves the archive to tarfile."""
+    with tar_shard._Headers(path) as file:
+        listing = tar_shard._Listing(path, file.fileno())
+        if way == "plain" and not listing.add_plain():
+            return None
+        if way == "any":
+            tar_shard._add_any(listing, file)
+    return listing.records, listing.left_out
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_usual_headers_are_read_as_tarfile_reads_them(kind):
+    folders = [(f"{'d' * 98}/{name}", data) for name, data in MEMBERS]  # a prefix in ustar
+    write_tar("x.tar", [*MEMBERS, *folders, (".hidden", b"x"), ("README", b"y" * 5000)], kind)
+    assert (_listed("x.tar", "plain") is None) == (kind != tarfile.USTAR_FORMAT)
+    assert _listed("x.tar", "plain") in (None, _listed("x.tar", "any"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_unusual_members_are_left_to_tarfile(kind):
+    with tarfile.open("x.tar", "w") as archive:
+        entry = tarfile.TarInfo("a.jpg")
+        entry.type = kind
+        archive.addfile(entry)
+    assert _listed("x.tar", "plain") is None
+
+
+def test_times_that_are_no_whole_numbers_are_usual():
+    with tarfile.open("x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("a.cls", "b.cls"):
+            entry = tarfile.TarInfo(name)
+            entry.mtime, entry.size = 1.25, 1
+            archive.addfile(entry, io.BytesIO(b"7"))
+    assert _listed("x.tar", "plain") == _listed("x.tar", "any")
+    assert _listed("x.tar", "plain")[0].keys() == {"a", "b"}
+
+
+def test_both_ways_agree_about_every_damaged_header():
+    shard("x.tar", encoded_records(6))
+    whole = Path("x.tar").read_bytes()
+    for data in flips_of_headers("x.tar", whole, 400, 0):
+        Path("x.tar").write_bytes(data)
+        try:
+            plain = _listed("x.tar", "plain")
+        except (DataError, tarfile.TarError):
+            continue  # nothing is trained on
+        if plain is not None:
+            assert plain == _listed("x.tar", "any")

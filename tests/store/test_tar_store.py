@@ -1,0 +1,179 @@
+"""Reading shards at any place; tests/contract has what every store promises."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.errors import ConfigError, DataError
+from framework.image.decode import encode_png
+from framework.input.tar import TarInput
+from framework.store import tar_store
+from framework.store.tar_store import TarStore
+from tests.contract.cases import encoded_records, jpeg, label_map, plain, write_shards, write_tar
+from tests.store.test_array_values import npy
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _fields():
+    return {"image": "jpg", "x": "npy", "score": "score.txt", "label": "cls"}
+
+
+def _write(count=5, path="x.tar"):
+    members = []
+    for number in range(count):
+        members += [(f"{number}.jpg", jpeg(number)), (f"{number}.cls", b"%d" % (number % 3))]
+        members += [(f"{number}.npy", npy(np.arange(6, dtype=np.float32).reshape(2, 3) + number))]
+        members += [(f"{number}.score.txt", b"0.%d" % number)]
+    return write_tar(path, members)
+
+
+def test_a_shard_reads_as_its_packed_store_would():
+    source = TarInput(_write(), _fields(), None, None)
+    packed, keys = source.read(0, 5)
+    store = TarStore("x.tar", _fields())
+    assert plain(store.read(torch.arange(5))) == plain(packed)
+    assert [store.key(index) for index in range(5)] == keys
+    assert store.manifest.classes == source.manifest.classes
+    assert store.manifest.class_counts == [2, 2, 1]
+    assert {name: (f.dtype, f.shape) for name, f in store.manifest.fields.items()} == {
+        name: (f.dtype, f.shape) for name, f in source.manifest.fields.items()
+    }
+
+
+def test_images_are_views_of_the_map_and_outlive_the_store():
+    write_shards("tars", encoded_records(6))
+    store = TarStore("tars")
+    image = store.read(torch.tensor([4]))["image"][0]
+    assert isinstance(image, memoryview)
+    assert image.readonly
+    store.close()
+    assert bytes(image) == jpeg(4)
+
+
+def test_arrays_may_be_views():
+    store = TarStore(_write(), _fields())
+    views = store.read(torch.tensor([3, 1]), ["x"])["x"]
+    assert [view[0, 0] for view in views] == [3, 1]
+    assert not views[1].flags.writeable
+
+
+def test_only_some_maps_stay_open(monkeypatch):
+    monkeypatch.setattr(tar_store, "MOST_MAPS", 2)
+    os.makedirs("tars")
+    for number in range(5):
+        write_tar(f"tars/{number}.tar", [(f"{number}.jpg", jpeg(number)), (f"{number}.cls", b"0")])
+    store = TarStore("tars")
+    assert [bytes(image) for image in store.read(torch.arange(5))["image"]] == [
+        jpeg(number) for number in range(5)
+    ]
+    assert len(store._maps.views) == 2
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_shard_that_is_replaced_is_noticed(opened):
+    store = TarStore(_write(), _fields())
+    _ = store.manifest
+    if opened:
+        store.read(torch.arange(2))
+    os.rename(_write(path="y.tar"), "x.tar")
+    with pytest.raises(DataError, match=r"D117.*x\.tar.*replaced or rewritten"):
+        store.read(torch.tensor([0]))
+    if opened:
+        with pytest.raises(DataError, match="D117"):
+            store.check()
+
+
+def test_a_shard_with_the_old_size_and_time_is_noticed():
+    store = TarStore(_write(), _fields())
+    assert len(store.read(torch.arange(5))["x"]) == 5
+    status, data = os.stat("x.tar"), Path("x.tar").read_bytes()
+    os.unlink("x.tar")
+    Path("x.tar").write_bytes(data.replace(b"1.jpg", b"7.jpg"))
+    os.utime("x.tar", ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(DataError, match=r"D117.*indexed; remove x\.tar\.paceline"):
+        TarStore("x.tar", _fields()).read(torch.arange(5))
+
+
+def test_a_shard_that_becomes_shorter_does_not_end_the_process():
+    store = TarStore(_write(), _fields())
+    store.read(torch.arange(5))
+    os.truncate("x.tar", 100)
+    with pytest.raises(DataError, match="D117"):
+        store.read(torch.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "words"),
+    [
+        ([("a.jpg", b"text")], None, r"D106.*a\.jpg: image: not a readable image"),
+        ([("a.npy", b"text")], {"x": "npy"}, r"D112.*a\.npy"),
+        ([("a.cls", b"word")], {"x": "cls"}, r"D162.*not a number.*'data\.kinds=\{x: text\}'"),
+        ([("a.cls", b"1"), ("b.jpg", b"")], {"image": "jpg"}, r"D167.*a\.cls: has 0 members"),
+        ([("README", b"x")], None, r"D110"),
+    ],
+)
+def test_a_shard_that_cannot_be_trained_on_is_refused_at_the_start(members, fields, words):
+    with pytest.raises(DataError, match=words):
+        _ = TarStore(write_tar("x.tar", members), fields).manifest
+
+
+def test_a_record_with_another_shape_is_named():
+    members = [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(4)))]
+    store = TarStore(write_tar("x.tar", members), {"x": "npy"})
+    assert store.read(torch.tensor([0]))["x"].shape == (1, 3)
+    with pytest.raises(
+        DataError, match=r"D167.*b\.npy: x: is float64 \(4,\).*'data\.kinds=\{x: ragged\}'"
+    ):
+        store.read(torch.tensor([1]))
+    assert plain(TarStore("x.tar", {"x": "npy"}, kinds={"x": "ragged"}).read(torch.arange(2))) == {
+        "x": [[0.0] * 3, [0.0] * 4]
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"y": "text"}, r"C179.*data\.kinds\.y: is not a field; its fields are x"),
+        ({"x": "txt"}, r"C179.*'data\.kinds="),
+        ({"x": "boxes"}, r"D167.*a\.npy: x: is float64 \(3,\), and data\.kinds wants boxes"),
+    ],
+)
+def test_kinds_that_do_not_fit_are_refused(kinds, words):
+    write_tar("x.tar", [("a.npy", npy(np.zeros(3)))])
+    with pytest.raises((ConfigError, DataError), match=words):
+        _ = TarStore("x.tar", {"x": "npy"}, kinds=kinds).manifest
+
+
+def test_label_maps_are_named_by_the_user_and_guessed_in_a_note():
+    maps = encode_png(label_map(0))
+    write_tar("x.tar", [("a.jpg", jpeg(0)), ("a.seg.png", maps)])
+    fields = {"image": "jpg", "mask": "seg.png"}
+    assert "data.labels=[mask]" in " ".join(TarStore("x.tar", fields).notes)
+    store = TarStore("x.tar", fields, labels=["mask"])
+    assert (store.manifest.label_maps, store.notes) == (("mask",), ())
+    with pytest.raises(ConfigError, match=r"C179.*data\.labels = \['other'\]"):
+        _ = TarStore("x.tar", fields, labels=["other"]).manifest
+
+
+def test_the_index_travels_to_other_processes():
+    store = TarStore(_write(), _fields())
+    _ = store.manifest
+    os.unlink("x.tar.paceline")
+    copy = pickle.loads(pickle.dumps(store))
+    assert plain(copy.read(torch.tensor([2]))) == plain(store.read(torch.tensor([2])))
+    assert not Path("x.tar.paceline").exists()
+
+
+def test_there_are_no_checksums():
+    store = TarStore(_write(), _fields())
+    indices = torch.arange(5)
+    assert store.damaged(indices, store.read(indices)) == []
