@@ -17,12 +17,8 @@ Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
 
 PARTS = ("model", "objective", "optim", "schedule", "precision", "augment", "transform", "order")
 VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that change its bits
-MADE_KEYS = (
-    "fields",
-    "ragged",
-    "collate",
-    "num_batches",
-)  # of data, beside an object of the user's
+# Of data, beside an object of the user's.
+MADE_KEYS = ("fields", "ragged", "collate", "num_batches")
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 # Keys that older states lack, with the values that they had then.
 LATER_KEYS: Config = {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False}

@@ -10,7 +10,6 @@ from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import makes_data, walk
-from framework.data.collate import WAYS
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
@@ -22,6 +21,8 @@ from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 FACTS = "run.json"
 NEXT_FACTS = "run.next.json"
 AFTER_STEP = "after step "  # a note on the error that ended a run; the number follows
+# ``framework.data.collate.WAYS``, without importing torch: a typo is answered at once.
+COLLATE = ("pad", "nested", "list")
 DALI = "framework.data.dali.dali_source"
 CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
 PROFILE = "profile"  # the folder of debug=profile's traces
@@ -64,7 +65,7 @@ RULES: dict[str, Rule] = {
     "source": Rule(str | None, means="a path"),
     "allow_targets": Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'"),
     "prepare": Rule(dict | None),
-    "collate": Rule(str, choices=WAYS, number=199),
+    "collate": Rule(str, choices=COLLATE, number=199),
     "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
 }
 RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {

@@ -80,7 +80,7 @@ class Parallel(Protocol):
         """
         ...
 
-    def wait_for_first(self) -> None:
+    def wait(self) -> None:
         """Wait, on the host, until every rank has called this: up to an hour for rank 0.
 
         Rank 0 may save before it calls this. It comes last, and waits for the others no longer

@@ -276,8 +276,6 @@ def _numbers_records(index: Any, size: int) -> bool:
 
 def _joined(batch: Batch, more: Batch) -> Batch | None:
     """Return the records of both, or None if they cannot be joined."""
-    if not batch:
-        return more
     if batch.keys() != more.keys():
         return None
     joined: Batch = {}

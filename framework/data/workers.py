@@ -253,13 +253,18 @@ class Workers:
             return None
         return loader._iterator  # noqa: SLF001
 
-    def _kill(self) -> None:
-        """Kill all processes because one hangs, so that torch stops waiting for a batch."""
+    def _kill(self) -> bool:
+        """Kill all processes because one hangs, so that torch stops waiting for a batch.
+
+        Return False if they are still being started, when there is nothing to kill.
+        """
+        if self._iterator is None:
+            return False
         self._late = True
-        if self._iterator is not None:
-            for process in self._iterator._workers:  # noqa: SLF001
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+        for process in self._iterator._workers:  # noqa: SLF001
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        return True
 
     def _end_processes(self) -> None:
         """End the processes while torch's SIGCHLD handler is off.
@@ -344,19 +349,18 @@ class _Pool:
 
 
 def _watched(
-    loader: Iterable[Any], timeout_s: float, late: Callable[[], None], start_method: str | None
+    loader: Iterable[Any], timeout_s: float, late: Callable[[], bool], start_method: str | None
 ) -> Generator[Any]:
-    """Yield a loader's results. If one takes longer than ``timeout_s``, call ``late`` once.
+    """Yield a loader's results. If one takes longer than ``timeout_s``, call ``late``.
 
-    A thread measures the time and makes the call.
+    A thread measures the time and makes the call, again and again until ``late`` returns True.
     """
     since = time.monotonic()
     end = threading.Event()
 
     def watch() -> None:
         while not end.wait(min(1.0, timeout_s / 4)):
-            if time.monotonic() - since > timeout_s:
-                late()
+            if time.monotonic() - since > timeout_s and late():
                 return
 
     thread = threading.Thread(target=watch, name="paceline-watch", daemon=True)
@@ -364,6 +368,7 @@ def _watched(
     try:
         with _without_core_warning(), deaf_children(start_method):
             results = iter(loader)  # if the last epoch was left early, waits for its batches
+        since = time.monotonic()
         while (result := next(results, None)) is not None:
             since = float("inf")  # the consumer's time does not count
             yield result

@@ -48,7 +48,7 @@ class SingleProcess(UnshardedState):
     def agree(self, *flags: bool) -> list[bool]:
         return list(flags)
 
-    def wait_for_first(self) -> None:
+    def wait(self) -> None:
         pass
 
     def close(self) -> None:

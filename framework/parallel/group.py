@@ -157,7 +157,7 @@ class RankGroup:
         self._flags = []
         return [count > 0 for count in counts]
 
-    def wait_for_first(self) -> None:
+    def wait(self) -> None:
         work: Any = dist.all_reduce(torch.zeros(1), group=self._patient, async_op=True)
         if self.rank == 0:
             work.wait(self._timeout)

@@ -3,7 +3,7 @@
 ``group`` is where the option stands, for errors: ``input`` for packing, or ``data``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -43,6 +43,15 @@ def check_present(
         if name not in fields:
             fix = f"its fields are {', '.join(fields)}"
             raise ConfigError(179, f"{group}.kinds.{name}", "is not a field", fix)
+
+
+def check_label_maps(names: Sequence[str], fields: Mapping[str, Field], group: str) -> None:
+    """Check that the option ``labels`` names fields of images. ConfigError C179."""
+    for name in names:
+        if name not in fields or fields[name].kind != "labels":
+            fix = f"the fields are {', '.join(fields)}"
+            what = f"{name} is not a field of images"
+            raise ConfigError(179, f"{group}.labels = {list(names)}", what, fix)
 
 
 def of_kind(value: Any, kind: str, where: str, group: str = "input") -> Any:

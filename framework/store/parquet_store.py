@@ -39,6 +39,7 @@ from framework.store.gather_rows import merged, ragged_of, taken
 from framework.store.kinds import (
     OF_STRINGS,
     RAGGED,
+    check_label_maps,
     check_present,
     checked_kinds,
     field_of_kind,
@@ -119,11 +120,7 @@ class ParquetStore:
     def _manifest(self) -> Manifest:
         self._files.check_columns()
         fields = {name: self._field(name) for name in self._columns}
-        for name in self.label_maps:
-            if name not in fields or fields[name].kind != "labels":
-                where = f"{self.group}.labels = {list(self.label_maps)}"
-                fix = f"the fields are {', '.join(fields)}"
-                raise ConfigError(179, where, f"{name} is not a field of images", fix)
+        check_label_maps(self.label_maps, fields, self.group)
         counts = self._counts
         present = [number for number in counts if 0 <= number < len(self._class_names)]
         class_counts = [0] * len(self._class_names)

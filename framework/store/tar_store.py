@@ -18,14 +18,20 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Field, Manifest, Ragged, Records
-from framework.errors import ConfigError, DataError
+from framework.errors import DataError
 from framework.image.decode import BadImage, num_channels
 from framework.image.header import ImageHeader, read_header
 from framework.store.array_values import ArrayHeader, native, read_npy_header
 from framework.store.file_format import refuse_other
 from framework.store.gather_rows import ragged_of
 from framework.store.identity import Identity, identify, unreadable
-from framework.store.kinds import OF_STRINGS, check_present, checked_kinds, field_of_kind
+from framework.store.kinds import (
+    OF_STRINGS,
+    check_label_maps,
+    check_present,
+    checked_kinds,
+    field_of_kind,
+)
 from framework.store.tar_records import LABEL, TarRecords, changed
 from framework.store.tar_shard import HEADER
 
@@ -89,11 +95,7 @@ class TarStore:
             fix = "give 'data.fields={image: jpg, label: cls}', say"
             raise DataError(167, self.path, "no member is an image or a label", fix)
         check_present(records.given_kinds, fields, "data")
-        for name in self.label_maps:
-            if name not in fields or fields[name].kind != "labels":
-                where = f"data.labels = {list(self.label_maps)}"
-                fix = f"the fields are {', '.join(fields)}"
-                raise ConfigError(179, where, f"{name} is not a field of images", fix)
+        check_label_maps(self.label_maps, fields, "data")
         counts: list[int] = []
         if records.labels is not None:
             numbers, classes = records.labels

@@ -263,7 +263,7 @@ class Trainer:
             parts.checkpoints.save(self.progress.step, state, kept, best, ends)
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
-        parts.parallel.wait_for_first()
+        parts.parallel.wait()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs. All ranks call this together."""

@@ -2,7 +2,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from framework.cli.paths import CONF
-from framework.config.schema import CHOICE_RULES, GROUPS, RULES, RULES_BY_BLOCK, check
+from framework.config.schema import CHOICE_RULES, COLLATE, GROUPS, RULES, RULES_BY_BLOCK, check
+from framework.data.collate import WAYS
 from framework.errors import ConfigError
 
 VALUES = {
@@ -419,3 +420,7 @@ def test_only_processes_have_a_start_method(kind, data, is_right):
         return
     with pytest.raises(ConfigError, match="C107"):
         check(config)
+
+
+def test_the_ways_to_collate_are_those_of_the_reader():
+    assert COLLATE == WAYS

@@ -82,5 +82,5 @@ def waited(parallel):
     if parallel.rank == 0:
         time.sleep(0.2)
     arrived_s = time.monotonic()
-    parallel.wait_for_first()
+    parallel.wait()
     return arrived_s, time.monotonic()

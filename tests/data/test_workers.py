@@ -401,6 +401,30 @@ def test_a_hung_process_is_an_error_within_its_time(loader):
     loader.close()
 
 
+def test_a_process_that_hangs_after_a_slow_start_is_an_error_too():
+    source = _source(
+        SlowToSend(),
+        num_workers=1,
+        worker_kind="process",
+        worker_timeout_s=1.0,
+        start_method="spawn",
+    )
+    with pytest.raises(ResourceError, match=r"^error\[R106\]"):
+        list(source.batches(0))
+    source.close()
+
+
+class SlowToSend:
+    """A fault that hangs. Sending it to a process takes longer than a batch may take."""
+
+    def __reduce__(self):
+        time.sleep(1.5)
+        return SlowToSend, ()
+
+    def __call__(self):
+        _sleep()
+
+
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_killed_process_is_an_error(loader):
     script = SCRIPT.format(

@@ -446,7 +446,7 @@ def save_slowly(_):
     ranks = DistributedParallel(num_processes=2, sync_batch_norm=False, timeout_s=2.0, device=CPU)
     if RANK == 0:
         time.sleep(5.0)
-    ranks.wait_for_first()
+    ranks.wait()
     total = ranks.total(torch.ones(1, dtype=torch.float64)).tolist()
     ranks.close()
     return {"total": total}
@@ -462,7 +462,7 @@ def hang_in_a_save(folder):
                 break
         return {}
     try:
-        ranks.wait_for_first()
+        ranks.wait()
     except RuntimeError as error:
         return {"fault": str(error)}
     return {"fault": None}
