@@ -146,7 +146,7 @@ def make_context(
         if name in SourceContext.__dataclass_fields__ and name != "seed"
     }
 
-    def make(num_records: int) -> Order:
+    def make(num_records: int, facts=None) -> Order:
         return Order(num_records, batch_size, **{"shuffle": training, **options})
 
     given = {"num_workers": num_workers, "worker_kind": worker_kind, **given}

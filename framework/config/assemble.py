@@ -26,6 +26,7 @@ from framework.contracts.data import (
     Augment,
     KnowsLabels,
     KnowsLayout,
+    MakeOrder,
     MovesPixels,
     Source,
     SourceContext,
@@ -42,8 +43,9 @@ from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
-from framework.order.batches import Order
+from framework.order.batches import Order, OrderChoice, RecordFacts
 from framework.order.draws import DeviceDraws
+from framework.store.columns import NoFacts
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
@@ -290,7 +292,7 @@ def _source(
     training = split == "train"
     workers = config["workers"]
     context = SourceContext(
-        order=_order(config, parallel, training),
+        order=_order(config, allowed, parallel, training),
         transform=transform or build("transform", config["transform"], allowed),
         training=training,
         seed=config["seed"],
@@ -307,15 +309,15 @@ def _source(
     return build("data.source", data["source"], allowed, path=data[split], context=context)
 
 
-def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
-    """Return the function that makes this rank's order from the number of records."""
+def _order(config: Config, allowed: Sequence[str], parallel: Parallel, training: bool) -> MakeOrder:
+    """Return the function that makes this rank's order of a data set's records."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"]
     if config["rank_batch_size"] is not None:
         num_ranks = virtual_ranks or parallel.world_size
         batch_size = config["rank_batch_size"] * num_ranks * accumulate
-    return partial(
+    plain = partial(
         Order,
         batch_size=batch_size,
         seed=config["seed"],
@@ -325,10 +327,21 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
         world_size=parallel.world_size,
         limit=config["limit"],
         last=config["last"] if training else "short",
-        block=config["order"]["block_records"],
-        window=config["order"]["window_blocks"],
+        block=config["order"].get("block_records"),
+        window=config["order"].get("window_blocks", 1),
         virtual_ranks=virtual_ranks,
     )
+    choice: OrderChoice | None = None
+    if "_target_" in config["order"]:
+        choice = build("order", config["order"], allowed)
+
+    def make(num_records: int, facts: RecordFacts | None = None) -> Order:
+        order = plain(num_records)
+        if choice is None or num_records == 0:
+            return order
+        return choice.order(order, facts or NoFacts(), training)
+
+    return make
 
 
 def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:

@@ -23,7 +23,7 @@ AFTER_STEP = "after step "  # a note on the error that ended a run; the number f
 DALI = "framework.data.dali.dali_source"
 PROFILE = "profile"  # the folder of debug=profile's traces
 
-# The parts of a run, each with a _target_.
+# The parts of a run, each with a _target_. A plain order has none: it is built in.
 PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
@@ -107,6 +107,11 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "reference_batch_size": Rule(int | None, 1, number=135),
         PARAMETER_GROUPS: Rule(dict | None, number=147),
     },
+    "order": {
+        "field": Rule(str | None, means="the name of a field", number=126),
+        "max_values": Rule(int | None, 1, number=126),
+        "width": Rule(float, 0, below=1, number=126),
+    },
     "loader": {"depth": _COUNT, "copies": _COUNT},
     "parallel": {
         "num_processes": _COUNT,
@@ -149,6 +154,8 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(101, f"{group} = {shown}", "nothing is chosen", fix)
     _check_parts(config)
     for group, rules in RULES_BY_BLOCK.items():
+        if group == "order" and "_target_" in config[group]:
+            continue  # a part, whose keys ``CHOICE_RULES`` and its own arguments check
         check_values(config[group], rules, f"{group}.")
         if group in BLOCKS:
             check_known(config[group], tuple(rules), group)
@@ -187,7 +194,7 @@ def _check_choices(config: dict[str, Any]) -> None:
     blocks = {**config, "data.source": config["data"]["source"]}
     for place, rules in CHOICE_RULES.items():
         block = blocks[place]
-        is_ours = block["_target_"].startswith("framework.")
+        is_ours = block.get("_target_", "framework.").startswith("framework.")
         for key, rule in rules.items():
             if key in block and (is_ours or rule is not _SIZE):
                 rule.check(f"{place}.{key}", block[key])

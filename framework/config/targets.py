@@ -12,7 +12,7 @@ from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 TORCH = ("torch.nn.", "torch.optim.")
 # folders whose classes and sources a configuration may name
 FOLDERS = (
-    "augment|data|input|loader|model|objective|optim|parallel|precision|schedule|sink|store"
+    "augment|data|input|loader|model|objective|optim|order|parallel|precision|schedule|sink|store"
     "|transform"
 )
 _PART = re.compile(

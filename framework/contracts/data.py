@@ -1,6 +1,6 @@
 """Contracts for data: transforms, augmentations, and the sources of host batches."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
-from framework.order.batches import Order
+from framework.order.batches import Order, RecordFacts
 
 RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 
@@ -200,11 +200,22 @@ class MicroBatch(NamedTuple):
 MicroBatches = Generator[MicroBatch, None, None]
 
 
+class MakeOrder(Protocol):
+    """Makes the order of a data set's records."""
+
+    def __call__(self, num_records: int, facts: RecordFacts | None = None) -> Order:
+        """Return the order of ``num_records`` records.
+
+        Without ``facts``, an order that asks about the records raises ConfigError C200.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class SourceContext:
     """What a Source is given at runtime."""
 
-    order: Callable[[int], Order]  # makes the order from the number of records
+    order: MakeOrder
     transform: Transform
     training: bool = True  # whether random changes are applied
     seed: int = 0
@@ -220,6 +231,29 @@ class SourceContext:
     def verifies(self, epoch: int, first_epoch: int) -> bool:
         """Return whether the records of ``epoch`` are checked. ``first_epoch``: of this process."""
         return self.verify == "always" or (self.verify == "first_epoch" and epoch == first_epoch)
+
+
+# Shares of what batches hold, by name: what has the property, and all. A share is their quotient.
+Content = Mapping[str, tuple[float, float]]
+
+
+@runtime_checkable
+class KnowsContent(Protocol):
+    """A capability of a Source: it counts what its batches hold."""
+
+    def content(self) -> Content:
+        """Return the counts of the batches since the last call. Any thread may call this.
+
+        ``padding`` counts the values of padded arrays that are padding, and all their values.
+        """
+        ...
+
+
+def content_of(source: object) -> Content:
+    """Return what a source's batches held since the last call, and {} if it does not count."""
+    if isinstance(source, KnowsContent):
+        return source.content()
+    return {}
 
 
 class Source(Protocol):

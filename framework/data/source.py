@@ -6,13 +6,14 @@ from itertools import tee
 from typing import final
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
-from framework.data.collate import with_nested
+from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Workers
 from framework.errors import DataError
 from framework.order.batches import Order, spread
+from framework.store.columns import StoreFacts
 from framework.system.malloc import keep_freed_memory
 
 
@@ -52,6 +53,7 @@ class StoreSource:
             context.start_method,
         )
         self._first_epoch: int | None = None
+        self._padding = Padding(self.read.padded)
         self._on_close = on_close
 
     @property
@@ -72,7 +74,9 @@ class StoreSource:
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         with closing(self.workers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
-                yield MicroBatch(self._finished(batch), share.weight, share.last)
+                batch = self._finished(batch)  # noqa: PLW2901
+                self._padding.add(batch)
+                yield MicroBatch(batch, share.weight, share.last)
 
     @property
     def num_ahead(self) -> int:
@@ -84,6 +88,9 @@ class StoreSource:
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
         return self._finished(self.read(Request(0, indices, training=False)))
+
+    def content(self) -> Content:
+        return self._padding.take()
 
     def _finished(self, batch: Batch) -> Batch:
         if self._is_nested:
@@ -103,7 +110,7 @@ class StoreSource:
 
 def make_order(store: RecordStore, context: SourceContext) -> Order:
     """Return the order of a store's records. DataError D109 if the store is empty."""
-    order = context.order(store.manifest.num_records)
+    order = context.order(store.manifest.num_records, StoreFacts(store))
     if order.num_records == 0:
         raise DataError(109, store.manifest.source or "the store", "has no records", "pack some")
     return order

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from framework.contracts.records import Manifest, Ragged, Records, RecordStore
 from framework.errors import DataError
+from framework.store.columns import column_of, joined, lengths_of
 from framework.store.foreign import IN_FOLDER, lmdb_advice
 from framework.store.gather_rows import merged, taken
 from framework.store.identity import Identity, identify, unreadable
@@ -55,6 +56,12 @@ class ShardedStore:
         if len(parts) == 1:
             return parts[0][1]
         return {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
+
+    def column(self, name: str) -> Any:
+        return joined([column_of(store, name) for store in self._all()])
+
+    def lengths(self, name: str) -> Tensor:
+        return torch.cat([lengths_of(store, name) for store in self._all()])
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         damaged: list[int] = []
@@ -139,6 +146,9 @@ class ShardedStore:
                 raise DataError(118, path, "is another store's file", fix)
             self._stores[number] = store
         return self._stores[number]
+
+    def _all(self) -> list[RecordStore]:
+        return [self._store(number) for number in range(len(self.manifest.shards))]
 
     def _locate(self, indices: Tensor) -> Tensor:
         """Return the number of the file that holds each of ``indices``."""
