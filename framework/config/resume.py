@@ -65,6 +65,8 @@ def _later(config: Config) -> Config:
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     keys: Config = {"optim": optim}
     keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
+    if config["data"].get("weights") or config["data"].get("temperature", 1) != 1:
+        keys["mixture"] = {key: config["data"][key] for key in ("weights", "temperature")}
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -99,9 +101,7 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def validation_data(
-    manifest: Manifest | None, path: str | None, limit: int | None
-) -> Learned | None:
+def validation_data(manifest: Manifest | None, path: Any, limit: int | None) -> Learned | None:
     """Return what tells one validation set from another; None without one.
 
     Args:
@@ -113,7 +113,7 @@ def validation_data(
         return None
     where = None
     if path is not None and not manifest.digest:
-        where = os.path.abspath(path)
+        where = os.path.abspath(path) if isinstance(path, str) else str(path)
     return dict(_leaves({"data": _contents(manifest), "path": where, "limit": limit}))
 
 

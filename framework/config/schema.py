@@ -87,8 +87,8 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
     "data": {
-        "train": Rule(str, means="the path of a store"),
-        "val": Rule(str | None, means="the path of a store"),
+        "train": Rule(str | dict, means="the path of a store, or of several by name"),
+        "val": Rule(str | dict | None, means="the path of a store, or of several by name"),
     },
 }
 # Keys that only some choices have. They are checked if they are there.
@@ -111,6 +111,8 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "field": Rule(str | None, means="the name of a field", number=126),
         "max_values": Rule(int | None, 1, number=126),
         "width": Rule(float, 0, below=1, number=126),
+        "file": Rule(str | None, means="the path of a file", number=126),
+        "threshold": Rule(float, 0, 1, number=126),
     },
     "loader": {"depth": _COUNT, "copies": _COUNT},
     "parallel": {
@@ -121,6 +123,10 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "max_restarts": Rule(int, 0, number=126),
         "timeout_s": _SIZE,
         "bucket_mb": _SIZE,
+    },
+    "data": {
+        "weights": Rule(dict | None, means="the share of each store by name", number=126),
+        "temperature": _SIZE,
     },
     "data.source": {"prefetch_depth": _COUNT, "num_threads": _COUNT},
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from itertools import tee
-from typing import final
+from typing import Protocol, final
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
@@ -17,6 +17,14 @@ from framework.store.columns import StoreFacts
 from framework.system.malloc import keep_freed_memory
 
 
+class Counter(Protocol):
+    """Counts what batches hold. One thread adds, any thread takes."""
+
+    def add(self, batch: Batch) -> None: ...
+
+    def take(self) -> Content: ...
+
+
 @final
 class StoreSource:
     """A Source over a store, read by workers.
@@ -25,12 +33,17 @@ class StoreSource:
         store: The records. ``close`` closes the store.
         context: The order, the transform, the workers and the other settings.
         on_close: Called by the first ``close``.
+        counter: Counts what batches hold besides padding, or None.
     """
 
     graph_refusal = None
 
     def __init__(
-        self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
+        self,
+        store: RecordStore,
+        context: SourceContext,
+        on_close: Callable[[], None] | None = None,
+        counter: Counter | None = None,
     ) -> None:
         keep_freed_memory()
         self.store = store
@@ -53,7 +66,9 @@ class StoreSource:
             context.start_method,
         )
         self._first_epoch: int | None = None
-        self._padding = Padding(self.read.padded)
+        self._counters: list[Counter] = [Padding(self.read.padded)]
+        if counter is not None:
+            self._counters.append(counter)
         self._on_close = on_close
 
     @property
@@ -75,7 +90,8 @@ class StoreSource:
         with closing(self.workers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
                 batch = self._finished(batch)  # noqa: PLW2901
-                self._padding.add(batch)
+                for counter in self._counters:
+                    counter.add(batch)
                 yield MicroBatch(batch, share.weight, share.last)
 
     @property
@@ -90,7 +106,7 @@ class StoreSource:
         return self._finished(self.read(Request(0, indices, training=False)))
 
     def content(self) -> Content:
-        return self._padding.take()
+        return {name: pair for part in self._counters for name, pair in part.take().items()}
 
     def _finished(self, batch: Batch) -> Batch:
         if self._is_nested:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,27 @@ class Share(NamedTuple):
     last: bool
 
 
+class Samples(Protocol):
+    """Records that come more or less than once per epoch."""
+
+    @property
+    def num_places(self) -> int:
+        """Places of an epoch."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What decides the records, besides the seed."""
+        ...
+
+    def places(self, slots: Tensor, seed: int, epoch: int) -> Tensor:
+        """Return the places among the records in use of ``slots``: both int64 [n].
+
+        The slots are 0 to ``num_places`` - 1, in random order.
+        """
+        ...
+
+
 class RecordFacts(Protocol):
     """What an order may ask about the records of a data set.
 
@@ -53,6 +75,18 @@ class RecordFacts(Protocol):
         """Return the number of rows of each record's ragged array: int64 [num_records].
 
         ``name`` is the field; None: the only ragged field.
+        """
+        ...
+
+    def values(self, name: str) -> np.ndarray:
+        """Return the number of each record in a field: [num_records]."""
+        ...
+
+    def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of a field with one, or any number of them, per record.
+
+        They are the numbers of all records one after another, and how many each record has (int64
+        [num_records]).
         """
         ...
 
@@ -104,6 +138,7 @@ class Order:
             into one share per rank and pass.
         cuts: Cuts batches of several sizes, instead of ``batch_size`` records each; or None. It
             then also decides what ``last`` means, and the number of batches.
+        sampling: Draws records more or less than once per epoch, or None.
     """
 
     num_records: int
@@ -119,6 +154,7 @@ class Order:
     last: str = "short"
     virtual_ranks: int | None = None
     cuts: Cuts | None = None
+    sampling: Samples | None = None
 
     @property
     def num_used(self) -> int:
@@ -128,11 +164,16 @@ class Order:
         return min(self.limit, self.num_records)
 
     @property
+    def num_places(self) -> int:
+        """The number of records of an epoch: those in use, or as many as are drawn."""
+        return self.num_used if self.sampling is None else self.sampling.num_places
+
+    @property
     def num_in_batches(self) -> int:
         """The number of records in all batches of an epoch, repeated ones included."""
         if self.cuts is not None:
             return self.cuts.num_in_batches
-        return self.num_used if self.last == "short" else self.num_steps * self.batch_size
+        return self.num_places if self.last == "short" else self.num_steps * self.batch_size
 
     @property
     def num_steps(self) -> int:
@@ -140,8 +181,8 @@ class Order:
         if self.cuts is not None:
             return self.cuts.num_steps
         if self.last == "drop":
-            return self.num_used // self.batch_size
-        return -(-self.num_used // self.batch_size)
+            return self.num_places // self.batch_size
+        return -(-self.num_places // self.batch_size)
 
     @property
     def identity(self) -> dict[str, int]:
@@ -157,7 +198,9 @@ class Order:
         }
         if self.cuts is not None:
             return identity | self.cuts.identity
-        num_shuffled = self.num_used
+        num_shuffled = self.num_places
+        if self.sampling is not None:
+            identity |= self.sampling.identity
         if self.block is not None:
             identity |= {"block": self.block, "window": self.window}
             num_shuffled = -(-num_shuffled // self.block)
@@ -201,22 +244,24 @@ class Order:
         """
         parts: list[Tensor] = []
         while start < stop:
-            first = start % self.num_used  # ``last=wrap``: behind the last record comes the first
-            count = min(stop - start, self.num_used - first)
+            first = start % self.num_places  # ``last=wrap``: behind the last comes the first
+            count = min(stop - start, self.num_places - first)
             parts.append(self._places(epoch, first, first + count))
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _places(self, epoch: int, start: int, stop: int) -> Tensor:
-        """Return places ``start`` to ``stop`` of the records in use."""
+        """Return the records at places ``start`` to ``stop`` of an epoch, without repeats."""
         seed, block = self.seed, self.block
         if not self.shuffle:
             places = torch.arange(start, stop)
         elif block is None:
-            places = shuffled(self.num_used, seed, epoch, start, stop)
+            places = shuffled(self.num_places, seed, epoch, start, stop)
         else:
             window = self.window
             places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
+        if self.sampling is not None:
+            places = self.sampling.places(places, seed, epoch)
         return _spread_at(places, self.num_records, self.num_used)
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:

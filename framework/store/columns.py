@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import KnowsColumns, Ragged, RecordStore
+from framework.contracts.records import Field, KnowsColumns, Ragged, RecordStore
 from framework.errors import ConfigError
 
 BLOCK_RECORDS = 1024  # read at a time from a store that has no columns
@@ -58,13 +59,45 @@ class StoreFacts:
             name = ragged[0]
         if name in ragged:
             return lengths_of(self.store, name)
-        if not ragged:
-            what = "this data has no field of any length"
-            raise ConfigError(200, f"order.field = {name}", what, "choose order=full")
         what = "is not a field of any length"
-        if name is None:
+        if name is None and ragged:
             what = "does not say which field's lengths count"
-        raise ConfigError(200, f"order.field = {name}", what, f"choose one of {', '.join(ragged)}")
+        raise _unknown(str(name), what, ragged)
+
+    def values(self, name: str) -> np.ndarray:
+        fields = self.store.manifest.fields
+        known = [own for own, field in fields.items() if is_number(field)]
+        if name in known:
+            return column_of(self.store, name).numpy()
+        raise _unknown(name, "is not a field with one number per record", known)
+
+    def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        fields = self.store.manifest.fields
+        lists = [own for own, field in fields.items() if _is_list(field)]
+        if name in lists:
+            ragged = column_of(self.store, name)
+            return ragged.values.numpy(), ragged.lengths.numpy()
+        known = [own for own, field in fields.items() if is_number(field)]
+        if name in known:
+            values = self.values(name)
+            return values, np.ones(len(values), np.int64)
+        raise _unknown(name, "is not a field with numbers per record", [*known, *lists])
+
+
+def is_number(field: Field) -> bool:
+    """Return whether a field is one number per record."""
+    return field.encoding == "raw" and field.shape == ()
+
+
+def _is_list(field: Field) -> bool:
+    return field.encoding == "ragged" and field.kind == "raw" and field.shape == (None,)
+
+
+def _unknown(name: str, what: str, known: Sequence[str]) -> ConfigError:
+    fix = "choose order=full"
+    if known:
+        fix = f"choose one of {', '.join(known)}"
+    return ConfigError(200, f"order.field = {name}", what, fix)
 
 
 @final
@@ -72,5 +105,14 @@ class NoFacts:
     """The facts of data without a store: none."""
 
     def lengths(self, name: str | None) -> Tensor:
-        what = "this data does not know its records' lengths"
-        raise ConfigError(200, f"order.field = {name}", what, "choose order=full")
+        raise self._refusal(name)
+
+    def values(self, name: str) -> np.ndarray:
+        raise self._refusal(name)
+
+    def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        raise self._refusal(name)
+
+    def _refusal(self, name: str | None) -> ConfigError:
+        what = "this data cannot tell the fields of its records before it reads them"
+        return ConfigError(200, f"order.field = {name}", what, "choose order=full")

@@ -48,9 +48,9 @@ def test_a_question_without_an_answer_names_the_choices():
         facts("label", "text", "blob").lengths(None)
     with pytest.raises(ConfigError, match=r"C200.*field = label.*choose one of blob"):
         facts("label", "blob").lengths("label")
-    with pytest.raises(ConfigError, match=r"C200.*no field of any length.*order=full"):
+    with pytest.raises(ConfigError, match=r"C200.*is not a field of any length.*order=full"):
         facts("label").lengths(None)
-    with pytest.raises(ConfigError, match=r"C200.*does not know"):
+    with pytest.raises(ConfigError, match=r"C200.*cannot tell"):
         NoFacts().lengths(None)
 
 
