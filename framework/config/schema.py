@@ -9,6 +9,7 @@ from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
 from framework.config.targets import walk
+from framework.data.collate import WAYS
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
@@ -61,7 +62,7 @@ RULES: dict[str, Rule] = {
     "source": Rule(str | None, means="a path"),
     "allow_targets": Rule(list[str], means="a list of packages, as in 'allow_targets=[mypkg]'"),
     "prepare": Rule(dict | None),
-    "collate": Rule(str, choices=("pad", "nested", "list"), number=199),
+    "collate": Rule(str, choices=WAYS, number=199),
     "verify": Rule(str, choices=("off", "first_epoch", "always"), number=173),
 }
 RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {

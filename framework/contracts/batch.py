@@ -24,15 +24,27 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch or another nest of dicts, lists and tuples."""
+    """Yield the tensors of a batch or another nest of dicts, lists and tuples.
+
+    A nested tensor is its values, its offsets and perhaps its lengths.
+    """
     if isinstance(value, Tensor):
-        yield value
+        if value.is_nested:
+            yield from _parts(value)
+        else:
+            yield value
     elif isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)
     elif _may_hold_tensors(value):
         for item in value:
             yield from leaves(item)
+
+
+def _parts(nested: Any) -> list[Tensor]:
+    """Return what ``nested_tensor_from_jagged`` makes a nested tensor of."""
+    parts = [nested.values(), nested.offsets(), nested.lengths()]
+    return [part for part in parts if part is not None]
 
 
 def _may_hold_tensors(value: Any) -> bool:
@@ -42,6 +54,9 @@ def _may_hold_tensors(value: Any) -> bool:
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a nest with changed tensors."""
+    if isinstance(value, Tensor) and value.is_nested:
+        values, offsets, *lengths = map(change, _parts(value))
+        return torch.nested.nested_tensor_from_jagged(values, offsets, next(iter(lengths), None))
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -140,7 +155,7 @@ def pin(batch: Batch) -> Batch:
     result = dict(batch)
     places: dict[str, _FieldPlace] = {}
     for name, value in batch.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or value.is_nested:
             result[name] = _mapped(value, _pinned)
         elif not value.is_cuda:
             result[name] = _pinned(value) if name == "index" else _in_block(value)

@@ -11,6 +11,9 @@ from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
 from framework.order.batches import Order, RecordFacts
 
+# Bits of a window's flip: rows and columns are exchanged first (``TURNED``).
+MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4
+
 RecordFunction = Callable[[dict[str, Any], int | None], dict[str, Any]]
 
 
@@ -84,8 +87,8 @@ class Transform(Protocol):
             draws: float32 [B, num_draws] in [0, 1), or None outside training.
 
         Returns:
-            int64 [B, 5]: top, left, height, width of the stored image, and flip (bit 2: rows and
-            columns are exchanged; then bit 0: mirrored, bit 1: upside down).
+            int64 [B, 5]: top, left, height, width of the stored image, and flip (a sum of
+            ``MIRRORED``, ``UPSIDE_DOWN`` and ``TURNED``).
         """
         ...
 
@@ -100,6 +103,19 @@ class Scales(Protocol):
     def scaled(self, sizes: Tensor) -> Tensor:
         """Return the (height, width) of the results of ``sizes``: both int64 [B, 2]."""
         ...
+
+
+@runtime_checkable
+class Turns(Protocol):
+    """A capability of a Transform: whether it may exchange rows and columns."""
+
+    @property
+    def turns(self) -> bool: ...
+
+
+def may_turn(transform: Transform) -> bool:
+    """Return whether a transform may exchange rows and columns."""
+    return isinstance(transform, Turns) and transform.turns
 
 
 class Augment(Protocol):

@@ -9,7 +9,7 @@ import torch
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import Content
-from framework.contracts.records import Field, Ragged
+from framework.contracts.records import CARRIED, Field, Ragged
 from framework.store.gather_rows import padded
 
 WAYS = ("pad", "nested", "list")
@@ -18,7 +18,7 @@ LENGTH = "_length"  # the ending of the field that says how many rows of a padde
 
 def length_name(name: str, field: Field, way: str) -> str | None:
     """Return the name of the field that a ragged field adds to a batch, or None."""
-    is_padded = field.encoding == "ragged" and field.kind not in ("text", "bytes")
+    is_padded = field.encoding == "ragged" and field.kind not in CARRIED
     return f"{name}{LENGTH}" if is_padded and way == "pad" else None
 
 

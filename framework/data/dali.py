@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import (
+    MIRRORED,
+    TURNED,
+    UPSIDE_DOWN,
+    MicroBatch,
+    MicroBatches,
+    SourceContext,
+    may_turn,
+)
 from framework.contracts.records import Manifest, Records
 from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
@@ -27,7 +35,6 @@ from framework.image.header import BadImage
 from framework.order.batches import Order, Share, spread
 from framework.store.open_store import open_store
 from framework.system.native import crowded
-from framework.transform.rotate import may_turn
 
 
 def dali_source(path: str, prefetch_depth: int, *, context: SourceContext) -> "DALISource":
@@ -252,15 +259,17 @@ class DALISource:
         windows = self.context.transform.windows(torch.tensor(sizes), numbers)
         start = windows[:, :2].float()
         shape = windows[:, 2:4].float()
-        flip = windows[:, 4].int()
-        mirrored, upside_down, turned = flip & 1, flip >> 1 & 1, flip >> 2
-        # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
-        mirrored, upside_down = (
-            torch.where(turned.bool(), upside_down, mirrored),
-            torch.where(turned.bool(), mirrored, upside_down),
-        )
-        self._turns.setdefault(name, deque()).append(turned.bool())
-        return start.numpy(), shape.numpy(), mirrored.numpy(), upside_down.numpy()
+        bits = torch.tensor([MIRRORED, UPSIDE_DOWN, TURNED])
+        mirrored, upside_down, turned = (windows[:, 4:] & bits).ne(0).unbind(1)
+        if may_turn(self.context.transform):
+            # ``_turned`` exchanges rows and columns last, and thereby the sides that are flipped
+            mirrored, upside_down = (
+                torch.where(turned, upside_down, mirrored),
+                torch.where(turned, mirrored, upside_down),
+            )
+            self._turns.setdefault(name, deque()).append(turned)
+        flips = (mirrored.int().numpy(), upside_down.int().numpy())
+        return start.numpy(), shape.numpy(), *flips
 
     def _explain(self, error: Exception, under_way: list[Share]) -> Exception:
         """Return a DataError that names the record, which DALI does not.

@@ -220,8 +220,9 @@ class BatchReader:
         outs = work.images
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
-        images = self._images(indices, records, request, outs, watch)
-        followed = self.followed(records, indices, self.numbers(request, indices))
+        part = _Slice(indices, self.numbers(request, indices), watch)
+        images = self._images(records, request, part, outs)
+        followed = self.followed(records, indices, part.numbers)
         work.parts[start] = {**records, **images, **followed}
         work.slices_s.append(watch.stages_s)
 
@@ -243,8 +244,8 @@ class BatchReader:
         return batch
 
     def numbers(self, request: Request, indices: Tensor) -> Tensor | None:
-        """Return the transform's draws, float32 [B, num_draws]; None outside training."""
-        if not request.training:
+        """Return the transform's draws, float32 [B, num_draws]; None if nothing needs them."""
+        if not request.training or not self.cut:
             return None
         return draws(indices, self.seed, request.epoch, self.transform.num_draws, ON_HOST)
 
@@ -290,18 +291,12 @@ class BatchReader:
         return torch.cat(parts)
 
     def _images(
-        self,
-        indices: Tensor,
-        records: Records,
-        request: Request,
-        outs: dict[str, Tensor],
-        watch: Stopwatch,
+        self, records: Records, request: Request, part: _Slice, outs: dict[str, Tensor]
     ) -> Batch:
         """Return the fields that are ``cut``: uint8 [B, C, h, w], or the function's results."""
         if not self.cut:
             return {}
-        part = _Slice(indices, self.numbers(request, indices), watch)
-        watch.mark("transform")
+        part.watch.mark("transform")
         cut = self.cut.items()
         if self.function is None:
             return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}

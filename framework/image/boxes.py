@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4  # bits of a window's flip
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
 
 
 def moved_boxes(boxes: Tensor, windows: Tensor, size: tuple[int, int] | None) -> Tensor:

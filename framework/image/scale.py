@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
+
 cv2.setNumThreads(0)  # our workers run in parallel; OpenCV's own threads would compete with them
-TURNED = 4  # the bit of a flip that exchanges rows and columns
-FLIPS = {1: 1, 2: 0, 3: -1}  # our bits (1: mirrored, 2: upside down) to OpenCV's codes
+FLIPS = {MIRRORED: 1, UPSIDE_DOWN: 0, MIRRORED | UPSIDE_DOWN: -1}  # to OpenCV's codes
 
 
 def scale(image: np.ndarray, size: tuple[int, int], antialias: bool) -> np.ndarray:
@@ -57,8 +58,7 @@ def scale_into(
         interleaved: whether it is [H, W, C].
         size: height and width of the result; None: those of the image.
         antialias: see ``scale``.
-        flip: bit 2: rows and columns are exchanged first; bit 0: mirrored left to right; bit 1:
-            upside down.
+        flip: as ``Transform.windows`` returns it.
         out: uint8 [C, *size].
         labels: whether this is a label map, to be scaled by ``scale_labels``.
     """

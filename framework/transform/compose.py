@@ -5,15 +5,22 @@ stored image, which is cut and scaled once. The window is rounded to whole pixel
 the result differs from several passes by less than one of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Scales, Transform
-from framework.transform.rotate import MIRRORED, TURNED, UPSIDE_DOWN, may_turn
+from framework.contracts.data import (
+    MIRRORED,
+    TURNED,
+    UPSIDE_DOWN,
+    RecordFunction,
+    Scales,
+    Transform,
+    may_turn,
+)
 
 
 @dataclass
@@ -86,14 +93,13 @@ class ComposeTransform:
         images = _Virtual(
             nothing, sizes.double(), sizes, torch.zeros(len(sizes), dtype=torch.int64)
         )
-        start = 0
-        for part in self.parts.values():
-            own = draws
-            if draws is not None:
-                own = draws[:, start : start + part.num_draws]
-            start += part.num_draws
+        parts = list(self.parts.values())
+        own: Sequence[Tensor | None] = [None] * len(parts)
+        if draws is not None:
+            own = draws.split([part.num_draws for part in parts], dim=1)
+        for part, draw in zip(parts, own, strict=True):
             before = images.sizes
-            images.cut(part.windows(before, own))
+            images.cut(part.windows(before, draw))
             if part.size is not None:
                 images.sizes = torch.tensor([part.size]).expand_as(sizes)
             elif isinstance(part, Scales):

@@ -5,14 +5,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from framework.contracts.data import chance
+from framework.contracts.data import MIRRORED, UPSIDE_DOWN, chance
 from framework.transform.none import whole
 
 
 def flip_codes(draws: Tensor, flip: float, flip_vertical: float) -> Tensor:
-    """Return flip codes from draws [B, 2]: int64 [B, 1]; bit 0: mirrored, bit 1: upside down."""
+    """Return flip codes from draws [B, 2]: int64 [B, 1]."""
     chosen = draws < torch.tensor([flip, flip_vertical])
-    return (chosen * torch.tensor([1, 2])).sum(1, keepdim=True)
+    return (chosen * torch.tensor([MIRRORED, UPSIDE_DOWN])).sum(1, keepdim=True)
 
 
 @final

@@ -7,8 +7,7 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from framework.contracts.data import RecordFunction, Scales, Transform
-from framework.transform.rotate import may_turn
+from framework.contracts.data import RecordFunction, Scales, Transform, may_turn
 
 Images = dict[str, Any]  # uint8 [H, W, C] numpy arrays by field
 

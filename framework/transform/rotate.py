@@ -1,30 +1,16 @@
 """Turned by a random number of quarter turns in training."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final, runtime_checkable
+from typing import final
 
 import torch
 from torch import Tensor
 
-from framework.contracts.data import Transform
+from framework.contracts.data import MIRRORED, TURNED, UPSIDE_DOWN
 from framework.transform.none import whole
 
-MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4  # bits of a flip; rows and columns are exchanged first
 # Flip codes of 0 to 3 quarter turns counterclockwise.
 CODES = (0, TURNED | UPSIDE_DOWN, MIRRORED | UPSIDE_DOWN, TURNED | MIRRORED)
-
-
-@runtime_checkable
-class Turns(Protocol):
-    """A capability of a Transform: whether it may exchange rows and columns."""
-
-    @property
-    def turns(self) -> Any: ...
-
-
-def may_turn(transform: Transform) -> bool:
-    """Return whether a transform may exchange rows and columns."""
-    return isinstance(transform, Turns) and bool(transform.turns)
 
 
 @final

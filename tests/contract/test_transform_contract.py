@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.contracts.data import may_turn
 from framework.contracts.records import Field
 from framework.data.reader import BatchReader, Request
 from framework.order.draws import draws
@@ -19,7 +20,7 @@ from framework.transform.opencv import OpenCVTransform
 from framework.transform.random_crop import RandomCrop
 from framework.transform.random_resized_crop import RandomResizedCrop
 from framework.transform.resize import Resize
-from framework.transform.rotate import Rotate, may_turn
+from framework.transform.rotate import Rotate
 from framework.transform.shorter_side import ShorterSide
 from tests.conftest import make_context, write_store
 from tests.contract.cases import jpeg, pixels

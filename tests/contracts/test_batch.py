@@ -8,6 +8,7 @@ from framework.system.page_locked import empty, use
 from tests.simulated_cuda.patch import simulated
 from tests.simulated_cuda.tensors import CUDA
 
+CPU = torch.device("cpu")
 BATCH = {"index": torch.arange(3), "image": torch.ones(3, 1, 2, 2)}
 
 
@@ -52,6 +53,18 @@ def test_records_are_taken_from_tensors_and_lists():
 )
 def test_anything_can_be_described(batch, words):
     assert described(batch) == words
+
+
+def test_a_nested_tensor_is_moved_pinned_and_counted_by_its_parts():
+    values, offsets = torch.arange(5.0), torch.tensor([0, 2, 5])
+    batch = {"wave": torch.nested.nested_tensor_from_jagged(values, offsets)}
+    assert [part.tolist() for part in leaves(batch)] == [values.tolist(), offsets.tolist()]
+    with simulated(0):
+        pinned = pin(batch)["wave"]
+    deep = move({"deep": [batch["wave"]]}, CPU)["deep"][0]
+    for same in (move(batch, CPU)["wave"], deep, pinned):
+        assert [part.tolist() for part in same.unbind()] == [[0, 1], [2, 3, 4]]
+    assert move(batch, torch.device("meta"))["wave"].values().device.type == "meta"
 
 
 def test_moving_takes_every_tensor_to_the_device():

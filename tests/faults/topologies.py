@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from framework.order.batches import Order
+from framework.order.batches import Order, spread
 from tests.contract.cases import shares
 from tests.faults.lanes import Row, repeat
 
@@ -72,7 +72,7 @@ def drawn(draw: random.Random) -> Order:
 def each_once(order: Order, whole: list[list[int]]) -> bool:
     """Whether the batches have all records that are used, in the sizes they are to have."""
     seen = [index for batch in whole for index in batch]
-    used = order.used().tolist()
+    used = spread(order.num_records, order.num_used).tolist()
     as_stored = order.shuffle or seen == used
     in_range = not used or (
         min(used) == 0 and max(used) < order.num_records and len(used) == order.num_used

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.image.boxes import MIRRORED, UPSIDE_DOWN, moved_boxes, moved_points
+from framework.contracts.data import MIRRORED, UPSIDE_DOWN
+from framework.image.boxes import moved_boxes, moved_points
 
 WINDOW = [10, 20, 30, 40, 0]  # top, left, height, width, flip
 

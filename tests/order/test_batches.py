@@ -42,6 +42,16 @@ def _steps(order, epoch=0):
     return steps
 
 
+def _used(order):
+    return spread(order.num_records, order.num_used).tolist()
+
+
+def _whole_batches(order, epoch, last):
+    """The batches of one rank without accumulation."""
+    shares = replace(order, world_size=1, accumulate=1, last=last).shares(epoch)
+    return [share.indices.tolist() for share in shares]
+
+
 def _lists(shares):
     return [(share.indices.tolist(), share.weight, share.last) for share in shares]
 
@@ -51,7 +61,7 @@ def test_every_record_comes_exactly_once_per_epoch(order, epoch):
     seen = [
         index for step in _steps(order, epoch) for share in step for index in share.indices.tolist()
     ]
-    assert sorted(seen) == order.used().tolist()
+    assert sorted(seen) == _used(order)
     assert len(seen) == order.num_used
 
 
@@ -152,7 +162,7 @@ def test_resuming_is_a_jump_to_the_tail_of_the_epoch(order, epoch, data):
 @given(ORDERS)
 def test_without_shuffling_every_epoch_is_in_the_order_of_the_records(order):
     plain = replace(order, shuffle=False, world_size=1, accumulate=1)
-    assert torch.cat([share.indices for share in plain.shares(3)]).tolist() == order.used().tolist()
+    assert torch.cat([share.indices for share in plain.shares(3)]).tolist() == _used(order)
 
 
 @given(st.integers(1, 200), st.data())
@@ -170,7 +180,7 @@ def test_one_of_many_records_is_the_first():
 
 def test_a_limit_above_the_number_of_records_takes_all():
     assert Order(5, 2, limit=9).num_used == 5
-    assert Order(5, 2, limit=9).used().tolist() == [0, 1, 2, 3, 4]
+    assert _used(Order(5, 2, limit=9)) == [0, 1, 2, 3, 4]
 
 
 def test_a_short_last_batch_is_a_step_of_its_own():
@@ -215,25 +225,15 @@ def test_every_batch_is_whole_unless_the_last_may_be_short(order, epoch, last):
 
 @given(ORDERS, st.integers(0, 9))
 def test_dropping_leaves_out_only_what_fills_no_batch(order, epoch):
-    short = [
-        share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)
-    ]
-    dropped = [
-        share.indices.tolist()
-        for share in replace(order, world_size=1, accumulate=1, last="drop").shares(epoch)
-    ]
+    short = _whole_batches(order, epoch, "short")
+    dropped = _whole_batches(order, epoch, "drop")
     assert dropped == [batch for batch in short if len(batch) == order.batch_size]
 
 
 @given(ORDERS, st.integers(0, 9))
 def test_wrapping_fills_with_the_epoch_s_first_records(order, epoch):
-    short = [
-        share.indices.tolist() for share in replace(order, world_size=1, accumulate=1).shares(epoch)
-    ]
-    wrapped = [
-        share.indices.tolist()
-        for share in replace(order, world_size=1, accumulate=1, last="wrap").shares(epoch)
-    ]
+    short = _whole_batches(order, epoch, "short")
+    wrapped = _whole_batches(order, epoch, "wrap")
     once = [index for batch in short for index in batch]
     assert [index for batch in wrapped for index in batch] == (once * order.batch_size * 2)[
         : order.num_steps * order.batch_size
@@ -248,3 +248,17 @@ def test_any_step_of_whole_batches_is_reached_by_a_jump(order, epoch, last, star
     passes = [number for number, share in enumerate(order.shares(epoch)) if share.last]
     begin = 0 if start == 0 else (passes[start - 1] + 1 if start <= len(passes) else len(whole))
     assert [_lists([share]) for share in order.shares(epoch, start)] == whole[begin:]
+
+
+@pytest.mark.parametrize(
+    ("order", "is_bijection"),
+    [
+        (Order(65_536, 2, shuffle=True), False),
+        (Order(65_537, 2, shuffle=True), True),
+        (Order(65_537, 2), False),
+        (Order(65_537, 2, block=2, window=4, shuffle=True), False),
+        (Order(131_074, 2, block=2, window=4, shuffle=True), True),
+    ],
+)
+def test_an_order_says_whether_a_bijection_makes_it(order, is_bijection):
+    assert ("bijection" in order.identity) == is_bijection

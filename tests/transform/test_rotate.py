@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from framework.contracts.data import may_turn
 from framework.image.scale import scale_into
 from framework.transform.flip import FlipTransform
-from framework.transform.rotate import CODES, Rotate, may_turn
+from framework.transform.rotate import CODES, Rotate
 
 
 @pytest.mark.parametrize("interleaved", [True, False])

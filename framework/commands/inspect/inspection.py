@@ -9,24 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framework.contracts.records import Field, Manifest
+from framework.contracts.records import Field, Manifest, Ragged
 from framework.errors import printable
 from framework.image.decode import BadImage
 from framework.image.header import read_header
 from framework.order.batches import spread
 from framework.store.open_store import open_store
 
-EXACT_BYTES = 1 << 28  # of a larger store only a sample of the images is read
+EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
 NUM_SAMPLES = 2048
 BATCH = 256
 BAR = 40  # characters of the largest class
 MOST_BARS = 20  # a store with more classes has a summary instead
+PLAIN = ("raw", "image")  # kinds of fields that their encoding says already
 MAX_FILES = 10  # of a directory, that are listed
 
 
 def describe(path: str) -> Iterator[str]:
     """Yield lines about manifest, files, fields and classes. DataError if there is no store."""
-    manifest, size_bytes, images = _read(path)
+    manifest, size_bytes, varying = _read(path)
     lines = [
         f"{path}: {manifest.num_records:,} records, {size_bytes:,} bytes, schema {manifest.schema}",
         f"source: {manifest.source}",
@@ -43,13 +44,13 @@ def describe(path: str) -> Iterator[str]:
     if num_files > MAX_FILES:
         lines.append(f"and {num_files - MAX_FILES} more files, {num_files} in all")
     for name, field in manifest.fields.items():
-        lines.append(_field_line(name, field, manifest.num_records, images.get(name)))
+        lines.append(_field_line(name, field, manifest.num_records, varying.get(name)))
     yield from map(printable, [*lines, *_class_lines(manifest)])
 
 
 def facts(path: str) -> dict[str, Any]:
     """Return all that ``describe`` tells, and every class, as values for JSON."""
-    manifest, size_bytes, images = _read(path)
+    manifest, size_bytes, varying = _read(path)
     summary = None
     if manifest.class_counts:
         summary = class_summary(manifest)._asdict()
@@ -57,7 +58,7 @@ def facts(path: str) -> dict[str, Any]:
         "path": path,
         "size_bytes": size_bytes,
         **asdict(manifest),
-        "images": {name: files.facts(manifest.num_records) for name, files in images.items()},
+        **_varying_facts(manifest, varying),
         "class_summary": summary,
     }
 
@@ -83,85 +84,123 @@ def class_summary(manifest: Manifest) -> ClassSummary:
     return ClassSummary(*counts, smallest, largest, largest[1] / smallest[1])
 
 
-class _ImageFiles(NamedTuple):
-    """The image files of one field that were read."""
+class _Varying(NamedTuple):
+    """What varies from record to record in a field of image files or ragged arrays.
 
-    lengths: list[int]  # bytes of each file
-    sizes: list[tuple[int, int]]  # (height, width) of each file that is an image
+    Attributes:
+        lengths: bytes of each image file, or rows of each array, of those that were read.
+        sizes: (height, width) of each file that is an image.
+    """
 
-    def add(self, data: Any) -> None:
-        self.lengths.append(len(data))
-        with suppress(BadImage):
-            self.sizes.append(read_header(data).size)
+    lengths: list[int]
+    sizes: list[tuple[int, int]]
+
+    def add(self, values: Any) -> None:
+        if isinstance(values, Ragged):
+            self.lengths.extend(values.lengths.tolist())
+            return
+        for data in values:
+            self.lengths.append(len(data))
+            with suppress(BadImage):
+                self.sizes.append(read_header(data).size)
 
     @property
     def num_unreadable(self) -> int:
         return len(self.lengths) - len(self.sizes)
 
     @property
-    def mean_bytes(self) -> float:
+    def mean(self) -> float:
         return sum(self.lengths) / max(1, len(self.lengths))
 
-    def facts(self, num_records: int) -> dict[str, Any]:
-        """Return values for JSON; ``height`` and ``width`` are [least, most]."""
-        result: dict[str, Any] = {
-            "num_looked_at": len(self.lengths),
-            "is_sample": len(self.lengths) < num_records,
-            "num_unreadable": self.num_unreadable,
-        }
+    def facts(self, num_records: int, unit: str) -> dict[str, Any]:
+        """Return values for JSON."""
+        num_read = len(self.lengths)
+        result: dict[str, Any] = {"num_looked_at": num_read, "is_sample": num_read < num_records}
         if self.lengths:
             ends = {"min": min(self.lengths), "max": max(self.lengths)}
-            result["record_bytes"] = {"mean": self.mean_bytes, **ends}
+            result[unit] = {"mean": self.mean, **ends}
+        return result
+
+    def image_facts(self, num_records: int) -> dict[str, Any]:
+        """Return values for JSON; ``height`` and ``width`` are [least, most]."""
+        result = self.facts(num_records, "record_bytes")
+        result["num_unreadable"] = self.num_unreadable
         if self.sizes:
             heights, widths = zip(*self.sizes, strict=True)
             result["height"] = [min(heights), max(heights)]
             result["width"] = [min(widths), max(widths)]
         return result
 
+    def text(self, num_records: int, row_bytes: int) -> str:
+        """Return the words on the lengths: of a record, and of all records."""
+        unit = "bytes"
+        if row_bytes > 1:
+            unit = f"rows of {row_bytes:,} bytes"
+        digits = int(self.mean < 100)
+        lengths = self.lengths or [0]
+        line = f"{self.mean:,.{digits}f} {unit} a record ({min(lengths):,} to {max(lengths):,}), "
+        num_read = len(self.lengths)
+        if num_read == num_records:
+            return line + f"{sum(lengths) * row_bytes:,} in all"
+        total = self.mean * num_records * row_bytes
+        return line + f"about {total:,.0f} in all (from a sample of {num_read:,})"
 
-def _read(path: str) -> tuple[Manifest, int, dict[str, _ImageFiles]]:
-    """Return a store's manifest, its size in bytes, and its image files or a sample of them."""
+
+def _varying_facts(manifest: Manifest, varying: dict[str, _Varying]) -> dict[str, Any]:
+    """Return the facts on image files and on ragged fields, by the names of the fields."""
+    facts: dict[str, Any] = {"images": {}, "ragged": {}}
+    for name, values in varying.items():
+        if manifest.fields[name].encoding == "image":
+            facts["images"][name] = values.image_facts(manifest.num_records)
+        else:
+            facts["ragged"][name] = values.facts(manifest.num_records, "record_rows")
+    return facts
+
+
+def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying]]:
+    """Return a store's manifest, its size in bytes, and what varies, or a sample of it."""
     store = open_store(path)
     manifest = store.manifest
     size_bytes = os.path.getsize(path)
     if os.path.isdir(path):
         size_bytes = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
-    encoded = [name for name, field in manifest.fields.items() if field.encoding == "image"]
-    images = {name: _ImageFiles([], []) for name in encoded}
+    fields = manifest.fields.items()
+    varying = {name: _Varying([], []) for name, field in fields if field.encoding != "raw"}
     count = manifest.num_records
     if size_bytes > EXACT_BYTES:
         count = min(NUM_SAMPLES, count)
-    if images:
+    if varying:
         for part in spread(manifest.num_records, count).split(BATCH):
             records = store.read(part)
-            for name, files in images.items():
-                for data in records[name]:
-                    files.add(data)
+            for name, values in varying.items():
+                values.add(records[name])
     store.close()
-    return manifest, size_bytes, images
+    return manifest, size_bytes, varying
 
 
-def _field_line(name: str, field: Field, num_records: int, files: _ImageFiles | None) -> str:
+def _field_line(name: str, field: Field, num_records: int, varying: _Varying | None) -> str:
     shape = "x".join("?" if size is None else str(size) for size in field.shape) or "scalar"
     line = f"field {name}: "
     if field.kind == "labels":
         line += "label map, "
-    elif field.kind in ("text", "bytes", "boxes", "points"):
+    elif field.kind not in PLAIN:
         line += f"{field.kind}, "
     line += f"{field.encoding} {field.dtype} {shape}, "
-    if field.encoding == "ragged":
-        row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
-        return line + f"{row_bytes:,} bytes a row"
-    if files is None:
+    if varying is None:
         size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
         return line + f"{size:,} bytes a record, {size * num_records:,} in all"
-    mean = files.mean_bytes
-    num_files = len(files.lengths)
-    line += f"{mean:,.0f} bytes a record ({min(files.lengths):,} to {max(files.lengths):,}), "
-    if num_files == num_records:
-        line += f"{sum(files.lengths):,} in all"
-    else:
-        line += f"about {mean * num_records:,.0f} in all (from a sample of {num_files:,})"
+    row_bytes = 1
+    if field.encoding == "ragged":
+        row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
+    line += varying.text(num_records, row_bytes)
+    if field.encoding == "image":
+        line += _image_words(varying)
+    return line
+
+
+def _image_words(files: _Varying) -> str:
+    """Return the words on the images' sizes."""
+    line = ""
     if files.sizes:
         low, narrow = np.min(files.sizes, axis=0).tolist()
         high, wide = np.max(files.sizes, axis=0).tolist()

@@ -1,10 +1,10 @@
 /* A random order of any length, computed place by place: a keyed bijection of 0..size-1.
 
    A place is split into a row below num_rows and a column below num_columns. Every round adds a
-   hash of one to the other, as in a Feistel network, but modulo a number that need not be a power of
-   two. So hardly any result is beyond size; such a result goes through the rounds again (cycle
+   hash of one to the other, as in a Feistel network, but modulo a number that need not be a power
+   of two. So hardly any result is beyond size; such a result goes through the rounds again (cycle
    walking), which keeps the mapping one to one. num_rows is even, because the rounds could make
-   only even permutations otherwise. framework/order/permutation.py has the same in torch's operators.
+   only even permutations otherwise. framework/order/permutation.py has the same in torch.
 
    Sources: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002 (the generalized
    Feistel network and cycle walking); Lemire, "Fast random integer generation in an interval", 2019

@@ -9,7 +9,7 @@
 #define AHEAD 4        /* pieces */
 #define MOST 4096      /* bytes to prefetch of each; the processor itself prefetches the rest */
 
-/* Copy count pieces. Piece i has sizes[i] bytes, and goes from base + starts[i] to out + targets[i].
+/* Copy count pieces. Piece i has sizes[i] bytes; it goes from base + starts[i] to out + targets[i].
    If a piece is not within the length bytes at base, or its copy not within the room bytes at out,
    return -1 and copy nothing. */
 int paceline_gather_rows(const char *base, int64_t length, const int64_t *starts,

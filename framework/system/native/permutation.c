@@ -1,4 +1,5 @@
-/* Random orders: sort the numbers 0..count-1 by random keys, as framework/order/permutation.py defines them.
+/* Random orders: sort the numbers 0..count-1 by random keys, which framework/order/permutation.py
+   defines.
 
    The keys are spread evenly. A bucket for every record or two, by the first bits of the key,
    leaves almost nothing to sort.

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,20 @@ def test_of_a_large_store_a_sample_is_looked_at_and_that_is_said(monkeypatch):
     line = next(line for line in describe(path) if line.startswith("field image"))
     assert f"{np.mean(lengths):,.0f} bytes a record" in line
     assert f"about {np.mean(lengths) * 9:,.0f} in all (from a sample of 3)" in line
+
+
+def test_fields_of_any_length_are_described_by_their_rows():
+    path, records = write_case("hdf5_ragged", 5)
+    lines = {line.split(":")[0]: line for line in describe(path)}
+    for name, field in open_store(path).manifest.fields.items():
+        if field.encoding != "ragged":
+            continue
+        lengths = [len(value) for value in records[name]]
+        words = f" a record ({min(lengths):,} to {max(lengths):,}), "
+        row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
+        assert words + f"{sum(lengths) * row_bytes:,} in all" in lines[f"field {name}"]
+        assert f"rows of {row_bytes} bytes" in lines[f"field {name}"] or row_bytes == 1
+        assert facts(path)["ragged"][name]["record_rows"]["max"] == max(lengths)
 
 
 def test_sizes_that_differ_are_told_and_files_that_are_no_images_counted():
