@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def mixture_source(
 
 
 def _shares(
-    store: MixedStore, weights: Mapping[str, float] | None, temperature: float
+    store: MixedStore, weights: Mapping[str, Any] | None, temperature: float
 ) -> Tensor | None:
     """Return the weight of each store, float64 [stores]; None: every record comes once."""
     if weights is None:

@@ -159,5 +159,8 @@ def cut(
         starts.append(stop)
         sizes.append(size)
         first.append(first[-1] + -(-count // size))
-    numbers = [torch.tensor(values, dtype=torch.int64) for values in (starts, sizes, first)]
-    return Buckets(records, *numbers, last)
+    return Buckets(records, _numbers(starts), _numbers(sizes), _numbers(first), last)
+
+
+def _numbers(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)

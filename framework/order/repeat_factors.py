@@ -16,7 +16,9 @@ from framework.order.sampling import with_weights
 
 @final
 class RepeatFactorOrder:
-    """Repeats records with rare classes in training. An epoch has the sum of all factors, rounded down.
+    """Repeats records with rare classes in training.
+
+    An epoch has as many records as the sum of all factors, rounded down.
 
     Args:
         field: The field with each record's class, or a ragged field with its classes.

@@ -115,8 +115,12 @@ class MixedStore(Concatenation):
     def notes(self) -> tuple[str, ...]:
         return tuple(note for store in self._parts for note in notes_of(store))
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
+        return self._manifest
+
+    @cached_property
+    def _manifest(self) -> Manifest:
         manifests = [store.manifest for store in self._parts]
         counts: list[int] = []
         if all(manifest.class_counts for manifest in manifests):
