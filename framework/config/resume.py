@@ -65,8 +65,9 @@ def _later(config: Config) -> Config:
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     keys: Config = {"optim": optim}
     keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
-    if config["data"].get("weights") or config["data"].get("temperature", 1) != 1:
-        keys["mixture"] = {key: config["data"][key] for key in ("weights", "temperature")}
+    data = config.get("data", {})
+    if data.get("weights") or data.get("temperature", 1) != 1:
+        keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
