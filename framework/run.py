@@ -112,6 +112,7 @@ def _fit(
             "stages_s": measured.stages_s,
             "queue": {"ready": measured.ready, "depth": measured.depth},
             "usage": measured.usage(),
+            "content": measured.content,
             "effective": assembly.effective,
         }
         if assembly.leads:

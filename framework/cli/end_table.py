@@ -76,6 +76,9 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         if queue.get("ready") is not None:
             line += f", {queue['ready']:.1f} of {queue['depth']} batches ready"
         yield line
+    if content := summary.get("content"):
+        shares = "  ".join(f"{name} {100 * share:.1f} %" for name, share in content.items())
+        yield f"in the batches: {shares}"
     usage = dict(summary.get("usage", {}))
     if usage.get("others_cpu_cores", 0.0) < SEEN:
         usage.pop("others_cpu_cores", None)

@@ -20,7 +20,7 @@ from framework.config.build import build, last_line
 from framework.config.graph_choice import graph_refusal
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, learned, validation_data
-from framework.config.targets import Config, targets
+from framework.config.targets import Config, makes_data, targets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
@@ -42,7 +42,7 @@ from framework.measure.clock import make_clock
 from framework.measure.host import cores_per_rank
 from framework.measure.numa import stay_beside
 from framework.measure.profile import ENDING, ProfiledClock
-from framework.order.batches import Order
+from framework.order.batches import Order, OrderChoice
 from framework.order.draws import DeviceDraws
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
@@ -289,8 +289,12 @@ def _source(
 ) -> Source:
     training = split == "train"
     workers = config["workers"]
+    order_choice: OrderChoice | None = None
+    if "_target_" in config["order"]:
+        order_choice = build("order", config["order"], allowed)
     context = SourceContext(
         order=_order(config, parallel, training),
+        order_choice=order_choice,
         transform=transform or build("transform", config["transform"], allowed),
         training=training,
         seed=config["seed"],
@@ -305,13 +309,13 @@ def _source(
     )
     data = config["data"]
     given = {"path": data[split]}
-    if isinstance(data[split], dict):
+    if makes_data(data):
         given = {"data": build(f"data.{split}", data[split], allowed)}
     return build("data.source", data["source"], allowed, **given, context=context)
 
 
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
-    """Return the function that makes this rank's order from the number of records."""
+    """Return the function that makes this rank's order of a data set's records."""
     accumulate = config["accumulate"] if training else 1
     virtual_ranks = config["parallel"].get("virtual_ranks")
     batch_size = config["batch_size"]
@@ -328,8 +332,8 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
         world_size=parallel.world_size,
         limit=config["limit"],
         last=config["last"] if training else "short",
-        block=config["order"]["block_records"],
-        window=config["order"]["window_blocks"],
+        block=config["order"].get("block_records"),
+        window=config["order"].get("window_blocks", 1),
         virtual_ranks=virtual_ranks,
     )
 

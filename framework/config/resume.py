@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean, walk
+from framework.config.targets import did_you_mean, makes_data, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
@@ -62,8 +62,8 @@ def _contents(manifest: Manifest) -> Config:
 
 
 def _made(data: Config, split: str) -> Config:
-    """Return how an object of the user's is made, which nothing else identifies; {} for a path."""
-    if not isinstance(data[split], dict):
+    """Return how an object of the user's is made, which nothing else identifies; {} for paths."""
+    if not makes_data(data):
         return {}
     keys = (split, *MADE_KEYS)
     return {key: data[key] for key in keys if data.get(key) is not None}
@@ -76,6 +76,9 @@ def _later(config: Config) -> Config:
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     keys: Config = {"optim": optim}
     keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
+    data = config.get("data", {})
+    if data.get("weights") or data.get("temperature", 1) != 1:
+        keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -121,8 +124,9 @@ def validation_data(manifest: Manifest | None, data: Config, limit: int | None) 
     if manifest is None:
         return None
     where = None
-    if isinstance(data["val"], str) and not manifest.digest:
-        where = os.path.abspath(data["val"])
+    if not manifest.digest:
+        paths = data["val"]
+        where = os.path.abspath(paths) if isinstance(paths, str) else str(paths)
     contents = _contents(manifest) | _made(data, "val")
     return dict(_leaves({"data": contents, "path": where, "limit": limit}))
 

@@ -27,7 +27,7 @@ DALI = "framework.data.dali.dali_source"
 CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
 PROFILE = "profile"  # the folder of debug=profile's traces
 
-# The parts of a run, each with a _target_.
+# The parts of a run, each with a _target_. A plain order has none: it is built in.
 PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
@@ -91,8 +91,8 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
     "data": {
-        "train": Rule(str | dict, means="the path of a store"),
-        "val": Rule(str | dict | None, means="the path of a store"),
+        "train": Rule(str | dict, means="the path of a store, or of several by name"),
+        "val": Rule(str | dict | None, means="the path of a store, or of several by name"),
     },
 }
 # Keys that only some choices have. They are checked if they are there.
@@ -111,6 +111,13 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "reference_batch_size": Rule(int | None, 1, number=135),
         PARAMETER_GROUPS: Rule(dict | None, number=147),
     },
+    "order": {
+        "field": Rule(str | None, means="the name of a field", number=126),
+        "max_values": Rule(int | None, 1, number=126),
+        "width": Rule(float, 0, below=1, number=126),
+        "file": Rule(str | None, means="the path of a file", number=126),
+        "threshold": Rule(float, 0, 1, number=126),
+    },
     "loader": {"depth": _COUNT, "copies": _COUNT},
     "parallel": {
         "num_processes": _COUNT,
@@ -120,6 +127,10 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "max_restarts": Rule(int, 0, number=126),
         "timeout_s": _SIZE,
         "bucket_mb": _SIZE,
+    },
+    "data": {
+        "weights": Rule(dict | None, means="the share of each store by name", number=126),
+        "temperature": _SIZE,
     },
     "data.source": {
         "prefetch_depth": _COUNT,
@@ -158,6 +169,8 @@ def check(config: dict[str, Any]) -> None:
             raise ConfigError(101, f"{group} = {shown}", "nothing is chosen", fix)
     _check_parts(config)
     for group, rules in RULES_BY_BLOCK.items():
+        if group == "order" and "_target_" in config[group]:
+            continue  # a part, whose keys ``CHOICE_RULES`` and its own arguments check
         check_values(config[group], rules, f"{group}.")
         if group in BLOCKS:
             check_known(config[group], tuple(rules), group)
@@ -197,7 +210,7 @@ def _check_choices(config: dict[str, Any]) -> None:
     blocks = {**config, "data.source": config["data"]["source"]}
     for place, rules in CHOICE_RULES.items():
         block = blocks[place]
-        is_ours = block["_target_"].startswith("framework.")
+        is_ours = block.get("_target_", "framework.").startswith("framework.")
         for key, rule in rules.items():
             if key in block and (is_ours or rule is not _SIZE):
                 rule.check(f"{place}.{key}", block[key])
@@ -217,7 +230,7 @@ def _check_data(data: dict[str, Any]) -> None:
                 name = given
             fix = f"give 'data.{split}={{_target_: {name}}}', say"
             raise ConfigError(233, where, what, fix)
-        if is_block and not makes:
+        if is_block and not makes and "weights" not in data["source"]:
             what = "must be the path of a store"
             fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
             raise ConfigError(233, where, what, fix)

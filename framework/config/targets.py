@@ -12,7 +12,7 @@ from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 TORCH = ("torch.nn.", "torch.optim.")
 # folders whose classes and sources a configuration may name
 FOLDERS = (
-    "augment|data|input|loader|model|objective|optim|parallel|precision|schedule|sink|store"
+    "augment|data|input|loader|model|objective|optim|order|parallel|precision|schedule|sink|store"
     "|transform"
 )
 _PART = re.compile(
@@ -83,7 +83,7 @@ def makes_data(data: Config) -> bool:
 def data_name(given: Any) -> str:
     """Return how messages call what ``data.train`` or ``data.val`` is: its path or its class."""
     if isinstance(given, dict):
-        return str(given.get("_target_"))
+        return str(given.get("_target_") or ", ".join(map(str, given.values())))
     return str(given)
 
 

@@ -1,6 +1,6 @@
 """Contracts for data: transforms, augmentations, and the sources of host batches."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.records import Manifest
-from framework.order.batches import Order
+from framework.order.batches import Order, OrderChoice
 
 # Bits of a window's flip: rows and columns are exchanged first (``TURNED``).
 MIRRORED, UPSIDE_DOWN, TURNED = 1, 2, 4
@@ -240,6 +240,7 @@ class SourceContext:
     order: Callable[[int], Order]  # makes the order from the number of records
     transform: Transform
     training: bool = True  # whether random changes are applied
+    order_choice: OrderChoice | None = None  # orders by facts about the records
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source
@@ -253,6 +254,29 @@ class SourceContext:
     def verifies(self, epoch: int, first_epoch: int) -> bool:
         """Return whether the records of ``epoch`` are checked. ``first_epoch``: of this process."""
         return self.verify == "always" or (self.verify == "first_epoch" and epoch == first_epoch)
+
+
+# Shares of what batches hold, by name: what has the property, and all. A share is their quotient.
+Content = Mapping[str, tuple[float, float]]
+
+
+@runtime_checkable
+class KnowsContent(Protocol):
+    """A capability of a Source: it counts what its batches hold."""
+
+    def content(self) -> Content:
+        """Return the counts of the batches since the last call. Any thread may call this.
+
+        ``padding`` counts the values of padded arrays that are padding, and all their values.
+        """
+        ...
+
+
+def content_of(source: object) -> Content:
+    """Return what a source's batches held since the last call, and {} if it does not count."""
+    if isinstance(source, KnowsContent):
+        return source.content()
+    return {}
 
 
 class Source(Protocol):

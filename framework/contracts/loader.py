@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatches, Source
+from framework.contracts.data import Content, MicroBatches, Source
 from framework.contracts.span import Span
 
 
@@ -56,6 +57,9 @@ class LoaderStats(NamedTuple):
     stages_s: Mapping[str, float]  # thread-seconds per stage, as in ``Source.stages``
     ready: float | None
     depth: int  # the most batches that the queue holds; 0 without a queue
+    content: Content = MappingProxyType(
+        {}
+    )  # shares of what the batches held, as in ``KnowsContent.content``
 
 
 class Loader(Protocol):

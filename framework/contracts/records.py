@@ -179,6 +179,19 @@ class RecordStore(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsColumns(Protocol):
+    """A capability of a store: it reads one field of all its records without the other fields."""
+
+    def column(self, name: str) -> Any:
+        """Return a field of all records, as ``read`` does."""
+        ...
+
+    def lengths(self, name: str) -> Tensor:
+        """Return the rows of each record of a ragged field: int64 [num_records]."""
+        ...
+
+
 class RecordWriter(Protocol):
     """Writes a file that is readable only after ``close``. An older one stays until then."""
 

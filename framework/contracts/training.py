@@ -77,6 +77,8 @@ class Report:
     ready: float | None = None  # batches that were ready when one was requested
     skipped: int = 0  # steps of the run so far that left the weights unchanged
     usage: Mapping[str, float] = field(default_factory=dict[str, float])  # of the machine
+    # Shares (0 to 1) of what this rank's batches held, such as ``padding``.
+    content: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
 """How the ragged arrays of a batch's records are put together."""
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any, final
 
 import torch
 
 from framework.contracts.batch import Batch
+from framework.contracts.data import Content
 from framework.contracts.records import CARRIED, Field, Ragged
 from framework.store.gather_rows import padded
 
@@ -40,6 +44,39 @@ def collated(name: str, field: Field, ragged: Ragged, way: str) -> Batch:
     if way == "list":
         return {name: list(ragged.values.split(ragged.lengths.tolist()))}
     return {name: ragged}
+
+
+@final
+class Padding:
+    """Counts how much of padded arrays is padding.
+
+    ``names`` holds the names of the lengths, by field. One thread adds, any thread takes.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._lock = Lock()
+        self._padding = 0
+        self._whole = 0
+
+    def add(self, batch: Batch) -> None:
+        """Count the values of a batch."""
+        for name, length_name in self._names.items():
+            array = batch[name]
+            row_size = math.prod(array.shape[2:])
+            whole = array.shape[0] * array.shape[1] * row_size
+            with self._lock:
+                self._padding += whole - int(batch[length_name].sum()) * row_size
+                self._whole += whole
+
+    def take(self) -> Content:
+        """Return the counts since the last call; {} without padded arrays."""
+        if not self._names:
+            return {}
+        with self._lock:
+            counts = float(self._padding), float(self._whole)
+            self._padding = self._whole = 0
+        return {"padding": counts}
 
 
 def with_nested(batch: Batch) -> Batch:

@@ -28,7 +28,7 @@ from framework.contracts.data import (
 from framework.contracts.records import Manifest, Records
 from framework.data.collate import with_nested
 from framework.data.reader import BatchReader, Request, check_crcs, is_cut, unreadable
-from framework.data.source import make_order
+from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode
 from framework.image.header import BadImage
@@ -54,9 +54,7 @@ class DALISource:
         self.context = context
         self.prefetch_depth = prefetch_depth
         _refuse(context)
-        self.order: Order = make_order(
-            self.store.manifest.num_records, self.store.manifest.source, context
-        )
+        self.order: Order = store_order(self.store, context)
         self._first_epoch: int | None = None
         fields = self.store.manifest.fields
         self._names = [name for name, field in fields.items() if field.encoding != "ragged"]

@@ -12,10 +12,11 @@ from torch.utils.data import IterableDataset, Subset
 
 from framework.contracts.data import SourceContext
 from framework.contracts.records import Manifest
+from framework.data.collate import Padding
 from framework.data.item_reader import HOST, ItemReader, Items, ItemWork
 from framework.data.items import Collate, ItemForm, alike, check_names, fields_of
 from framework.data.reader import Request, plain
-from framework.data.source import WorkerSource
+from framework.data.source import WorkerSource, make_order
 from framework.data.workers import Workers
 from framework.errors import ConfigError, DataError, words_of
 from framework.system.rng import generator_mark, kept_generators, seed_host_generators
@@ -98,7 +99,8 @@ class DatasetSource(WorkerSource[ItemReader]):
         fix = "choose data=dataloader for a DataLoader or another iterable of batches"
         read = ItemReader(checked(data, where, fix), form, context.seed, title)
         num_records = length_of(data, where)
-        super().__init__(read, num_records, title, context, "process")
+        order = make_order(num_records, title, context)
+        super().__init__(read, order, context, "process", [Padding(form.lengths)])
         self._where = where
         self.trial = try_items(read, num_records)
         read.draws = self.trial.draws

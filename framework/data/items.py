@@ -44,11 +44,11 @@ class ItemForm(NamedTuple):
     key: str = "data.fields"
 
     @property
-    def lengths(self) -> set[str]:
-        """The fields that ``pad`` adds to a batch."""
+    def lengths(self) -> dict[str, str]:
+        """The fields that ``pad`` adds to a batch, by the field that they count."""
         if self.way != "pad":
-            return set()
-        return {f"{name}{LENGTH}" for name in self.ragged}
+            return {}
+        return {name: f"{name}{LENGTH}" for name in self.ragged}
 
 
 AS_IS = ItemForm()
@@ -152,7 +152,7 @@ def stacked(records: Sequence[Record], name: Callable[[int], str], form: ItemFor
             what = f"has the fields {_listed(record)}, but {name(0)} has {_listed(first)}"
             raise DataError(231, name(place), what, "return the same fields for every item")
     _check_present(form.ragged, first, name(0), "data.ragged")
-    for length in form.lengths & first.keys():
+    for length in first.keys() & form.lengths.values():
         what = f"has a field {length!r}, which collate=pad adds"
         raise DataError(231, name(0), what, "rename it, or set collate=list")
     batch: Batch = {}
@@ -261,7 +261,7 @@ def fields_of(batch: Batch, form: ItemForm = AS_IS) -> dict[str, Field]:
     """Return the fields of a batch of one record: its tensors, without the first dimension."""
     tensor_fields: dict[str, Field] = {}
     for name, value in batch.items():
-        if name == "index" or name in form.lengths:
+        if name == "index" or name in form.lengths.values():
             continue
         if name in form.ragged:
             rows = next(leaves(value))  # also of a list, and of ``Ragged``

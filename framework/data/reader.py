@@ -163,6 +163,13 @@ class BatchReader:
         return [name for name, field in self.ragged.items() if field.kind == "audio"]
 
     @cached_property
+    def padded(self) -> dict[str, str]:
+        """The names of the lengths of padded arrays, by field."""
+        ragged = self.ragged.items()
+        names = {name: length_name(name, field, self.collate) for name, field in ragged}
+        return {name: length for name, length in names.items() if length is not None}
+
+    @cached_property
     def followers(self) -> dict[str, Field]:
         """Boxes and points that follow their image, if the transform changes it."""
         if self.transform.size is None and self.transform.num_draws == 0:

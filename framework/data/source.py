@@ -1,21 +1,30 @@
 """Sources that order records and let workers read them in batches: of any store, for example."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import tee
-from typing import Generic, TypeVar, final
+from typing import Generic, Protocol, TypeVar, final
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
+from framework.contracts.data import Content, MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Manifest, RecordStore, notes_of
-from framework.data.collate import with_nested
+from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Reader, Workers
 from framework.errors import DataError
-from framework.order.batches import Order, spread
+from framework.order.batches import Order, RecordFacts, spread
+from framework.store.columns import NoFacts, StoreFacts
 from framework.system.malloc import keep_freed_memory
 
 R = TypeVar("R", bound=Reader)
+
+
+class Counter(Protocol):
+    """Counts what batches hold. One thread adds, any thread takes."""
+
+    def add(self, batch: Batch) -> None: ...
+
+    def take(self) -> Content: ...
 
 
 class WorkerSource(Generic[R]):
@@ -23,20 +32,25 @@ class WorkerSource(Generic[R]):
 
     Args:
         read: Reads batches.
-        num_records: Of the data set.
-        source: The name of the data set, for messages.
-        context: The order, the workers and the other settings.
+        order: The order of the records.
+        context: The workers and the other settings.
         kind: The kind of workers if the context does not choose one.
+        counters: Count what batches hold.
     """
 
     graph_refusal = None
 
     def __init__(
-        self, read: R, num_records: int, source: str, context: SourceContext, kind: str
+        self,
+        read: R,
+        order: Order,
+        context: SourceContext,
+        kind: str,
+        counters: Sequence[Counter] = (),
     ) -> None:
         keep_freed_memory()
         self.context = context
-        self.order: Order = make_order(num_records, source, context)
+        self.order = order
         self.read = read
         # Nested tensors do not pass between processes. Making them takes microseconds.
         self._is_nested = context.collate == "nested"
@@ -54,6 +68,7 @@ class WorkerSource(Generic[R]):
             context.start_method,
         )
         self._first_epoch: int | None = None
+        self._counters = list(counters)
 
     @property
     def readers(self) -> Workers:
@@ -70,7 +85,10 @@ class WorkerSource(Generic[R]):
         requests = (Request(epoch, share.indices, training, verify) for share in ahead)
         with closing(self.readers.map(requests)) as batches:
             for share, batch in zip(shares, batches, strict=False):
-                yield MicroBatch(self._finished(batch), share.weight, share.last)
+                batch = self._finished(batch)  # noqa: PLW2901
+                for counter in self._counters:
+                    counter.add(batch)
+                yield MicroBatch(batch, share.weight, share.last)
 
     @property
     def num_ahead(self) -> int:
@@ -82,6 +100,9 @@ class WorkerSource(Generic[R]):
     def sample(self, count: int) -> Batch:
         indices = spread(self.order.num_records, min(count, self.order.num_records))
         return self._finished(self.read(Request(0, indices, training=False)))
+
+    def content(self) -> Content:
+        return {name: pair for part in self._counters for name, pair in part.take().items()}
 
     def _finished(self, batch: Batch) -> Batch:
         if self._is_nested:
@@ -103,15 +124,23 @@ class StoreSource(WorkerSource[BatchReader]):
         store: The records. ``close`` closes the store.
         context: The order, the transform, the workers and the other settings.
         on_close: Called by the first ``close``.
+        counter: Counts what batches hold besides padding, or None.
     """
 
     def __init__(
-        self, store: RecordStore, context: SourceContext, on_close: Callable[[], None] | None = None
+        self,
+        store: RecordStore,
+        context: SourceContext,
+        on_close: Callable[[], None] | None = None,
+        counter: Counter | None = None,
     ) -> None:
         self.store = store
-        manifest = store.manifest
-        reader = BatchReader(store, context)
-        super().__init__(reader, manifest.num_records, manifest.source, context, "thread")
+        order = store_order(store, context)
+        read = BatchReader(store, context)
+        counters: list[Counter] = [Padding(read.padded)]
+        if counter is not None:
+            counters.append(counter)
+        super().__init__(read, order, context, "thread", counters)
         self._on_close = on_close
 
     @property
@@ -130,9 +159,24 @@ class StoreSource(WorkerSource[BatchReader]):
             self._on_close = None
 
 
-def make_order(num_records: int, source: str, context: SourceContext) -> Order:
-    """Return the order of a data set's records. DataError D109 if it is empty."""
+def make_order(
+    num_records: int, source: str, context: SourceContext, facts: RecordFacts | None = None
+) -> Order:
+    """Return the order of a data set's records.
+
+    Raises:
+        ConfigError: C200 if the order asks for facts that are not known.
+        DataError: D109 if there are no records.
+    """
     order = context.order(num_records)
     if order.num_records == 0:
         raise DataError(109, source or "the store", "has no records", "give it at least one")
+    if context.order_choice is not None:
+        return context.order_choice.order(order, facts or NoFacts(), context.training)
     return order
+
+
+def store_order(store: RecordStore, context: SourceContext) -> Order:
+    """Return the order of a store's records. DataError D109 if the store is empty."""
+    manifest = store.manifest
+    return make_order(manifest.num_records, manifest.source, context, StoreFacts(store))

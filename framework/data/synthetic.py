@@ -10,8 +10,9 @@ import torch
 from framework.contracts.batch import Batch, pin
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Field, Manifest
+from framework.data.source import make_order
 from framework.errors import ConfigError
-from framework.order.batches import Order, spread
+from framework.order.batches import spread
 from framework.order.draws import draws
 
 
@@ -34,7 +35,7 @@ class SyntheticSource:
             where = f"workers.num = {context.num_workers}, data = synthetic"
             what = "there is nothing to read, so workers would be idle"
             raise ConfigError(174, where, what, "leave workers.num out")
-        self.order: Order = context.order(num_records)
+        self.order = make_order(num_records, "data=synthetic", context)
         fields = {"image": Field("uint8", tuple(image_shape)), "label": Field("int64", ())}
         classes = [str(number) for number in range(num_classes)]
         self.manifest = Manifest(num_records, fields, classes, source=f"synthetic {path}")

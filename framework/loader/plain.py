@@ -6,7 +6,7 @@ The step waits for work that the source's workers have not done ahead.
 from contextlib import closing
 from typing import final
 
-from framework.contracts.data import MicroBatches
+from framework.contracts.data import MicroBatches, content_of
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.loader.queue import copied
 
@@ -31,7 +31,8 @@ class PlainLoader:
 
     def stats(self) -> LoaderStats:
         # There is no queue.
-        return LoaderStats(stages_s=self.context.source.stages(), ready=None, depth=0)
+        source = self.context.source
+        return LoaderStats(source.stages(), ready=None, depth=0, content=content_of(source))
 
     def close(self) -> None:
         self.context.source.close()

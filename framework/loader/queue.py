@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar, final
 import torch
 
 from framework.contracts.batch import move, pin
-from framework.contracts.data import MicroBatch, MicroBatches
+from framework.contracts.data import MicroBatch, MicroBatches, content_of
 from framework.contracts.loader import LoaderContext, LoaderStats
 from framework.system.native import beside, limit_threads
 from framework.system.page_locked import use
@@ -219,7 +219,9 @@ class QueuedLoader:
         return self._occupancy.newest
 
     def stats(self) -> LoaderStats:
-        return LoaderStats(self.context.source.stages(), self._occupancy.take(), self.depth)
+        source = self.context.source
+        ready = self._occupancy.take()
+        return LoaderStats(source.stages(), ready, self.depth, content_of(source))
 
     def close(self) -> None:
         self.context.source.close()

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,76 @@ class Share(NamedTuple):
     last: bool
 
 
+class Samples(Protocol):
+    """Records that come more or less than once per epoch."""
+
+    @property
+    def num_places(self) -> int:
+        """Places of an epoch."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What decides the records, besides the seed."""
+        ...
+
+    def places(self, slots: Tensor, seed: int, epoch: int) -> Tensor:
+        """Return the places among the records in use of ``slots``: both int64 [n].
+
+        The slots are 0 to ``num_places`` - 1, in random order.
+        """
+        ...
+
+
+class RecordFacts(Protocol):
+    """What an order may ask about the records of a data set.
+
+    ConfigError C200 for a question that the data cannot answer. It names what can be asked.
+    """
+
+    def lengths(self, name: str | None) -> Tensor:
+        """Return the number of rows of each record's ragged array: int64 [num_records].
+
+        ``name`` is the field; None: the only ragged field.
+        """
+        ...
+
+    def values(self, name: str) -> np.ndarray:
+        """Return the number of each record in a field: [num_records]."""
+        ...
+
+    def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of a field with one, or any number of them, per record.
+
+        They are the numbers of all records one after another, and how many each record has (int64
+        [num_records]).
+        """
+        ...
+
+
+class Cuts(Protocol):
+    """Batches of several sizes, cut from the records in use in the same way in every epoch."""
+
+    @property
+    def num_steps(self) -> int:
+        """Batches per epoch."""
+        ...
+
+    @property
+    def num_in_batches(self) -> int:
+        """The number of records in all batches of an epoch, repeated ones included."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What decides the batches, besides the seed."""
+        ...
+
+    def batch(self, step: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
+        """Return the places of a batch among the records in use: int64 [B]."""
+        ...
+
+
 @dataclass(frozen=True)
 class Order:
     """The order in which a data set's records are used, and how they are cut into batches.
@@ -65,6 +136,9 @@ class Order:
             (``drop``), or fill it with the first records of the epoch (``wrap``).
         virtual_ranks: Cut each batch into this many shares, on any number of ranks. None: cut it
             into one share per rank and pass.
+        cuts: Cuts batches of several sizes, instead of ``batch_size`` records each; or None. It
+            then also decides what ``last`` means, and the number of batches.
+        sampling: Draws records more or less than once per epoch, or None.
     """
 
     num_records: int
@@ -79,6 +153,8 @@ class Order:
     window: int = 1
     last: str = "short"
     virtual_ranks: int | None = None
+    cuts: Cuts | None = None
+    sampling: Samples | None = None
 
     @property
     def num_used(self) -> int:
@@ -88,16 +164,25 @@ class Order:
         return min(self.limit, self.num_records)
 
     @property
+    def num_places(self) -> int:
+        """The number of records of an epoch: those in use, or as many as are drawn."""
+        return self.num_used if self.sampling is None else self.sampling.num_places
+
+    @property
     def num_in_batches(self) -> int:
         """The number of records in all batches of an epoch, repeated ones included."""
-        return self.num_used if self.last == "short" else self.num_steps * self.batch_size
+        if self.cuts is not None:
+            return self.cuts.num_in_batches
+        return self.num_places if self.last == "short" else self.num_steps * self.batch_size
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps per epoch."""
+        if self.cuts is not None:
+            return self.cuts.num_steps
         if self.last == "drop":
-            return self.num_used // self.batch_size
-        return -(-self.num_used // self.batch_size)
+            return self.num_places // self.batch_size
+        return -(-self.num_places // self.batch_size)
 
     @property
     def identity(self) -> dict[str, int]:
@@ -111,7 +196,11 @@ class Order:
             "seed": self.seed,
             "shuffle": int(self.shuffle),
         }
-        num_shuffled = self.num_used
+        if self.cuts is not None:
+            return identity | self.cuts.identity
+        num_shuffled = self.num_places
+        if self.sampling is not None:
+            identity |= self.sampling.identity
         if self.block is not None:
             identity |= {"block": self.block, "window": self.window}
             num_shuffled = -(-num_shuffled // self.block)
@@ -119,21 +208,34 @@ class Order:
             identity["bijection"] = 1  # the version of its numbers; before it, all were sorted
         return identity
 
+    def used(self) -> Tensor:
+        """Return the record indices in use, ascending: int64 [num_used]."""
+        return spread(self.num_records, self.num_used)
+
     def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
         """Yield this rank's shares of an epoch, beginning with step ``start``.
 
         All ranks get the same number of shares, so that they always communicate at the same time.
         """
+        for batch in self._batches(epoch, start):
+            if self.virtual_ranks is not None:
+                yield from self._virtual_shares(batch, self.virtual_ranks)
+            elif self.world_size == 1 and self.accumulate == 1:
+                yield Share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
+            else:
+                yield from self._rank_shares(batch)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Tensor]:
+        """Yield the records of each global batch: int64 [B]."""
+        if self.cuts is not None:
+            for step in range(start, self.cuts.num_steps):
+                places = self.cuts.batch(step, self.seed, epoch, self.shuffle)
+                yield _spread_at(places, self.num_records, self.num_used)
+            return
         most = max(1, MOST_AT_ONCE // self.batch_size) * self.batch_size
         for place in range(start * self.batch_size, self.num_in_batches, most):
             records = self.records(epoch, place, min(place + most, self.num_in_batches))
-            for batch in records.split(self.batch_size):
-                if self.virtual_ranks is not None:
-                    yield from self._virtual_shares(batch, self.virtual_ranks)
-                elif self.world_size == 1 and self.accumulate == 1:
-                    yield Share(batch, 1.0, True)  # the usual case, without the 10 us of cutting
-                else:
-                    yield from self._rank_shares(batch)
+            yield from records.split(self.batch_size)
 
     def records(self, epoch: int, start: int, stop: int) -> Tensor:
         """Return the records at places ``start`` to ``stop`` of an epoch: int64 [stop - start].
@@ -142,22 +244,24 @@ class Order:
         """
         parts: list[Tensor] = []
         while start < stop:
-            first = start % self.num_used  # ``last=wrap``: behind the last record comes the first
-            count = min(stop - start, self.num_used - first)
+            first = start % self.num_places  # ``last=wrap``: behind the last comes the first
+            count = min(stop - start, self.num_places - first)
             parts.append(self._places(epoch, first, first + count))
             start += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _places(self, epoch: int, start: int, stop: int) -> Tensor:
-        """Return places ``start`` to ``stop`` of the records in use."""
+        """Return the records at places ``start`` to ``stop`` of an epoch, without repeats."""
         seed, block = self.seed, self.block
         if not self.shuffle:
             places = torch.arange(start, stop)
         elif block is None:
-            places = shuffled(self.num_used, seed, epoch, start, stop)
+            places = shuffled(self.num_places, seed, epoch, start, stop)
         else:
             window = self.window
             places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
+        if self.sampling is not None:
+            places = self.sampling.places(places, seed, epoch)
         return _spread_at(places, self.num_records, self.num_used)
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
@@ -182,6 +286,14 @@ class Order:
             weight = len(part) * count / len(batch)
             last = number == stop - 1
             yield Share(part if len(part) else _filler(batch, number), weight, last)
+
+
+class OrderChoice(Protocol):
+    """A way to order records that ``order=`` chooses."""
+
+    def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
+        """Return ``order`` with this way: in training, or in validation if it matters there."""
+        ...
 
 
 def _filler(batch: Tensor, number: int) -> Tensor:

@@ -30,6 +30,9 @@ ON_DEVICE = 1  # augments
 _OTHER_GENERATORS = 2  # ``record_seeds``
 IN_WINDOW = 3  # the second shuffle of ``block_order``
 ON_HOST = 4  # transforms
+IN_BUCKET = 5  # the records of a bucket
+IN_GROUP = 6  # the records of a group of equal weights
+SHIFT = 7  # of systematic sampling
 
 
 def draws(

@@ -18,6 +18,8 @@ from framework.system.native import find
 MOST_SORTED = 1 << 16
 # Of ``paceline_bijection``. With 6, the 24 orders of four numbers are not equally frequent.
 NUM_ROUNDS = 8
+# In torch, a number takes so many times as long as in C.
+WORTH_MAPPING = 32
 _LOW = 0xFFFFFFFF
 
 
@@ -53,9 +55,7 @@ def bijection(size: int, key: int, start: int, stop: int) -> Tensor:
 
     One core maps over 100 million numbers per second. ``native/bijection.c`` explains the method.
     """
-    num_rows = 2 * ((isqrt(size - 1) + 2) // 2)  # even, and its square is at least ``size``
-    num_columns = -(-size // num_rows)
-    keys = (mix(torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + key) >> 32) & _LOW
+    num_rows, num_columns, keys = _plan(size, key)
     compiled = find("paceline_bijection")
     if compiled is None:
         return _mapped(torch.arange(start, stop), size, num_rows, num_columns, keys.tolist())
@@ -64,6 +64,21 @@ def bijection(size: int, key: int, start: int, stop: int) -> Tensor:
     pointers = words.data_ptr(), start, stop - start, result.data_ptr()
     compiled(size, num_rows, num_columns, *pointers)
     return result
+
+
+def bijection_at(numbers: Tensor, size: int, key: int) -> Tensor:
+    """Return what ``bijection`` has at ``numbers`` (int64 [n], from 0 to ``size`` - 1)."""
+    if size <= WORTH_MAPPING * len(numbers):
+        return bijection(size, key, 0, size)[numbers]
+    num_rows, num_columns, keys = _plan(size, key)
+    return _mapped(numbers, size, num_rows, num_columns, keys.tolist())
+
+
+def _plan(size: int, key: int) -> tuple[int, int, Tensor]:
+    """Return the rows and columns of a bijection's table, and the keys of its rounds."""
+    num_rows = 2 * ((isqrt(size - 1) + 2) // 2)  # even, and its square is at least ``size``
+    keys = (mix(torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + key) >> 32) & _LOW
+    return num_rows, -(-size // num_rows), keys
 
 
 def _mapped(numbers: Tensor, size: int, num_rows: int, num_columns: int, keys: list[int]) -> Tensor:

@@ -74,6 +74,8 @@ def _parts(report: Report) -> Iterator[str]:
         if name in known:
             yield f"{name} {100 * known[name]:.0f} %"
             break
+    for name, share in report.content.items():
+        yield f"{name} {100 * share:.0f} %"
     if report.left_s is not None:
         yield f"left {_duration(report.left_s)}"
     if report.epoch_left is not None:

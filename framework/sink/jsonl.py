@@ -38,6 +38,8 @@ class JsonlSink:
             line[f"{name}_p90_s"] = span.p90_s
         if report.stages_s:
             line["stages_s"] = report.stages_s
+        if report.content:
+            line["content"] = report.content
         if report.usage:
             line["usage"] = report.usage
         if report.skipped:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
+from framework.contracts.data import Content
 from framework.contracts.loader import LoaderStats
 from framework.contracts.training import Report, Sink
 
@@ -27,6 +28,7 @@ class MeasuredSink:
     Attributes:
         stages_s: Thread-seconds of the whole run, by stage.
         depth: The most batches that the loader's queue holds.
+        content: Shares of what the batches of the whole run held, by name.
     """
 
     def __init__(
@@ -51,6 +53,11 @@ class MeasuredSink:
         self._ready_steps = 0
         self.stages_s: dict[str, float] = {}
         self.depth = 0
+        self._content: dict[str, tuple[float, float]] = {}
+
+    @property
+    def content(self) -> dict[str, float]:
+        return _shares(self._content)
 
     @property
     def ready(self) -> float | None:
@@ -93,13 +100,22 @@ class MeasuredSink:
         self.depth = stats.depth
         for name, seconds in stats.stages_s.items():
             self.stages_s[name] = self.stages_s.get(name, 0.0) + seconds
+        for name, (part, whole) in stats.content.items():
+            old_part, old_whole = self._content.get(name, (0.0, 0.0))
+            self._content[name] = (old_part + part, old_whole + whole)
         if stats.ready is not None:
             self._ready += stats.ready * num_steps
             self._ready_steps += num_steps
         if not self._used or time.monotonic() - self._asked_at > USAGE_EVERY_S:
             self._ask()
         per_step_s = {name: seconds / num_steps for name, seconds in stats.stages_s.items()}
-        return replace(report, stages_s=per_step_s, ready=stats.ready, usage=self._used)
+        return replace(
+            report,
+            stages_s=per_step_s,
+            ready=stats.ready,
+            usage=self._used,
+            content=_shares(stats.content),
+        )
 
     def _ask(self) -> None:
         now = time.monotonic()
@@ -112,3 +128,7 @@ class MeasuredSink:
             else:
                 total, total_s = self._sums.get(name, (0.0, 0.0))
                 self._sums[name] = (total + value * seconds, total_s + seconds)
+
+
+def _shares(content: Content) -> dict[str, float]:
+    return {name: part / whole for name, (part, whole) in content.items() if whole}

@@ -58,6 +58,7 @@ def _measurements(report: Report) -> dict[str, float]:
         values[f"span_p50/{name}_s"] = span.p50_s
         values[f"span_p90/{name}_s"] = span.p90_s
     values |= {f"stage/{name}_s": seconds for name, seconds in report.stages_s.items()}
+    values |= {f"share/{name}": share for name, share in report.content.items()}
     values |= {f"usage/{name}": value for name, value in report.usage.items()}
     optional = {
         "stage/ready": report.ready,

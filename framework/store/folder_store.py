@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -58,6 +58,13 @@ class FolderStore:
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
         images = [self.read_bytes(index) for index in indices.tolist()]
         return {"image": images, "label": self.labels[indices]}
+
+    def column(self, name: str) -> Any:
+        indices = torch.arange(len(self.files))
+        return self.labels if name == "label" else self.read(indices)[name]
+
+    def lengths(self, name: str) -> Tensor:
+        raise KeyError(name)  # no field is ragged
 
     def read_bytes(self, index: int) -> bytes:
         """Return the content of a file. DataError D101 if it cannot be read."""

@@ -61,6 +61,12 @@ class HDF5Store(FileStore["_OpenStore"]):
                 records[name] = gather(indices)
         return records
 
+    def column(self, name: str) -> Any:
+        return self._open().gathers[name](torch.arange(self.manifest.num_records))
+
+    def lengths(self, name: str) -> Tensor:
+        return self._open().gathers[name].offsets.diff()
+
     @property
     def chunk_records(self) -> int | None:
         """Records per chunk of the first chunked field, or None."""

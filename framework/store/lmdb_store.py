@@ -42,19 +42,26 @@ class LMDBStore(FileStore["_Values"]):
         starts = values.starts(indices)
         records: Records = {}
         for place, (name, field) in enumerate(self.manifest.fields.items()):
-            if field.encoding == "raw" and name not in views:
-                records[name] = values.gathers[name](starts[place])
-                continue
-            if field.encoding == "ragged":
-                sizes = starts[place + 1] - starts[place]
-                records[name] = values.rows(field, indices, starts[place], sizes)
+            if field.encoding != "raw" or name not in views:
+                records[name] = values.column(name, indices, starts[place : place + 2])
                 continue
             parts: list[Any] = values.parts(starts[place], starts[place + 1])
-            if field.encoding == "raw":
-                shape = _shape(field)
-                parts = [np.frombuffer(part, field.dtype).reshape(shape) for part in parts]
-            records[name] = parts
+            shape = _shape(field)
+            records[name] = [np.frombuffer(part, field.dtype).reshape(shape) for part in parts]
         return records
+
+    def column(self, name: str) -> Any:
+        indices = torch.arange(self.manifest.num_records)
+        return self._open().column(name, indices, self._bounds(name, indices))
+
+    def lengths(self, name: str) -> Tensor:
+        start, stop = self._bounds(name, torch.arange(self.manifest.num_records))
+        return (stop - start) // _row_bytes(self.manifest.fields[name])
+
+    def _bounds(self, name: str, indices: Tensor) -> list[Tensor]:
+        """Return where a field of each record begins and ends in the file."""
+        place = list(self.manifest.fields).index(name)
+        return self._open().starts(indices)[place : place + 2]
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         values = self._open()
@@ -209,15 +216,24 @@ class _Values:
         places = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self.buffer[start:stop] for start, stop in places]
 
-    def rows(self, field: Field, indices: Tensor, starts: Tensor, sizes: Tensor) -> Ragged:
+    def column(self, name: str, indices: Tensor, bounds: list[Tensor]) -> Any:
+        """Return the values of a field, given where they begin and end in the file."""
+        field = self.manifest.fields[name]
+        starts, stops = bounds
+        if field.encoding == "raw":
+            return self.gathers[name](starts)
+        if field.encoding == "ragged":
+            return self._rows(field, indices, starts, stops - starts)
+        return self.parts(starts, stops)
+
+    def _rows(self, field: Field, indices: Tensor, starts: Tensor, sizes: Tensor) -> Ragged:
         """Return the ragged arrays that begin at ``starts`` and have so many bytes."""
         dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
-        row_bytes = math.prod(field.row_shape) * dtype.itemsize
-        is_bad = sizes % row_bytes != 0
+        is_bad = sizes % _row_bytes(field) != 0
         if is_bad.any():
             raise self._misfit(indices, is_bad)
         data = gather_rows(self.flat, starts, sizes)
-        return Ragged(typed(data, dtype, field.row_shape), sizes // row_bytes)
+        return Ragged(typed(data, dtype, field.row_shape), sizes // _row_bytes(field))
 
     def _misfit(self, indices: Tensor, is_bad: Tensor) -> DataError:
         where = f"{self.path}: record {int(indices[int(is_bad.int().argmax())])}"
@@ -231,6 +247,11 @@ def _foreign(path: str, advice: str) -> DataError:
 
 def _head_bytes(num_fields: int) -> int:
     return -(-4 * (2 + num_fields) // 8) * 8  # whole words, so that the first field is aligned
+
+
+def _row_bytes(field: Field) -> int:
+    """Return the bytes of a row of a ragged field."""
+    return math.prod(field.row_shape) * np.dtype(field.dtype).itemsize
 
 
 def _number_key(index: int) -> bytes:

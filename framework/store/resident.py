@@ -8,6 +8,7 @@ from torch import Tensor
 
 from framework.contracts.records import Manifest, Records, RecordStore
 from framework.errors import ConfigError, ResourceError
+from framework.store.columns import column_of, lengths_of
 
 BLOCK_RECORDS = 4096  # read at a time
 
@@ -47,6 +48,12 @@ class ResidentStore:
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         return self.store.damaged(indices, {name: values.cpu() for name, values in records.items()})
+
+    def column(self, name: str) -> Any:
+        return column_of(self.store, name)
+
+    def lengths(self, name: str) -> Tensor:
+        return lengths_of(self.store, name)
 
     def key(self, index: int) -> str:
         return self.store.key(index)

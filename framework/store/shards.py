@@ -1,17 +1,14 @@
 """A store that is a directory: ``manifest.json`` and files, each of which is a complete store."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
-import torch
-from torch import Tensor
-
-from framework.contracts.records import Manifest, Ragged, Records, RecordStore
+from framework.contracts.records import Manifest, RecordStore
 from framework.errors import DataError
+from framework.store.concatenated import Concatenation
 from framework.store.file_format import refuse_unpacked
 from framework.store.foreign import IN_FOLDER, lmdb_advice
-from framework.store.gather_rows import merged, taken
 from framework.store.identity import Identity, identify, unreadable
 from framework.store.manifest import from_json
 
@@ -20,7 +17,7 @@ MAX_NAMED = 10
 
 
 @final
-class ShardedStore:
+class ShardedStore(Concatenation):
     """A RecordStore over the files of a directory. ``open_file`` opens a file at its first read."""
 
     def __init__(self, path: str, open_file: Callable[[str], RecordStore]) -> None:
@@ -38,41 +35,17 @@ class ShardedStore:
         if self._manifest is None:
             manifest = self._read_manifest()
             self._check_files(manifest)
-            sizes = torch.tensor([0, *(shard.num_records for shard in manifest.shards)])
-            self._starts = sizes.cumsum(0)
             self._manifest = manifest
         return self._manifest
 
     @property
+    def sizes(self) -> list[int]:
+        return [shard.num_records for shard in self.manifest.shards]
+
+    @property
     def first(self) -> RecordStore:
         """The store in the first file."""
-        return self._store(0)
-
-    def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        parts: list[tuple[Tensor, Records]] = []
-        for number, places in self._split(indices):
-            local = indices[places] - self._starts[number]
-            parts.append((places, self._store(number).read(local, views)))
-        if len(parts) == 1:
-            return parts[0][1]
-        return {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
-
-    def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        damaged: list[int] = []
-        for number, places in self._split(indices):
-            start = int(self._starts[number])
-            part = {name: _picked(values, places) for name, values in records.items()}
-            bad = self._store(number).damaged(indices[places] - start, part)
-            damaged += [start + index for index in bad]
-        return damaged
-
-    def key(self, index: int) -> str:
-        store, local = self._at(index)
-        return store.key(local)
-
-    def name(self, index: int) -> str:
-        store, local = self._at(index)
-        return store.name(local)
+        return self.part(0)
 
     def check(self) -> None:
         if self._identity is not None:
@@ -128,7 +101,7 @@ class ShardedStore:
                 what += f" and {len(wrong) - MAX_NAMED} more"
             raise DataError(118, self.path, what, "put the files in order, or pack it again")
 
-    def _store(self, number: int) -> RecordStore:
+    def part(self, number: int) -> RecordStore:
         """Return the store in a file. DataError D118 if the file belongs to another data set."""
         if number not in self._stores:
             shard = self.manifest.shards[number]
@@ -141,45 +114,3 @@ class ShardedStore:
                 raise DataError(118, path, "is another store's file", fix)
             self._stores[number] = store
         return self._stores[number]
-
-    def _locate(self, indices: Tensor) -> Tensor:
-        """Return the number of the file that holds each of ``indices``."""
-        count = self.manifest.num_records
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < count:
-            raise IndexError(f"records {int(indices.min())}..{int(indices.max())} of {count}")
-        return torch.searchsorted(self._starts, indices, right=True) - 1
-
-    def _split(self, indices: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield the number of each needed file, and the places of its records in ``indices``."""
-        numbers = self._locate(indices)
-        for number in numbers.unique().tolist() or [0]:
-            yield number, (numbers == number).nonzero().squeeze(1)
-
-    def _at(self, index: int) -> tuple[RecordStore, int]:
-        number = int(self._locate(torch.tensor([index])))
-        return self._store(number), index - int(self._starts[number])
-
-
-def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
-    """Put the values of a field, read from several files, in the order of the batch."""
-    first = parts[0][1][name]
-    if isinstance(first, Ragged):
-        return merged([(places, records[name]) for places, records in parts])
-    if isinstance(first, Tensor):
-        result = first.new_empty(count, *first.shape[1:])
-        for places, records in parts:
-            result[places] = records[name]
-        return result
-    values: list[Any] = [None] * count
-    for places, records in parts:
-        for place, value in zip(places.tolist(), records[name], strict=True):
-            values[place] = value
-    return values
-
-
-def _picked(values: Any, places: Tensor) -> Any:
-    if isinstance(values, Ragged):
-        return taken(values, places)
-    if isinstance(values, Tensor):
-        return values[places]
-    return [values[place] for place in places.tolist()]

@@ -202,6 +202,8 @@ class Trainer:
         epoch_left = 0  # between two epochs
         if progress.epoch_step:
             done = progress.epoch_step * identity["batch_size"]
+            if "steps" in identity:  # batches of several sizes, which come in any order
+                done = identity["records"] * progress.epoch_step // identity["steps"]
             epoch_left = max(0, identity["records"] - done)
         elapsed_s = time.perf_counter() - self._began_at
         step_s = elapsed_s / max(1, progress.step - self._first_step)

@@ -181,3 +181,7 @@ def test_brackets_are_text(tmp_path, capsys):
     assert out.count("exp[lr]/[/a.h5]") == 3
     assert "[/data/a.h5]" in out
     assert "val[x]1.0000" in out
+
+
+def test_shares_of_what_the_batches_held_are_printed(printed):
+    assert "in the batches: padding 3.9 %" in printed(content={"padding": 0.039})

@@ -173,7 +173,7 @@ def test_stats_are_of_the_time_since_they_were_asked_for(make, options):
     before = loader.stats()
     assert before == LoaderStats({}, None, before.depth)
     _epoch(loader)
-    stages_s, ready, depth = loader.stats()
+    stages_s, ready, depth, _ = loader.stats()
     assert set(stages_s) == {"read", "decode", "transform", "collate"}
     assert depth == before.depth
     assert ready is None if depth == 0 else 0.0 <= ready <= depth

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from framework.contracts.records import Field, Ragged
-from framework.data.collate import collated, joined, length_name, with_nested
+from framework.data.collate import Padding, collated, joined, length_name, with_nested
 
 SIGNAL = Field("float32", (None, 2))
 TEXT = Field("uint8", (None,), kind="text")
@@ -52,3 +52,12 @@ def test_slices_of_a_batch_are_joined():
 )
 def test_only_padded_numbers_add_a_field(field, way, expected):
     assert length_name("x", field, way) == expected
+
+
+def test_padding_is_counted_and_taken_once():
+    padding = Padding({"x": "x_length"})
+    padding.add(collated("x", SIGNAL, TWO, "pad"))
+    padding.add(collated("x", SIGNAL, TWO, "pad"))
+    assert padding.take() == {"padding": (4.0, 16.0)}
+    assert padding.take() == {"padding": (0.0, 0.0)}
+    assert Padding({}).take() == {}

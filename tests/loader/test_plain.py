@@ -53,5 +53,5 @@ def test_closing_the_loader_closes_the_source():
 def test_there_is_no_queue_to_have_batches_ready_in():
     loader = _loader(lambda batch, _: batch)
     list(loader.epoch(0))
-    assert loader.stats()[1:] == (None, 0)
+    assert loader.stats()[1:3] == (None, 0)
     loader.close()

@@ -66,7 +66,7 @@ def test_a_batch_in_use_is_never_overwritten_by_the_next_copy():
 def test_stats_are_those_of_its_queue():
     loader = _loader("cpu")
     list(loader.epoch(0))
-    stages_s, ready, depth = loader.stats()
+    stages_s, ready, depth, _ = loader.stats()
     assert set(stages_s) == {"read"}
     assert depth == 2
     assert 0.0 <= ready <= 2.0

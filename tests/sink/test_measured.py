@@ -117,3 +117,13 @@ def test_a_log_that_cannot_be_written_is_said_once_and_the_others_go_on():
         [2],
         True,
     )
+
+
+def test_shares_of_what_batches_held_are_reported_and_summed_up():
+    inner = FakeSink()
+    stats = [LoaderStats({}, None, 0, {"padding": counts}) for counts in ((1.0, 4.0), (0.0, 6.0))]
+    sink = measured([inner], *stats, LoaderStats({}, None, 0, {"padding": (0.0, 0.0)}))
+    for step in (1, 2, 3):
+        sink.write(report(step))
+    assert [made.content for made in inner.reports] == [{"padding": 0.25}, {"padding": 0.0}, {}]
+    assert sink.content == {"padding": 0.1}

@@ -288,7 +288,7 @@ def settings_of(probe: Probe) -> Settings:
         has_function=transform.function is not None or isinstance(source, DatasetSource),
         augment=_module(config["augment"]),
         shuffle=config["shuffle"],
-        block=config["order"]["block_records"],
+        block=config["order"].get("block_records"),
         staged=config["data"].get("stage") in ("ram", "device"),
         compiled=config["compile"],
     )

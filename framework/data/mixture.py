@@ -1,0 +1,124 @@
+"""``data=mixture``: records of several packed stores, in proportions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from framework.contracts.batch import Batch
+from framework.contracts.data import Content, SourceContext
+from framework.data.source import StoreSource
+from framework.errors import ConfigError
+from framework.order.batches import Order
+from framework.order.sampling import sampling
+from framework.store.concatenated import MixedStore
+from framework.store.open_store import open_store
+
+
+def mixture_source(
+    path: str | Mapping[str, str],
+    weights: Mapping[str, float] | None,
+    temperature: float,
+    *,
+    context: SourceContext,
+) -> StoreSource:
+    """Return a source of one store, or of several by name.
+
+    In training, an epoch has as many records as the stores together. Validation has each record
+    once.
+
+    Args:
+        path: The path of a store, or of each store by name.
+        weights: The share of each store by name, in any unit. None: by size.
+        temperature: Shares are the sizes to the power of its inverse: 1 leaves them, and a larger
+            one makes small stores more frequent.
+        context: What a source is given at runtime.
+
+    Raises:
+        ConfigError: C203 if the stores or the options do not fit each other.
+    """
+    if isinstance(path, str):
+        return StoreSource(open_store(path), context)
+    store = MixedStore({name: open_store(str(part)) for name, part in path.items()})
+    shares = _shares(store, weights, temperature)
+    if context.training and shares is not None:
+        context = replace(context, order=_Mixed(context, store.starts, shares))
+    return StoreSource(store, context, counter=SourceCounter(list(store.stores), store.starts))
+
+
+def _shares(
+    store: MixedStore, weights: Mapping[str, Any] | None, temperature: float
+) -> Tensor | None:
+    """Return the weight of each store, float64 [stores]; None: every record comes once."""
+    if weights is None:
+        if temperature == 1:
+            return None
+        return torch.tensor(store.sizes, dtype=torch.float64) ** (1 / temperature)
+    where = f"data.weights = {dict(weights)}"
+    if temperature != 1:
+        what = f"would ignore data.temperature={temperature}"
+        raise ConfigError(203, where, what, "leave one of them out")
+    names = list(store.stores)
+    is_number = [isinstance(value, int | float) and value >= 0 for value in weights.values()]
+    if set(weights) != set(names) or not all(is_number) or not any(weights.values()):
+        what = f"must have a number of at least 0 for each of {', '.join(names)}, not all 0"
+        raise ConfigError(203, where, what, "correct it")
+    return torch.tensor([weights[name] for name in names], dtype=torch.float64)
+
+
+@final
+class _Mixed:
+    """Makes an order whose epochs have records of each store in proportion to its share."""
+
+    def __init__(self, context: SourceContext, starts: Tensor, shares: Tensor) -> None:
+        self._make = context.order
+        self._has_choice = context.order_choice is not None
+        self._starts = starts
+        self._shares = shares
+
+    def __call__(self, num_records: int) -> Order:
+        order = self._make(num_records)
+        if self._has_choice or order.block is not None:
+            what = "a mixture with weights or a temperature has an order of its own"
+            fix = "choose order=full, or leave data.weights and data.temperature out"
+            raise ConfigError(203, "order", what, fix)
+        if num_records == 0:
+            return order
+        groups = torch.searchsorted(self._starts, order.used(), right=True) - 1
+        sizes = torch.bincount(groups, minlength=len(self._shares))
+        weights = torch.where(sizes > 0, self._shares / sizes.clamp(min=1), 0)
+        return replace(order, sampling=sampling(groups, weights, order.num_used))
+
+
+@final
+class SourceCounter:
+    """Counts the records of each store. One thread adds, any thread takes.
+
+    Args:
+        names: The names of the stores.
+        starts: Where each store begins, and the end: int64 [stores + 1].
+    """
+
+    def __init__(self, names: Sequence[str], starts: Tensor) -> None:
+        self._names = names
+        self._starts = starts
+        self._lock = Lock()
+        self._counts = torch.zeros(len(names), dtype=torch.int64)
+
+    def add(self, batch: Batch) -> None:
+        indices = batch["index"].contiguous()
+        numbers = torch.searchsorted(self._starts, indices, right=True) - 1
+        counts = torch.bincount(numbers, minlength=len(self._names))
+        with self._lock:
+            self._counts += counts
+
+    def take(self) -> Content:
+        """Return the share of each store since the last call."""
+        with self._lock:
+            counts = self._counts.tolist()
+            self._counts.zero_()
+        pairs = zip(self._names, counts, strict=True)
+        return {f"from_{name}": (float(count), float(sum(counts))) for name, count in pairs}

@@ -1,0 +1,32 @@
+"""``order=balanced``: classes equally often."""
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import torch
+
+from framework.order.batches import Order, RecordFacts
+from framework.order.sampling import sampling
+
+
+@final
+class BalancedOrder:
+    """Draws each class equally often in training. An epoch has as many records as the data.
+
+    Args:
+        field: The field with each record's class. Classes without a record do not count.
+    """
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
+        """Return ``order`` with balanced classes. ConfigError C200 if there is no such field."""
+        if not training:
+            return order
+        labels = facts.values(self.field)[order.used().numpy()]
+        _, groups, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        weights = torch.from_numpy(1.0 / counts)
+        drawn = sampling(torch.from_numpy(groups.reshape(-1)), weights, order.num_used)
+        return replace(order, sampling=drawn)

@@ -1,0 +1,63 @@
+"""``order=repeat_factors``: records with rare classes come several times per epoch.
+
+The repeat factor of a class with the frequency ``f`` (the share of records that have it) is
+``max(1, sqrt(threshold / f))``, and that of a record is its classes' largest.
+Source: Gupta, Dollar, Girshick, "LVIS: a dataset for large vocabulary instance segmentation", CVPR
+2019, section 5.1.
+"""
+
+from typing import final
+
+import numpy as np
+
+from framework.order.batches import Order, RecordFacts
+from framework.order.sampling import with_weights
+
+
+@final
+class RepeatFactorOrder:
+    """Repeats records with rare classes in training.
+
+    An epoch has as many records as the sum of all factors, rounded down.
+
+    Args:
+        field: The field with each record's class, or a ragged field with its classes.
+        threshold: Classes that fewer records have, as a share from 0 to 1, are repeated.
+    """
+
+    def __init__(self, field: str, threshold: float) -> None:
+        self.field = field
+        self.threshold = threshold
+
+    def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
+        """Return ``order`` with repeats. ConfigError C200 if there is no such field."""
+        if not training:
+            return order
+        labels, lengths = facts.rows(self.field)
+        factors = repeat_factors(labels, lengths, order.used().numpy(), self.threshold)
+        return with_weights(order, factors, f"order.field = {self.field}", None)
+
+
+def repeat_factors(
+    labels: np.ndarray, lengths: np.ndarray, used: np.ndarray, threshold: float
+) -> np.ndarray:
+    """Return the factor of each used record, at least 1: float64 [num_used].
+
+    Args:
+        labels: The classes of all records, one after another.
+        lengths: The number of classes of each record: int64 [num_records].
+        used: The records that count: int64 [num_used].
+        threshold: As in ``RepeatFactorOrder``.
+    """
+    _, numbers = np.unique(labels, return_inverse=True)
+    records = np.repeat(np.arange(len(lengths)), lengths)
+    is_used = np.zeros(len(lengths), bool)
+    is_used[used] = True
+    pairs = np.stack([records, numbers.reshape(-1)])[:, is_used[records]]
+    pairs = np.unique(pairs, axis=1)  # a class counts once per record
+    frequencies = np.bincount(pairs[1], minlength=1) / max(1, len(used))
+    with np.errstate(divide="ignore"):
+        per_class = np.maximum(1.0, np.sqrt(threshold / frequencies))
+    factors = np.ones(len(lengths))
+    np.maximum.at(factors, pairs[0], per_class[pairs[1]])
+    return factors[used]

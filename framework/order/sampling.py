@@ -1,0 +1,110 @@
+"""Systematic sampling: an epoch has each record as often as its weight says, as evenly as possible.
+
+The ``num_places`` slots of an epoch lie evenly on a line, on which each group of records with equal
+weights has an interval. With one random shift per epoch, slot ``s`` lies at ``s + shift``. So each
+group gets its expected number of slots, rounded down or up. Inside a group, the slots go to its
+records in random order, again and again, so that this holds for each record, too.
+Source: Madow, "On the theory of systematic sampling", 1949.
+"""
+
+from dataclasses import dataclass, replace
+from typing import final
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.errors import ConfigError
+from framework.order.batches import Order
+from framework.order.draws import IN_GROUP, SHIFT, key_of
+from framework.order.permutation import bijection_at
+
+ROUNDING = 1e-6  # how much a sum of weights may be too small
+_BITS = 53  # of a double's mantissa
+
+
+@final
+@dataclass(frozen=True)
+class Sampling:
+    """The intervals of the groups of records with equal weights.
+
+    Attributes:
+        num_places: Slots of an epoch.
+        ends: Where the interval of each group ends, in slots: float64 [num_groups].
+        members: Places among the records in use, group by group: int64 [num_used].
+        starts: Where each group begins in ``members``, and the end: int64 [num_groups + 1].
+    """
+
+    num_places: int
+    ends: Tensor
+    members: Tensor
+    starts: Tensor
+
+    @property
+    def identity(self) -> dict[str, int]:
+        content = 0
+        for part in (self.ends, self.members):
+            content = crc32(part.numpy().tobytes(), content)
+        return {"sampling": content}
+
+    def places(self, slots: Tensor, seed: int, epoch: int) -> Tensor:
+        """Return the places of ``slots`` among the records in use: both int64 [n]."""
+        shift = (key_of(seed, epoch, SHIFT) & ((1 << _BITS) - 1)) / (1 << _BITS)
+        groups = torch.searchsorted(self.ends, slots + shift, right=True)
+        groups = groups.clamp(max=len(self.ends) - 1)  # the last end may be rounded down
+        begins = torch.cat([self.ends.new_zeros(1), self.ends])[groups]
+        turns = slots - (begins - shift).ceil().long()  # in its group, from 0
+        sizes = self.starts.diff()
+        if len(sizes) == len(self.members):
+            return self.members[groups]
+        inside = torch.zeros_like(slots)
+        for group in groups[sizes[groups] > 1].unique().tolist():
+            here = groups == group
+            size = int(sizes[group])
+            key = key_of(seed, epoch, IN_GROUP, group)
+            inside[here] = bijection_at(turns[here] % size, size, key)
+        return self.members[self.starts[groups] + inside]
+
+
+def sampling(groups: Tensor, weights: Tensor, num_places: int | None) -> Sampling:
+    """Return how records come by weight.
+
+    Args:
+        groups: The number of each used record's group, from 0: int64 [num_used].
+        weights: The weight of a record of each group, 0 or more, not all 0: float64 [num_groups].
+        num_places: Places of an epoch; None: the sum of the records' weights, rounded down. A
+            weight is then the expected number of times.
+    """
+    is_drawn = weights > 0
+    places = is_drawn[groups].nonzero().squeeze(1)
+    groups = (is_drawn.cumsum(0) - 1)[groups[places]]
+    weights = weights[is_drawn]
+    members = places[torch.argsort(groups, stable=True)]
+    sizes = torch.bincount(groups, minlength=len(weights))
+    ends = (weights * sizes).cumsum(0)
+    starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    if num_places is None:
+        return Sampling(int(ends[-1] + ROUNDING), ends, members, starts)
+    return Sampling(num_places, ends * (num_places / ends[-1]), members, starts)
+
+
+def with_weights(order: Order, weights: np.ndarray, where: str, num_places: int | None) -> Order:
+    """Return ``order`` with records by weight.
+
+    Args:
+        order: The order of the records.
+        weights: Of each used record, 0 or more: float64 [num_used].
+        where: What gave the weights, for messages.
+        num_places: As in ``sampling``.
+
+    Raises:
+        ConfigError: C202 if all weights are 0.
+    """
+    if not weights.any():
+        fix = "give a record that is in use a weight above 0"
+        raise ConfigError(202, where, "all weights are 0", fix)
+    values, groups = np.unique(weights, return_inverse=True)
+    numbers = torch.from_numpy(groups.reshape(-1))
+    drawn = sampling(numbers, torch.from_numpy(values), num_places)
+    return replace(order, sampling=drawn)

@@ -1,0 +1,78 @@
+"""``order=weighted``: each record as often as its weight says."""
+
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from framework.errors import ConfigError, words_of
+from framework.order.batches import Order, RecordFacts
+from framework.order.sampling import with_weights
+
+FIX = "give one number of at least 0 per record, not all 0"
+
+
+@final
+class WeightedOrder:
+    """Draws records by weight in training. An epoch has as many records as the data.
+
+    Args:
+        field: The field with each record's weight, or None.
+        file: A file with a weight per record of the training data, or None: .npy, or a text with
+            one number per line.
+
+    Raises:
+        ConfigError: C202 unless either is given.
+    """
+
+    def __init__(self, field: str | None, file: str | None) -> None:
+        if (field is None) == (file is None):
+            fix = "give order.field=FIELD or order.file=FILE"
+            raise ConfigError(202, "order = weighted", "needs the weights of the records", fix)
+        self.field = field
+        self.file = file
+
+    def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
+        """Return ``order`` with records by weight.
+
+        Raises:
+            ConfigError: C200 if the field does not hold numbers, C202 if one is no weight.
+        """
+        if not training:
+            return order
+        if self.file is not None:
+            where = f"order.file = {self.file}"
+            weights = _read(self.file)
+        else:
+            where = f"order.field = {self.field}"
+            weights = facts.values(self.field or "")
+        if weights.shape != (order.num_records,):
+            what = f"has the shape {list(weights.shape)}, the data {order.num_records} records"
+            raise ConfigError(202, where, what, FIX)
+        weights = checked(weights, where)[order.used().numpy()]
+        return with_weights(order, weights, where, order.num_used)
+
+
+def checked(weights: np.ndarray, where: str) -> np.ndarray:
+    """Return weights as float64. ConfigError C202 for what is no weight."""
+    try:
+        weights = weights.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(202, where, f"does not hold numbers ({words_of(error)})", FIX) from error
+    is_bad = ~(np.isfinite(weights) & (weights >= 0))
+    if is_bad.any():
+        index = int(is_bad.argmax())
+        raise ConfigError(202, where, f"record {index} has the weight {weights[index]:g}", FIX)
+    return weights
+
+
+def _read(path: str) -> np.ndarray:
+    """Return the numbers in a file. ConfigError C202 if it holds anything else."""
+    try:
+        if Path(path).suffix == ".npy":
+            return np.asarray(np.load(path, mmap_mode="r"))
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return np.array([float(line) for line in lines], np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        what = f"cannot be read ({words_of(error)})"
+        raise ConfigError(202, f"order.file = {path}", what, FIX) from error

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Field, Ragged
+from framework.errors import ConfigError
+from framework.store.columns import NoFacts, StoreFacts, column_of, joined, lengths_of
+from tests.conftest import write_store
+from tests.contract.cases import RAGGED_FIELDS, STORES, make_store, open_case, plain_values
+from tests.contract.cases import ragged_records as records_of
+
+
+class ReadsAll:
+    """A store without columns."""
+
+    def __init__(self, store):
+        self.store = store
+        self.manifest = store.manifest
+
+    def read(self, indices, views=()):
+        return self.store.read(indices, views)
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, ReadsAll])
+@pytest.mark.parametrize("kind", STORES)
+def test_a_column_is_a_field_of_every_record(kind, wrap):
+    store, records = make_store(kind)
+    for name, field in store.manifest.fields.items():
+        assert plain_values(column_of(wrap(store), name)) == plain_values(records[name])
+        if field.encoding == "ragged":
+            assert lengths_of(wrap(store), name).tolist() == [len(row) for row in records[name]]
+    store.close()
+
+
+def facts(*names):
+    fields = {name: RAGGED_FIELDS[name] for name in names}
+    records = {name: records_of(5)[name] for name in names}
+    return StoreFacts(open_case("hdf5", write_store("some.h5", records, fields)))
+
+
+def test_the_only_ragged_field_needs_no_name():
+    assert facts("label", "blob").lengths(None).tolist() == [0, 1, 2, 3, 4]
+    assert facts("label", "blob", "text").lengths("blob").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_question_without_an_answer_names_the_choices():
+    with pytest.raises(ConfigError, match=r"C200.*field = None.*choose one of text, blob"):
+        facts("label", "text", "blob").lengths(None)
+    with pytest.raises(ConfigError, match=r"C200.*field = label.*choose one of blob"):
+        facts("label", "blob").lengths("label")
+    with pytest.raises(ConfigError, match=r"C200.*is not a field of any length.*order=full"):
+        facts("label").lengths(None)
+    with pytest.raises(ConfigError, match=r"C200.*cannot tell"):
+        NoFacts().lengths(None)
+
+
+def test_values_of_every_form_are_joined():
+    numbers = torch.arange(3)
+    assert joined([numbers, numbers]).tolist() == [0, 1, 2, 0, 1, 2]
+    assert joined([[b"a"], [b"b"]]) == [b"a", b"b"]
+    ragged = Ragged(numbers, torch.tensor([1, 2]))
+    assert plain_values(joined([ragged, ragged])) == [[0], [1, 2], [0], [1, 2]]
+
+
+def test_lengths_of_many_records_come_without_their_rows(monkeypatch):
+    field = {"x": Field("int16", (None, 3))}
+    rows = [np.zeros((number % 5, 3), np.int16) for number in range(3000)]
+    store = open_case("lmdb", write_store("many.lmdb", {"x": rows}, field))
+    monkeypatch.setattr("framework.store.lmdb_store.gather_rows", None)
+    assert lengths_of(store, "x").tolist() == [len(row) for row in rows]
