@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean, makes_data, walk
+from framework.config.targets import did_you_mean, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
@@ -61,9 +61,14 @@ def _contents(manifest: Manifest) -> Config:
     }
 
 
+def _is_made(given: Any) -> bool:
+    """Return whether ``data.train`` or ``data.val`` describes an object, and no path or paths."""
+    return isinstance(given, dict) and "_target_" in given
+
+
 def _made(data: Config, split: str) -> Config:
     """Return how an object of the user's is made, which nothing else identifies; {} for paths."""
-    if not makes_data(data):
+    if not _is_made(data[split]):
         return {}
     keys = (split, *MADE_KEYS)
     return {key: data[key] for key in keys if data.get(key) is not None}
@@ -124,9 +129,9 @@ def validation_data(manifest: Manifest | None, data: Config, limit: int | None) 
     if manifest is None:
         return None
     where = None
-    if not manifest.digest:
-        paths = data["val"]
-        where = os.path.abspath(paths) if isinstance(paths, str) else str(paths)
+    val = data["val"]
+    if not manifest.digest and not _is_made(val):
+        where = os.path.abspath(val) if isinstance(val, str) else str(val)
     contents = _contents(manifest) | _made(data, "val")
     return dict(_leaves({"data": contents, "path": where, "limit": limit}))
 
