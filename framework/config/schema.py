@@ -230,9 +230,12 @@ def _check_data(data: dict[str, Any]) -> None:
                 name = given
             fix = f"give 'data.{split}={{_target_: {name}}}', say"
             raise ConfigError(233, where, what, fix)
-        if is_block and not makes and "weights" not in data["source"]:
+        mixes = is_block and "_target_" not in given and "weights" in data["source"]
+        if is_block and not makes and not mixes:
             what = "must be the path of a store"
             fix = "for a Dataset of your own add data=dataset, for a DataLoader data=dataloader"
+            if "_target_" not in given:
+                fix = "for several stores by name add data=mixture"
             raise ConfigError(233, where, what, fix)
 
 

@@ -59,10 +59,12 @@ class StoreFacts:
             name = ragged[0]
         if name in ragged:
             return lengths_of(self.store, name)
-        what = "is not a field of any length"
-        if name is None and ragged:
+        if name is not None:
+            raise _unknown(name, "is not a field of any length", ragged)
+        what = "no field of the data has any length"
+        if ragged:
             what = "does not say which field's lengths count"
-        raise _unknown(str(name), what, ragged)
+        raise _unknown("null", what, ragged)
 
     def values(self, name: str) -> np.ndarray:
         fields = self.store.manifest.fields
@@ -115,4 +117,4 @@ class NoFacts:
 
     def _refusal(self, name: str | None) -> ConfigError:
         what = "this data cannot tell the fields of its records before it reads them"
-        return ConfigError(200, f"order.field = {name}", what, "choose order=full")
+        return ConfigError(200, f"order.field = {name or 'null'}", what, "choose order=full")

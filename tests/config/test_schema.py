@@ -391,6 +391,8 @@ CLIPS = {"_target_": "mine.Clips"}
         (SOURCE_OF_OBJECTS, {"split": "train"}, None, "data.train={_target_: "),
         (SOURCE_OF_OBJECTS, CLIPS, "x.h5", "data.val={_target_: mine.Clips}"),
         (DATA["source"], CLIPS, None, "add data=dataset"),
+        (DATA["source"], {"web": "x.h5"}, None, "add data=mixture"),
+        ({**DATA["source"], "weights": None}, CLIPS, None, "add data=dataset"),
         (DATA["source"], "x.h5", CLIPS, "data=dataloader"),
     ],
 )
@@ -398,6 +400,11 @@ def test_data_is_a_path_or_a_block_as_its_choice_wants(source, train, val, fix):
     with pytest.raises(ConfigError, match=r"C233\]: data\.") as refused:
         check({**CONFIG, "data": {**DATA, "source": source, "train": train, "val": val}})
     assert fix in str(refused.value)
+
+
+def test_paths_by_name_suit_a_mixture():
+    source = {**DATA["source"], "weights": None}
+    check({**CONFIG, "data": {**DATA, "source": source, "train": {"web": "x.h5"}}})
 
 
 def test_a_block_suits_a_choice_of_objects():

@@ -44,11 +44,11 @@ def test_the_only_ragged_field_needs_no_name():
 
 
 def test_a_question_without_an_answer_names_the_choices():
-    with pytest.raises(ConfigError, match=r"C200.*field = None.*choose one of text, blob"):
+    with pytest.raises(ConfigError, match=r"C200.*field = null.*choose one of text, blob"):
         facts("label", "text", "blob").lengths(None)
     with pytest.raises(ConfigError, match=r"C200.*field = label.*choose one of blob"):
         facts("label", "blob").lengths("label")
-    with pytest.raises(ConfigError, match=r"C200.*is not a field of any length.*order=full"):
+    with pytest.raises(ConfigError, match=r"C200.*no field .* has any length.*order=full"):
         facts("label").lengths(None)
     with pytest.raises(ConfigError, match=r"C200.*cannot tell"):
         NoFacts().lengths(None)
