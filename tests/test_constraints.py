@@ -19,6 +19,7 @@ TOGETHER = {
     "setup": (
         [
             "albumentations",
+            "audio",
             "dali",
             "dev",
             "digits",

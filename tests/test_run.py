@@ -40,6 +40,7 @@ SUMMARY = {
     "stages_s": dict,
     "queue": dict,
     "usage": dict,
+    "content": dict,
     "effective": dict,
 }
 FILES = {
