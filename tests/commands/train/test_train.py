@@ -40,6 +40,7 @@ SUMMARY = {
         "stages_s",
         "queue",
         "usage",
+        "content",
         "effective",
     ),
 }
