@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, final
@@ -27,7 +28,7 @@ from framework.data.reader import Request, Timed, plain
 from framework.errors import ConfigError, DataError, PacelineError, ResourceError, error_kinds
 from framework.measure.stopwatch import Stages
 from framework.system.native import crowded, limit_threads
-from framework.system.stopping import deaf_children, set_all
+from framework.system.stopping import deaf_children, has_ended, set_all
 from framework.system.user_code import user_error
 
 # Batches that are read ahead: by all threads together, or by each process.
@@ -236,7 +237,7 @@ class Workers:
             prefetch_factor=AHEAD,
             persistent_workers=True,
             collate_fn=_unchanged,
-            worker_init_fn=_start_worker,
+            worker_init_fn=partial(_start_worker, os.getpid()),
             multiprocessing_context=self.start_method,
             # With 0, torch checks every 5 s whether its workers live. With a timeout, it would
             # notice a dead worker only after that time. ``_watched`` has the timeout instead.
@@ -459,11 +460,14 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _start_worker(_: int) -> None:
-    """Ignore signals in a worker process.
+def _start_worker(parent: int, _: int) -> None:
+    """Ignore signals in a worker process, and end it if its ``parent`` has already ended.
 
     Ctrl-C reaches every process of the group, but the parent decides when to stop, and may need
     more batches until then. torch's workers end within 5 s of their parent. PR_SET_PDEATHSIG would
     be wrong: a worker would already end with the prefetch thread that started it.
     """
     set_all(signal.SIG_IGN)
+    # torch's worker would take whoever has adopted it for its parent, and never end.
+    if has_ended(parent):
+        os._exit(1)

@@ -262,6 +262,14 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, even if its parent has not noticed. Linux only."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return sys.platform == "linux"
+
+
 def end_children() -> None:
     """End all descendants of this process. Linux only."""
     _end_politely()

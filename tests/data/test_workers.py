@@ -552,6 +552,35 @@ def test_workers_end_when_their_parent_is_killed():
     assert not settled(set(), lambda: {pid for pid in pids if is_running(pid)}, wait_s=15)
 
 
+def test_workers_that_are_still_starting_end_when_their_parent_is_killed():
+    script = """
+import os, signal, sys, threading
+from tests.conftest import children_of_this_process
+from tests.data import test_workers as t
+
+def kill_early():
+    while len(pids := children_of_this_process()) < 4:  # with the resource tracker
+        pass
+    print(*pids, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    source = t._source(t._nothing, num_workers=3, worker_kind="process", start_method="spawn")
+    threading.Thread(target=kill_early).start()
+    next(source.batches(0))
+"""
+    Path("early.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with open("pids.txt", "w+") as out, open("errors.txt", "w") as err:
+        subprocess.run(
+            [sys.executable, "early.py"], check=False, stdout=out, stderr=err, env=environment
+        )
+        out.seek(0)
+        pids = {int(pid) for pid in out.read().split()}
+    assert len(pids) >= 2
+    assert not settled(set(), lambda: {pid for pid in pids if is_running(pid)}, wait_s=60)
+
+
 def is_running(pid):
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.system.stopping import handled
+from framework.system.stopping import handled, has_ended
 
 ROOT = str(Path(__file__).parents[2])
 HEAD = """
@@ -291,3 +291,13 @@ with handled([signal.SIGTERM], signal.SIG_DFL):
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_process_has_ended_even_if_its_parent_has_not_noticed():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not has_ended(child.pid)
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert has_ended(child.pid)
+    child.wait()
+    assert has_ended(child.pid)

@@ -40,7 +40,8 @@ from framework.measure.host import num_cores
 from framework.parallel.launch.hosts import Meeting
 from framework.run import run
 from framework.store.staging import remove_leftovers
-from framework.system.durable import write_json
+from framework.system.durable import remove_leftovers as remove_temporary
+from framework.system.durable import uninterrupted, write_json
 from framework.system.stopping import die_with_parent, exit_code, leave, undone
 
 Config = dict[str, Any]
@@ -151,6 +152,7 @@ def _launch(job: RankedJob, meeting: Meeting | None) -> RunOutcome:
     # a second signal must not change how the run ends
     StopSignals(of_rank=False).__enter__()
     outcomes = _read_outcomes(run_dir, launcher)
+    remove_temporary(run_dir)  # of ranks that were killed while they wrote
     silent: list[int] = []
     if meeting is None:
         silent = [rank for rank in range(num_processes) if rank not in outcomes]
@@ -278,7 +280,8 @@ def _rank(path: str) -> int:
         job = job._replace(config={**config, "resume": resume})
     signals = StopSignals(of_rank=True)
     outcome = job.outcome(_run, signals)
-    write_json(result, outcome._asdict())
+    with uninterrupted():
+        write_json(result, outcome._asdict())
     if outcome.code not in (EXIT_INTERRUPTED, EXIT_PREEMPTED):
         return outcome.code
     # stopped on another host: this host's launcher, which waits for nobody, has to know
