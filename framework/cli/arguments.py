@@ -19,6 +19,8 @@ TAKES_VALUE = (
 )
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
+# choices of a group that have a key of their own
+PLACED = {"data.val_transform": "transform@data.val_transform"}
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
@@ -63,6 +65,9 @@ def literal(word: str) -> str:
     Lists, blocks, references, quoted values and the names of files stay as they are.
     """
     key, equals, value = word.partition("=")
+    if key in PLACED and re.match(r"[\w,]+$", value):
+        word = f"{PLACED[key]}={value}"
+        key = PLACED[key]
     if not equals or not _KEY.fullmatch(key) or key in NOT_HYDRAS or os.path.exists(word[:4096]):
         return word
     if value.startswith(("[", "{", "$", "'", '"')) or "," in value or not _UNUSUAL.search(value):

@@ -12,7 +12,7 @@ from framework.cli.hydra_app import resolved
 from framework.cli.hydra_session import hydra_session
 from framework.cli.precedence import check_data_named
 from framework.config import schema
-from framework.config.targets import check_targets, with_functions
+from framework.config.targets import check_targets, with_folds, with_functions
 
 Config = dict[str, Any]
 
@@ -42,7 +42,7 @@ def checked(composition: DictConfig, grant: Grant) -> tuple[Config, tuple[str, .
     config = resolved(composition)
     allowed = allowed_targets(config, grant)
     schema.check(config)
-    config = with_functions(config)
+    config = with_folds(with_functions(config))
     check_targets(config, allowed)
     check_data_named(composition)
     return config, allowed

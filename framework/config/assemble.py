@@ -20,7 +20,7 @@ from framework.config.build import build, last_line
 from framework.config.graph_choice import graph_refusal
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, learned, validation_data
-from framework.config.targets import Config, makes_data, targets
+from framework.config.targets import Config, fold_of, makes_data, targets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
@@ -134,7 +134,7 @@ class Assembly:
         manifest = None
         if self.val_source is not None:
             manifest = self.val_source.manifest
-        return validation_data(manifest, self.config["data"], self.config["limit"])
+        return validation_data(manifest, self.config)
 
     @property
     def graph_refusal(self) -> str | None:
@@ -295,8 +295,10 @@ def _source(
     context = SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
-        transform=transform or build("transform", config["transform"], allowed),
+        transform=transform or _transform(config, allowed, training),
         training=training,
+        select=config["select"],
+        fold=fold_of(config),
         seed=config["seed"],
         num_workers=workers["num"],
         worker_kind=workers["kind"],
@@ -314,6 +316,14 @@ def _source(
     return build("data.source", data["source"], allowed, **given, context=context)
 
 
+def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:
+    """Return the transform of training, or that of validation if it has its own."""
+    block = config["data"].get("val_transform")
+    if training or block is None:
+        return build("transform", config["transform"], allowed)
+    return build("data.val_transform", block, allowed)
+
+
 def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int], Order]:
     """Return the function that makes this rank's order of a data set's records."""
     accumulate = config["accumulate"] if training else 1
@@ -322,6 +332,8 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
     if config["rank_batch_size"] is not None:
         num_ranks = virtual_ranks or parallel.world_size
         batch_size = config["rank_batch_size"] * num_ranks * accumulate
+    if not training and config["val_batch_size"] is not None:
+        batch_size = config["val_batch_size"]
     return partial(
         Order,
         batch_size=batch_size,

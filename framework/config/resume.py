@@ -21,7 +21,15 @@ VIRTUAL = ("virtual_ranks", "num_threads")  # keys of parallel=virtual that chan
 MADE_KEYS = ("fields", "ragged", "collate", "num_batches")
 KEYS = ("seed", "shuffle", "limit", "clip_norm", "ema_decay")
 # Keys that older states lack, with the values that they had then.
-LATER_KEYS: Config = {"ema_every": 1, "ema_ramp": 0.0, "ema_lookahead": False}
+LATER_KEYS: Config = {
+    "ema_every": 1,
+    "ema_ramp": 0.0,
+    "ema_lookahead": False,
+    "select": None,
+    "fold": None,
+    "folds": None,
+}
+SELECTING = ("select", "fold", "folds")
 LATER_KEYS_OF: dict[str, Config] = {
     "framework.augment.crop_flip.CropFlip": {
         "padding_mode": "zeros",
@@ -118,22 +126,25 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def validation_data(manifest: Manifest | None, data: Config, limit: int | None) -> Learned | None:
+def validation_data(manifest: Manifest | None, config: Config) -> Learned | None:
     """Return what tells one validation set from another; None without one.
 
     Args:
         manifest: Describes the validation data.
-        data: The configuration's block. Paths count only for data without a digest.
-        limit: How many of its records are used.
+        config: Plain values. Paths count only for data without a digest.
     """
     if manifest is None:
         return None
+    data = config["data"]
     where = None
     val = data["val"]
     if not manifest.digest and not _is_made(val):
         where = os.path.abspath(val) if isinstance(val, str) else str(val)
     contents = _contents(manifest) | _made(data, "val")
-    return dict(_leaves({"data": contents, "path": where, "limit": limit}))
+    chosen = {key: config[key] for key in SELECTING if config[key] is not None}
+    if data.get("val_transform") is not None:
+        chosen["transform"] = data["val_transform"]
+    return dict(_leaves({"data": contents, "path": where, "limit": config["limit"], **chosen}))
 
 
 def check_same(

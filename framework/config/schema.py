@@ -49,7 +49,11 @@ RULES: dict[str, Rule] = {
     "ema_lookahead": Rule(bool),
     "report_every": Rule(int, 1),
     "validate_every": Rule(int | None, 1),
+    "val_batch_size": Rule(int | None, 1),
     "limit": Rule(int | None, 1),
+    "select": Rule(str | None, means="a comparison of fields, as in 'label in [3, 5]'"),
+    "fold": Rule(int | None, 0),
+    "folds": Rule(int | None, 2),
     "shuffle": Rule(bool),
     "last": Rule(str, choices=("short", "drop", "wrap"), number=134),
     "channels_last": Rule(bool),
@@ -194,6 +198,8 @@ def _check_parts(config: dict[str, Any]) -> None:
     data = config["data"]
     parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
     parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
+    if data.get("val_transform") is not None:
+        parts["data.val_transform"] = data["val_transform"]
     if data.get("writer") is not None:
         parts["data.writer"] = data["writer"]
     for where, block in parts.items():
@@ -260,6 +266,12 @@ def _check_together(config: dict[str, Any]) -> None:
         what = "the batch size that optim.lr is meant for is missing"
         fix = "give the batch size that optim.lr is right for"
         raise ConfigError(135, "optim.reference_batch_size = null", what, fix)
+    if (config["fold"] is None) != (config["folds"] is None):
+        where = f"fold = {config['fold']}, folds = {config['folds']}"
+        raise ConfigError(205, where.replace("None", "null"), "need each other", "give both")
+    if config["folds"] is not None and config["fold"] >= config["folds"]:
+        what = f"folds are numbered from 0 to {config['folds'] - 1}"
+        raise ConfigError(205, f"fold = {config['fold']}", what, "choose one of them")
     _check_parameter_groups(optim)
     _check_average(config)
     if "virtual_ranks" in config["parallel"]:

@@ -97,6 +97,27 @@ def with_functions(config: Config) -> Config:
     return {**config, "data": {**config["data"], "source": source}}
 
 
+def fold_of(config: Config) -> tuple[int, int] | None:
+    """Return the number of the fold that validates, and the number of folds; None without folds."""
+    if config["folds"] is None:
+        return None
+    return config["fold"], config["folds"]
+
+
+def with_folds(config: Config) -> Config:
+    """Return a configuration that validates on the training data, if that is cut into folds."""
+    if config["folds"] is None:
+        return config
+    prepare = config["prepare"]
+    if prepare:
+        prepare = {split: block for split, block in prepare.items() if split != "val"}
+    return {
+        **config,
+        "data": {**config["data"], "val": config["data"]["train"]},
+        "prepare": prepare,
+    }
+
+
 def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     """Return whether a configuration may call a dotted name.
 

@@ -241,6 +241,8 @@ class SourceContext:
     transform: Transform
     training: bool = True  # whether random changes are applied
     order_choice: OrderChoice | None = None  # orders by facts about the records
+    select: str | None = None  # an expression that records must fulfil
+    fold: tuple[int, int] | None = None  # the fold that validates, and the number of folds
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source

@@ -32,7 +32,7 @@ from framework.data.source import store_order
 from framework.errors import ConfigError, DataError, ResourceError
 from framework.image.decode import decode
 from framework.image.header import BadImage
-from framework.order.batches import Order, Share, spread
+from framework.order.batches import Order, Share
 from framework.store.open_store import open_store
 from framework.system.native import crowded
 
@@ -84,7 +84,7 @@ class DALISource:
             yield from self._run(shares, epoch, self.context.training, verify)
 
     def sample(self, count: int) -> Batch:
-        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        indices = self.order.sample(count)
         return next(self._run([Share(indices, 1.0, True)], 0, training=False, verify=False)).batch
 
     def stages(self) -> dict[str, float]:

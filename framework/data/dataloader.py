@@ -239,6 +239,8 @@ def _refuse(context: SourceContext, order: Order) -> None:
         "workers.start_method": context.start_method,
         "collate": None if context.collate == "pad" else context.collate,
         "limit": order.limit,
+        "select": context.select,
+        "fold": context.fold,
         "order": context.order_choice and type(context.order_choice).__name__,
         "order.block_records": order.block,
         "parallel.virtual_ranks": order.virtual_ranks,

@@ -76,6 +76,7 @@ class _Mixed:
     def __init__(self, context: SourceContext, starts: Tensor, shares: Tensor) -> None:
         self._make = context.order
         self._has_choice = context.order_choice is not None
+        self._selects = context.select is not None or context.fold is not None
         self._starts = starts
         self._shares = shares
 
@@ -85,6 +86,10 @@ class _Mixed:
             what = "a mixture with weights or a temperature has an order of its own"
             fix = "choose order=full, or leave data.weights and data.temperature out"
             raise ConfigError(203, "order", what, fix)
+        if self._selects:
+            what = "would change the shares of a mixture with weights or a temperature"
+            fix = "leave it out, or data.weights and data.temperature"
+            raise ConfigError(203, "select, fold", what, fix)
         if num_records == 0:
             return order
         groups = torch.searchsorted(self._starts, order.used(), right=True) - 1

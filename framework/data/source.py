@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import tee
 from typing import Generic, Protocol, TypeVar, final
 
@@ -12,7 +13,8 @@ from framework.data.collate import Padding, with_nested
 from framework.data.reader import BatchReader, Request
 from framework.data.workers import AHEAD, Reader, Workers
 from framework.errors import DataError
-from framework.order.batches import Order, RecordFacts, spread
+from framework.order.batches import Order, RecordFacts
+from framework.order.select import chosen
 from framework.store.columns import NoFacts, StoreFacts
 from framework.system.malloc import keep_freed_memory
 
@@ -98,7 +100,7 @@ class WorkerSource(Generic[R]):
         return AHEAD * min(1, self.workers.num)
 
     def sample(self, count: int) -> Batch:
-        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        indices = self.order.sample(count)
         return self._finished(self.read(Request(0, indices, training=False)))
 
     def content(self) -> Content:
@@ -165,14 +167,19 @@ def make_order(
     """Return the order of a data set's records.
 
     Raises:
-        ConfigError: C200 if the order asks for facts that are not known.
+        ConfigError: C200 if the order asks for facts that are not known, C204 or C205 for a
+            selection that cannot be made.
         DataError: D109 if there are no records.
     """
     order = context.order(num_records)
     if order.num_records == 0:
         raise DataError(109, source or "the store", "has no records", "give it at least one")
+    facts = facts or NoFacts()
+    selected = chosen(num_records, facts, context.select, context.fold, context.training)
+    if selected is not None:
+        order = replace(order, selected=selected)
     if context.order_choice is not None:
-        return context.order_choice.order(order, facts or NoFacts(), context.training)
+        return context.order_choice.order(order, facts, context.training)
     return order
 
 

@@ -12,7 +12,6 @@ from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
 from framework.contracts.records import Field, Manifest
 from framework.data.source import make_order
 from framework.errors import ConfigError
-from framework.order.batches import spread
 from framework.order.draws import draws
 
 
@@ -64,7 +63,7 @@ class SyntheticSource:
     def sample(self, count: int) -> Batch:
         if count == self._size:
             return self._largest.copy()
-        indices = spread(self.order.num_records, min(count, self.order.num_records))
+        indices = self.order.sample(count)
         return self._batch(indices, self._seed)
 
     def stages(self) -> dict[str, float]:

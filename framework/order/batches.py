@@ -1,8 +1,9 @@
 """Which records each batch, pass and rank gets: pure functions of (seed, epoch, step)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -71,6 +72,23 @@ class RecordFacts(Protocol):
     ConfigError C200 for a question that the data cannot answer. It names what can be asked.
     """
 
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes by number."""
+        ...
+
+    def answer(self, name: str) -> np.ndarray | None:
+        """Return a number or a text of each record, [num_records], or None for an unknown name.
+
+        The names are those of fields, and ``width`` and ``height`` of its image in pixels.
+        """
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that ``answer`` knows."""
+        ...
+
     def lengths(self, name: str | None) -> Tensor:
         """Return the number of rows of each record's ragged array: int64 [num_records].
 
@@ -130,6 +148,7 @@ class Order:
         rank: The rank of this process.
         world_size: The number of ranks.
         limit: The number of evenly spaced records to use, or None for all.
+        selected: The only records that may be used, ascending: int64 [n]; None: all.
         block: Records per block of ``block_permutation``, or None to shuffle single records.
         window: Neighboring blocks whose records are shuffled together.
         last: What to do with an incomplete last batch: keep it (``short``), leave it out
@@ -155,13 +174,19 @@ class Order:
     virtual_ranks: int | None = None
     cuts: Cuts | None = None
     sampling: Samples | None = None
+    selected: Tensor | None = None
+
+    @property
+    def num_selected(self) -> int:
+        """The number of records that may be used."""
+        return self.num_records if self.selected is None else len(self.selected)
 
     @property
     def num_used(self) -> int:
-        """The number of records in use: all, or ``limit``."""
+        """The number of records in use: all that are selected, or ``limit``."""
         if self.limit is None:
-            return self.num_records
-        return min(self.limit, self.num_records)
+            return self.num_selected
+        return min(self.limit, self.num_selected)
 
     @property
     def num_places(self) -> int:
@@ -196,6 +221,8 @@ class Order:
             "seed": self.seed,
             "shuffle": int(self.shuffle),
         }
+        if self.selected is not None:
+            identity["selected"] = crc32(self.selected.numpy().tobytes())
         if self.cuts is not None:
             return identity | self.cuts.identity
         num_shuffled = self.num_places
@@ -210,7 +237,17 @@ class Order:
 
     def used(self) -> Tensor:
         """Return the record indices in use, ascending: int64 [num_used]."""
-        return spread(self.num_records, self.num_used)
+        return self._records_at(torch.arange(self.num_used))
+
+    def sample(self, count: int) -> Tensor:
+        """Return at most ``count`` evenly spaced records of those selected: int64 [n]."""
+        places = spread(self.num_selected, min(count, self.num_selected))
+        return places if self.selected is None else self.selected[places]
+
+    def _records_at(self, places: Tensor) -> Tensor:
+        """Return the records at some places among those in use: both int64 [n]."""
+        places = _spread_at(places, self.num_selected, self.num_used)
+        return places if self.selected is None else self.selected[places]
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[Share]:
         """Yield this rank's shares of an epoch, beginning with step ``start``.
@@ -230,7 +267,7 @@ class Order:
         if self.cuts is not None:
             for step in range(start, self.cuts.num_steps):
                 places = self.cuts.batch(step, self.seed, epoch, self.shuffle)
-                yield _spread_at(places, self.num_records, self.num_used)
+                yield self._records_at(places)
             return
         most = max(1, MOST_AT_ONCE // self.batch_size) * self.batch_size
         for place in range(start * self.batch_size, self.num_in_batches, most):
@@ -262,7 +299,7 @@ class Order:
             places = shuffled_in_blocks(self.num_used, seed, epoch, block, window, start, stop)
         if self.sampling is not None:
             places = self.sampling.places(places, seed, epoch)
-        return _spread_at(places, self.num_records, self.num_used)
+        return self._records_at(places)
 
     def _rank_shares(self, batch: Tensor) -> Iterator[Share]:
         """Yield this rank's share of each pass of a batch.

@@ -1,6 +1,7 @@
 """One field of all records of a store: the facts that an order may ask for."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -8,8 +9,10 @@ import torch
 from torch import Tensor
 
 from framework.contracts.records import Field, KnowsColumns, Ragged, RecordStore
-from framework.errors import ConfigError
+from framework.errors import ConfigError, DataError
+from framework.image.header import BadImage, read_header
 
+SIZES = ("height", "width")
 BLOCK_RECORDS = 1024  # read at a time from a store that has no columns
 
 
@@ -66,6 +69,57 @@ class StoreFacts:
             what = "does not say which field's lengths count"
         raise _unknown("null", what, ragged)
 
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.store.manifest.classes
+
+    @property
+    def names(self) -> Sequence[str]:
+        fields = self.store.manifest.fields
+        names = [own for own, field in fields.items() if is_number(field) or field.kind == "text"]
+        sizes = [name for name in SIZES if name not in fields and self._picture is not None]
+        return [*names, *sizes]
+
+    def answer(self, name: str) -> np.ndarray | None:
+        if name not in self.names:
+            return None
+        fields = self.store.manifest.fields
+        if name not in fields:
+            return self._sizes[:, SIZES.index(name)]
+        column = column_of(self.store, name)
+        if is_number(fields[name]):
+            return column.numpy()
+        return np.array([array.tobytes().decode(errors="replace") for array in column.arrays()])
+
+    @property
+    def _picture(self) -> str | None:
+        """The field whose size ``width`` and ``height`` are: ``image``, or the first picture."""
+        fields = self.store.manifest.fields
+        pictures = [name for name, field in fields.items() if field.channels is not None]
+        return next((name for name in ("image", *pictures) if name in pictures), None)
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """The height and width of each record's picture, upright, in pixels: int64 [N, 2]."""
+        manifest = self.store.manifest
+        name = self._picture or ""
+        field = manifest.fields[name]
+        count = manifest.num_records
+        if field.encoding != "image":
+            places = (0, 1) if field.interleaved else (1, 2)
+            size = [field.shape[place] or 0 for place in places]
+            return np.tile(np.array(size, np.int64), (count, 1))
+        sizes = np.empty((count, 2), np.int64)
+        for start in range(0, count, BLOCK_RECORDS):
+            block = torch.arange(start, min(start + BLOCK_RECORDS, count))
+            for index, data in zip(block.tolist(), self.store.read(block)[name], strict=True):
+                try:
+                    sizes[index] = read_header(data).size
+                except BadImage as error:
+                    fix = "verify the store"
+                    raise DataError(104, self.store.name(index), str(error), fix) from error
+        return sizes
+
     def values(self, name: str) -> np.ndarray:
         fields = self.store.manifest.fields
         known = [own for own, field in fields.items() if is_number(field)]
@@ -108,6 +162,17 @@ class NoFacts:
 
     def lengths(self, name: str | None) -> Tensor:
         raise self._refusal(name)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def answer(self, name: str) -> np.ndarray | None:
+        return None
 
     def values(self, name: str) -> np.ndarray:
         raise self._refusal(name)

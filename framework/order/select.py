@@ -1,0 +1,152 @@
+"""``select`` and ``folds``: which records of a data set are used.
+
+A selection is an expression over the fields of a record, such as ``label in [3, 5] and width >=
+224``. It is parsed by Python and computed for all records at once. Only comparisons and their
+combinations are allowed, so a configuration cannot run code by it.
+"""
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.errors import ConfigError
+from framework.order.batches import RecordFacts
+from framework.order.permutation import permutation
+
+FIX = "compare fields, as in select='label in [3, 5] and width >= 224'"
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: np.isin,
+    ast.NotIn: lambda values, given: ~np.isin(values, given),
+}
+LISTS = (ast.List, ast.Tuple, ast.Set)
+FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
+
+
+def chosen(
+    num_records: int,
+    facts: RecordFacts,
+    select: str | None,
+    fold: tuple[int, int] | None,
+    training: bool,
+) -> Tensor | None:
+    """Return the records that may be used, ascending: int64 [n]; None: all.
+
+    Args:
+        num_records: Records of the data set.
+        facts: Answers for the names in the expression.
+        select: The expression; None: all records.
+        fold: The number of the fold that validates, and the number of folds; None: no folds.
+        training: Whether the records of the other folds are wanted, or those of this one.
+
+    Raises:
+        ConfigError: C204 for an expression that cannot be computed, C205 if no record is left.
+    """
+    if select is None and fold is None:
+        return None
+    records = torch.arange(num_records)
+    if select is not None:
+        records = torch.from_numpy(np.flatnonzero(_Expression(select, facts, num_records).mask))
+        if not len(records):
+            what = f"no record of {num_records:,} fulfils it"
+            raise ConfigError(205, f"select = {select}", what, "select more")
+    if fold is None:
+        return records
+    number, count = fold
+    folds = torch.empty(len(records), dtype=torch.int64)
+    folds[permutation(len(records), FOLD_SEED, 0)] = torch.arange(len(records)) % count
+    records = records[(folds != number) if training else (folds == number)]
+    if not len(records):
+        what = "leaves no record to train on or to validate"
+        raise ConfigError(205, f"folds = {count}", what, "use fewer folds, or select more")
+    return records
+
+
+@final
+class _Expression:
+    """An expression, and the records for which it is true."""
+
+    def __init__(self, text: str, facts: RecordFacts, num_records: int) -> None:
+        self._text = text
+        self._facts = facts
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            raise self._error("cannot be read as an expression") from error
+        self.mask: np.ndarray = self._truth(tree.body)
+        if self.mask.shape != (num_records,):
+            raise self._error("compares no field of the records")
+
+    def _error(self, what: str, fix: str = FIX) -> ConfigError:
+        return ConfigError(204, f"select = {self._text}", what, fix)
+
+    def _truth(self, node: ast.expr) -> Any:
+        """Return whether each record fulfils a condition: bool [num_records]."""
+        if isinstance(node, ast.BoolOp):
+            parts = [self._truth(part) for part in node.values]
+            combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return combine.reduce(parts)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ~self._truth(node.operand)
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        raise self._error(f"{ast.unparse(node)!r} is no comparison")
+
+    def _comparison(self, node: ast.Compare) -> Any:
+        sides = [node.left, *node.comparators]
+        truths = []
+        for left, kind, right in zip(sides, node.ops, sides[1:], strict=False):
+            compare = COMPARISONS.get(type(kind))
+            if compare is None:
+                raise self._error(f"{ast.unparse(node)!r} is no comparison of values")
+            is_list = isinstance(right, LISTS)
+            if is_list != isinstance(kind, ast.In | ast.NotIn):
+                raise self._error(f"{ast.unparse(node)!r} needs a list after 'in', and only there")
+            names = [self._field(side) for side in (left, right)]
+            pair = [self._side(side, names) for side in (left, right)]
+            kinds = {np.asarray(value).dtype.kind == "U" for value in pair}
+            if len(kinds) > 1 and not (is_list and not len(right.elts)):  # type: ignore[attr-defined]
+                raise self._error(f"{ast.unparse(node)!r} compares a text with a number")
+            truths.append(compare(*pair))
+        return np.logical_and.reduce(truths)
+
+    def _field(self, node: ast.expr) -> str | None:
+        return node.id if isinstance(node, ast.Name) else None
+
+    def _side(self, node: ast.expr, names: list[str | None]) -> Any:
+        """Return the value of one side: of all records, or a constant, or a list of constants."""
+        if isinstance(node, ast.Name):
+            values = self._facts.answer(node.id)
+            if values is None:
+                known = ", ".join(self._facts.names)
+                fix = f"choose from {known}" if known else "leave it out"
+                raise self._error(f"{node.id!r} is not known of every record", fix)
+            return values
+        if isinstance(node, LISTS):
+            return np.array([self._constant(item, names) for item in node.elts])
+        return self._constant(node, names)
+
+    def _constant(self, node: ast.expr, names: list[str | None]) -> Any:
+        """Return a number or a text. Beside ``label``, the name of a class is its number."""
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            what = f"{ast.unparse(node)!r} is neither a field nor a value"
+            raise self._error(what) from error
+        if not isinstance(value, int | float | str):
+            raise self._error(f"{ast.unparse(node)!r} is neither a number nor a text")
+        if isinstance(value, str) and "label" in names and self._facts.classes:
+            if value not in self._facts.classes:
+                raise self._error(f"{value!r} is no class of the data")
+            return list(self._facts.classes).index(value)
+        return value

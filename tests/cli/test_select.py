@@ -1,0 +1,76 @@
+"""``select``, ``folds``, ``data.val_transform`` and ``val_batch_size`` on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.faults.forked import is_one_line, paceline
+
+STORE = ("input=digits", "output.path=all.h5")
+TRAIN = (
+    "train",
+    "recipes=null",
+    "data.train=all.h5",
+    "data.val=null",
+    "max_steps=2",
+    "sink=[jsonl]",
+)
+
+
+@pytest.fixture(autouse=True)
+def store():
+    assert paceline("pack", *STORE).code == 0
+
+
+def summary(folder="run"):
+    return json.loads(Path(folder, "summary.json").read_text())
+
+
+def train(*words):
+    return paceline(*TRAIN, "hydra.run.dir=run", *words)
+
+
+def test_a_run_uses_the_selected_records_only():
+    done = train("select=label in [3, 5] and width >= 8", "limit=null", "epochs=1")
+    assert done.code == 0, done.err
+    done = train("hydra.run.dir=other", "select=width > 8")
+    assert is_one_line(done, "C205", 2, "select = width > 8")
+
+
+def test_folds_validate_on_the_training_data():
+    done = train("fold=0", "folds=5", "data.val=missing.h5", "max_steps=null", "epochs=1")
+    assert done.code == 0, done.err
+    assert summary()["val"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("fold=0",), "need each other"),
+        (("folds=5",), "need each other"),
+        (("fold=5", "folds=5"), "numbered from 0 to 4"),
+    ],
+)
+def test_folds_that_do_not_fit_are_refused(words, text):
+    assert is_one_line(train(*words), "C205", 2, text)
+
+
+def test_a_sweep_takes_each_fold():
+    done = paceline(*TRAIN, "-m", "fold=0,1", "folds=2", "hydra.sweep.dir=sweep", "loader=plain")
+    assert done.code == 0, done.err
+    assert len(list(Path("sweep").glob("*/summary.json"))) == 2
+
+
+def test_validation_has_a_transform_and_a_batch_size_of_its_own():
+    done = train(
+        *("data.val=all.h5", "transform=random_crop", "transform.size=[8, 8]", "val_batch_size=7"),
+        *("data.val_transform=center_crop", "data.val_transform.size=[8, 8]"),
+    )
+    assert done.code == 0, done.err
+
+
+def test_a_resumed_run_must_select_the_same():
+    assert train("select=label < 5", "max_steps=1").code == 0
+    done = train("resume=run", "select=label < 4", "max_steps=2")
+    assert is_one_line(done, "K104", done.code, "select")

@@ -1,0 +1,118 @@
+import functools
+import operator
+
+import numpy as np
+import pytest
+import torch
+
+from framework.errors import ConfigError
+from framework.order.batches import Order
+from framework.order.select import chosen
+from tests.order.facts import batches
+
+
+class Table:
+    """Facts with columns by name."""
+
+    classes = ("cat", "dog", "cow")
+
+    def __init__(self):
+        self.columns = {
+            "label": np.array([0, 1, 2, 0, 1, 2]),
+            "width": np.array([10, 20, 30, 40, 50, 60]),
+            "speaker": np.array(["anna", "bob", "anna", "bob", "eve", "eve"]),
+        }
+
+    @property
+    def names(self):
+        return list(self.columns)
+
+    def answer(self, name):
+        return self.columns.get(name)
+
+
+def selected(text):
+    return chosen(6, Table(), text, None, training=True).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "records"),
+    [
+        ("label == 1", [1, 4]),
+        ("label != 1 and width >= 30", [2, 3, 5]),
+        ("label in [0, 2] or width < 15", [0, 2, 3, 5]),
+        ("label not in (0, 2)", [1, 4]),
+        ("not label == 0", [1, 2, 4, 5]),
+        ("10 < width <= 40", [1, 2, 3]),
+        ("label == 'dog'", [1, 4]),
+        ("label in ['cat', 2]", [0, 2, 3, 5]),
+        ("speaker == 'anna'", [0, 2]),
+        ("speaker in ['bob', 'eve'] and label == 1", [1, 4]),
+        ("width > 20.5", [2, 3, 4, 5]),
+    ],
+)
+def test_records_that_fulfil_the_expression_are_chosen(text, records):
+    assert selected(text) == records
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("label ==", "cannot be read"),
+        ("__import__('os').system('x') == 1", "neither a field nor a value"),
+        ("label", "is no comparison"),
+        ("1 == 1", "compares no field"),
+        ("colour == 1", "choose from label, width, speaker"),
+        ("label in width", "needs a list after 'in'"),
+        ("label == [1]", "needs a list after 'in'"),
+        ("speaker == 1", "compares a text with a number"),
+        ("label == 'horse'", "is no class"),
+        ("label is 1", "is no comparison of values"),
+        ("width == None", "neither a number nor a text"),
+    ],
+)
+def test_an_expression_that_means_nothing_is_refused(text, words):
+    with pytest.raises(ConfigError, match=f"C204.*{words}"):
+        selected(text)
+
+
+def test_a_selection_without_records_is_refused():
+    with pytest.raises(ConfigError, match=r"C205.*no record of 6"):
+        selected("width > 100")
+
+
+def test_each_record_is_validated_in_exactly_one_fold():
+    for text in (None, "label != 0"):
+        whole = list(range(6)) if text is None else selected(text)
+        parts = [chosen(6, Table(), text, (fold, 3), training=False).tolist() for fold in range(3)]
+        assert sorted(functools.reduce(operator.iadd, parts, [])) == whole
+        for fold, part in enumerate(parts):
+            rest = chosen(6, Table(), text, (fold, 3), training=True).tolist()
+            assert sorted(rest + part) == whole
+
+
+def test_more_folds_than_records_are_refused():
+    with pytest.raises(ConfigError, match=r"C205.*use fewer folds"):
+        chosen(6, Table(), None, (6, 7), training=False)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_epoch_has_the_selected_records_only(limit, shuffle):
+    order = Order(6, 2, shuffle=shuffle, limit=limit, selected=torch.tensor([1, 3, 5]))
+    records = [index for batch in batches(order) for index in batch]
+    assert sorted(records) == ([1, 5] if limit else [1, 3, 5])
+    assert order.used().tolist() == sorted(records)
+    assert order.num_records == 6
+    assert order.num_steps == len(batches(order))
+
+
+def test_a_sample_is_taken_from_the_selected_records():
+    order = Order(6, 2, selected=torch.tensor([1, 3, 5]))
+    assert order.sample(2).tolist() == [1, 5]
+    assert order.sample(9).tolist() == [1, 3, 5]
+
+
+def test_two_selections_of_the_same_size_are_told_apart():
+    orders = [Order(6, 2, selected=torch.tensor(records)) for records in ([1, 3], [1, 5])]
+    assert orders[0].identity != orders[1].identity
