@@ -17,11 +17,12 @@ from framework.config.prepare_data import packed_from_others, prepare
 from framework.config.rule import Rule, check_known, check_values
 from framework.contracts.records import RecordInput, notes_of
 from framework.data.classes import is_numbered
-from framework.errors import listed, printable
+from framework.errors import ConfigError, listed, printable
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.engine.pack_store import pack
-from framework.pack.engine.packing import Packed, Packing, PackProgress
+from framework.pack.engine.packing import Packed, PackedSplit, Packing, PackProgress
 from framework.pack.images import Preparation
+from framework.pack.split import SplitRule
 from framework.store.hdf5_store import HDF5Writer
 
 PREPARATION_RULES = {
@@ -41,6 +42,8 @@ PACKING_RULES = {
     "one_file": Rule(bool),
     "part": Rule(int | None),
     "parts": Rule(int),
+    "split": Rule(dict | None, means="a share for each split, {train: 0.9, val: 0.1}"),
+    "split_by": Rule(str | None),
 }
 # The types alone: Preparation and Packing check the values, also for callers from Python.
 RULES = PREPARATION_RULES | PACKING_RULES
@@ -66,9 +69,22 @@ def preparation_of(options: Mapping[str, Any]) -> Preparation:
 def packing_of(
     source: RecordInput, options: Mapping[str, Any], make_writer: MakeWriter, path: str
 ) -> Packing:
-    """Return a packing with these keys of ``pack:``, all of which must be there."""
+    """Return a packing with these keys of ``pack:``, all of which must be there.
+
+    Raises:
+        ConfigError: C247 for a rule of splits without splits.
+    """
+    prepare = preparation_of(options)
     run = {key: options[key] for key in PACKING_RULES}
-    return Packing(source, make_writer, path, preparation_of(options), **run)
+    shares = run.pop("split")
+    by = run.pop("split_by")
+    split = None
+    if shares is not None:
+        split = SplitRule({str(name): share for name, share in shares.items()}, by)
+    elif by is not None:
+        fix = "add 'pack.split={train: 0.9, val: 0.1}'"
+        raise ConfigError(247, f"pack.split_by = {by}", "there is no split", fix)
+    return Packing(source, make_writer, path, prepare, **run, split=split)
 
 
 def for_output(packing: Packing, source: Mapping[str, Any], output: Mapping[str, Any]) -> Packing:
@@ -102,9 +118,9 @@ def pack_missing(config: dict[str, Any], allowed: Sequence[str]) -> None:
     prepare(config, allowed, _pack_one, _note)
 
 
-def print_notes(source: RecordInput) -> None:
-    """Print what the user should know about an input."""
-    for note in notes_of(source):
+def print_notes(part: object) -> None:
+    """Print what the user should know about an input, or about the rule of splits."""
+    for note in notes_of(part):
         _note(note)
 
 
@@ -130,6 +146,8 @@ def show_packing(packing: Packing, num_workers: int | None) -> Packed:
         packed = pack(packing, num_workers, tell)
     if packed.manifest is not None and packed.manifest.classes:
         console.print(f"labels: {_labels(packed.manifest.classes)}", soft_wrap=True, markup=False)
+    for split in packed.splits:
+        console.print(_split_line(split, packed), soft_wrap=True, markup=False)
     console.print(_summary(packing, packed), soft_wrap=True, markup=False)
     sys.stderr.flush()
     return packed
@@ -140,6 +158,12 @@ def _labels(classes: Sequence[str]) -> str:
     if is_numbered(classes):
         return f"numbers as they are, 0 to {len(classes) - 1}"
     return printable(listed([f"{number} = {name}" for number, name in enumerate(classes)]))
+
+
+def _split_line(split: PackedSplit, packed: Packed) -> str:
+    total = sum(other.num_records for other in packed.splits)
+    share = f"{split.num_records / total:.2%} of the records"
+    return f"{split.name}: {split.num_records} records, {share}, in {split.path}"
 
 
 def _summary(packing: Packing, packed: Packed) -> str:
@@ -153,9 +177,10 @@ def _summary(packing: Packing, packed: Packed) -> str:
         return f"part {packing.part} of {packing.parts} is done; {others}"
     count = packed.manifest.num_records
     seconds = packed.seconds
+    stores = ", ".join(packing.paths.values())
     resumed = f" ({packed.resumed} items had been finished before)" if packed.resumed else ""
     return (
-        f"packed {count} records into {packing.path}: {packed.num_bytes:,} bytes, {seconds:.1f} s, "
+        f"packed {count} records into {stores}: {packed.num_bytes:,} bytes, {seconds:.1f} s, "
         f"{count / seconds:,.0f} records/s, {len(packed.bad)} skipped{resumed}"
     )
 

@@ -40,7 +40,7 @@ def prepare(
         tell: Prints a note: of an input, or that this job waits.
 
     Raises:
-        ConfigError: C153 for another key.
+        ConfigError: C153 for another key, C248 for ``pack.split``.
         DataError: D190 if validation has a class that training lacks.
     """
     data = config["data"]
@@ -85,8 +85,13 @@ def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInp
         place = f"prepare.{split} = {block}"[:200]
         what = "must hold the keys input and pack"
         raise ConfigError(153, place, what, "give {input: {...}, pack: {...}}")
+    options = block.get("pack") or {}
+    if options.get("split") is not None:
+        what = "is not possible here, because each split has an input of its own"
+        fix = "pack with 'paceline pack pack.split=...', and give data.train and data.val"
+        raise ConfigError(248, f"prepare.{split}.pack.split", what, fix)
     with PrepareWords(split, given).in_errors():
-        return input_of(f"prepare.{split}.input", given, block.get("pack") or {}, allowed)
+        return input_of(f"prepare.{split}.input", given, options, allowed)
 
 
 def _check_classes(

@@ -17,15 +17,19 @@ def class_pattern(pattern: str | None, group: str = "input") -> re.Pattern[str] 
     """Compile a regular expression whose one group is a class; None stays. ConfigError C160."""
     if pattern is None:
         return None
-    where = f"{group}.label_pattern = {pattern}"
+    return pattern_of_group(pattern, f"{group}.label_pattern = {pattern}", 160)
+
+
+def pattern_of_group(pattern: str, where: str, number: int) -> re.Pattern[str]:
+    """Compile a regular expression with one group. ConfigError ``number`` if it is not one."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         what = f"not a regular expression ({error})"
-        raise ConfigError(160, where, what, "correct it") from error
+        raise ConfigError(number, where, what, "correct it") from error
     if compiled.groups != 1:
-        fix = r"put brackets around the class, as in '^(n\d+)_'"
-        raise ConfigError(160, where, f"has {compiled.groups} groups, not one", fix)
+        fix = r"put brackets around what is wanted, as in '^(n\d+)_'"
+        raise ConfigError(number, where, f"has {compiled.groups} groups, not one", fix)
     return compiled
 
 

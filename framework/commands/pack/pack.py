@@ -80,8 +80,11 @@ def _pack(
     packing = packing_of(source, config["pack"], make_writer, path)
     packing = for_output(packing, config["input"], config["output"])
     print_notes(source)
+    print_notes(packing.split)
     packed = show_packing(packing, config["workers"])
     if packed.bad:
-        skipped = f"{len(packed.bad)} items were skipped: {packing.path}.bad.jsonl lists them"
+        skipped = (
+            f"{len(packed.bad)} items were skipped: {packing.shared_path}.bad.jsonl lists them"
+        )
         return RunOutcome(EXIT_SKIPPED, skipped)
     return RunOutcome(0, "finished")

@@ -20,12 +20,12 @@ def free_bytes(path: Path) -> int:
 
 
 def needed_bytes(
-    plan: PackPlan, manifest: Manifest, num_jobs: int, one_file: bool, suffix: str
+    plan: PackPlan, manifest: Manifest, num_jobs: int, is_joined: bool, suffix: str
 ) -> int:
-    """Return the bytes that ``num_jobs`` more jobs, and joining all files, take."""
+    """Return the bytes that ``num_jobs`` more jobs, and perhaps joining all files, take."""
     item_bytes = stored_bytes(plan.item_bytes, suffix)
     parts = num_jobs * plan.items_per_job * item_bytes
-    if not one_file or plan.num_jobs == 1:
+    if not is_joined:
         return int(parts)
     copies = 1
     if suffix == ".h5" and any(field.encoding != "raw" for field in manifest.fields.values()):

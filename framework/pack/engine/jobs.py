@@ -28,6 +28,7 @@ from framework.contracts.records import (
 from framework.errors import DataError, ResourceError
 from framework.order.batches import spread
 from framework.pack.engine.journal import BadItem, JobResult, Journal
+from framework.pack.split import SplitRule
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs
 from framework.system.durable import FULL, uninterrupted
@@ -126,6 +127,7 @@ class PackWork:
         journal: Notes the jobs that are done.
         plan: Divides the items into jobs.
         skip_bad: Whether bad items are left out. Otherwise the first one raises its error.
+        split: Divides the records later, perhaps by their keys.
     """
 
     source: RecordInput
@@ -135,6 +137,7 @@ class PackWork:
     journal: Journal
     plan: PackPlan
     skip_bad: bool
+    split: SplitRule | None = None
 
 
 class Job(NamedTuple):
@@ -433,8 +436,14 @@ def _bad_item(work: PackWork, item: int, error: DataError) -> BadItem:
 
 
 def _checked(work: PackWork, start: int, stop: int) -> Chunk:
-    """Return prepared records. DataError D151 if an array is not as the manifest says."""
+    """Return prepared records.
+
+    Raises:
+        DataError: D151 if an array is not as the manifest says, D243 for a key without a split.
+    """
     chunk = prepared(work.source, work.prepare, start, stop)
+    if work.split is not None and work.split.field is None:
+        work.split.texts(chunk.keys, work.source.name(start))
     for name, field in work.manifest.fields.items():
         if not chunk.keys or field.encoding == "image":
             continue

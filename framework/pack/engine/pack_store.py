@@ -6,7 +6,7 @@ The bytes are the same for any number of processes, machines and interruptions.
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,15 @@ from framework.measure.host import num_cores
 from framework.pack.engine import disk_space, jobs, publish
 from framework.pack.engine.jobs import DiskFull, Increment, PackPlan, PackWork
 from framework.pack.engine.journal import JobResult, Journal
-from framework.pack.engine.packing import OnProgress, Packed, Packing, PackProgress
+from framework.pack.engine.packing import (
+    OnProgress,
+    Packed,
+    PackedSplit,
+    Packing,
+    PackProgress,
+)
+from framework.pack.engine.publish import Joining
+from framework.pack.engine.publish_splits import join_tasks, put_splits
 from framework.pack.engine.supervise import JobSupervisor
 from framework.system.durable import remove_leftovers, tidied
 from framework.system.lock import PATIENCE_S, locked
@@ -40,7 +48,8 @@ def pack(
     """Pack a store.
 
     Finished jobs stay in ``PATH.parts`` whatever happens, and the same call resumes from them. An
-    old store at ``path`` stays until the new one is complete.
+    old store at ``path`` stays until the new one is complete. With splits, none of their old stores
+    is replaced before all new ones are complete.
 
     Args:
         packing: What is packed, and into what.
@@ -49,27 +58,35 @@ def pack(
         start_method: As in ``ProcessPool``.
 
     Raises:
-        ConfigError: C161 for classes without a label that numbers them.
+        ConfigError: C161 for classes without a label that numbers them. C242, C244: a split cannot
+            be made.
         DataError: D115 if something else than a store of ours is at ``path``; D150 if all items are
             bad; others for a bad item.
         ResourceError: R101, R151: the disk is full. R150, R154: another packing uses ``path``.
             R153: processes keep being killed.
     """
     start = time.perf_counter()
-    try:
-        publish.check_place(Path(packing.path))
-    except OSError as error:
-        what = f"cannot be used: {error.strerror}"
-        fix = "choose another output.path"
-        raise ResourceError(101, packing.path, what, fix) from error
+    for path in packing.paths.values():
+        _check_place(path)
     with ExitStack() as locks:
         # Parts share the output, and each holds a lock on its own part.
         is_part = packing.part is not None
+        shared_path = packing.shared_path
         if is_part:
-            locks.enter_context(_locked(packing.path, f"part{packing.part}.lock"))
-        locks.enter_context(_locked(packing.path, "lock", shared=is_part))
+            locks.enter_context(_locked(shared_path, f"part{packing.part}.lock"))
+        for path in dict.fromkeys((shared_path, *packing.paths.values())):
+            locks.enter_context(_locked(path, "lock", shared=is_part))
         packed = _packed(_Run(packing, on_progress), num_workers, start_method)
     return replace(packed, seconds=time.perf_counter() - start)
+
+
+def _check_place(path: str) -> None:
+    try:
+        publish.check_place(Path(path))
+    except OSError as error:
+        what = f"cannot be used: {error.strerror}"
+        fix = "choose another output.path"
+        raise ResourceError(101, path, what, fix) from error
 
 
 def _packed(run: "_Run", num_workers: int | None, start_method: str | None) -> Packed:
@@ -102,8 +119,10 @@ class _Run:
     """One call of ``pack``, under its locks."""
 
     def __init__(self, packing: Packing, on_progress: OnProgress) -> None:
-        self.packing, self.on_progress, self.path = packing, on_progress, Path(packing.path)
-        self.journal = Journal(packing.path, packing.suffix)
+        self.packing = packing
+        self.on_progress = on_progress
+        self.path = Path(packing.shared_path)
+        self.journal = Journal(packing.shared_path, packing.suffix)
         self.tidy()
         self.manifest = _manifest(packing)
         if packing.make_part is not None:  # what the writer refuses is said before all the work
@@ -118,6 +137,7 @@ class _Run:
             self.journal,
             self.plan,
             skip_bad=packing.on_error == "skip",
+            split=packing.split,
         )
         self.resumed = 0
         self.now = PackProgress("packing", 0, self.plan.num_items, 0, 0, 0)
@@ -126,33 +146,37 @@ class _Run:
         """Lock a step that parts must not do at the same time."""
         if self.packing.part is None:
             return nullcontext()
-        return _locked(self.packing.path, ending, patience_s=math.inf)
+        return _locked(str(self.path), ending, patience_s=math.inf)
 
     def _begin(self) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
-        The old plan stays even if a repaired item would change it. R154 if another command has
-        begun, and its parts may be running.
+        The old plan stays even if a repaired item would change it. Splits do not change the jobs,
+        but all parts must agree on them. R154 if another command has begun, and its parts may be
+        running.
         """
         packing = self.packing
         facts = _facts(self.manifest, packing)
+        split = packing.split and [*map(list, packing.split.shares.items()), packing.split.by]
         begun = self.journal.begun()
-        if begun is not None and begun.get("facts") == facts:
+        agrees = begun is not None and (packing.part is None or begun.get("split") == split)
+        if begun is not None and agrees and begun.get("facts") == facts:
             return PackPlan(**begun["plan"])
         if begun is not None and packing.part is not None:
             raise self.journal.foreign()
         self.journal.remove()
         plan = jobs.make_plan(packing.source, packing.prepare)
         disk_space.check_space(self.path, self._needed(plan, plan.num_jobs))
-        self.journal.begin({"facts": facts, "plan": asdict(plan)})
+        self.journal.begin({"facts": facts, "plan": asdict(plan), "split": split})
         return plan
 
     def tidy(self) -> None:
         """Remove temporary files of ended processes: ours, or those of a killed packing."""
-        for place in (self.path, self.journal.folder, self.journal.files):
+        stores = [Path(path) for path in self.packing.paths.values()]
+        for place in (self.path, self.journal.folder, self.journal.files, *stores):
             remove_leftovers(place)
             tidied(place)
-        tidied(self.path.parent)
+            tidied(place.parent)
 
     def pack(self, num_workers: int | None, start_method: str | None) -> Packed:
         """Do the missing jobs of our share, and make the store once all jobs are done."""
@@ -216,8 +240,9 @@ class _Run:
         return self._needed(self.plan, num_missing)
 
     def _needed(self, plan: PackPlan, num_jobs: int) -> int:
-        one_file, suffix = self.packing.one_file, self.packing.suffix
-        return disk_space.needed_bytes(plan, self.manifest, num_jobs, one_file, suffix)
+        is_joined = self.packing.one_file and (plan.num_jobs > 1 or self.packing.split is not None)
+        suffix = self.packing.suffix
+        return disk_space.needed_bytes(plan, self.manifest, num_jobs, is_joined, suffix)
 
     def _finish(self, supervisor: JobSupervisor) -> Packed:
         """Make the store if all jobs are done, by whatever process."""
@@ -230,17 +255,27 @@ class _Run:
         manifest = publish.whole(self.manifest, results)
         if not manifest.num_records:
             return self._close(results)
+        if self.packing.split is not None:
+            tasks = join_tasks(self.packing.split, manifest, results, self.journal)
+            self._join(supervisor, manifest, tasks.values())
+            return self._close(results, put_splits(tasks, self.packing.paths))
         if self.packing.one_file:
             is_joined = self.packing.make_part is not None or len(results) > 1
             if is_joined:
-                self.now = PackProgress("joining", 0, manifest.num_records, 0, 0, 0)
-                supervisor.join(manifest, results)
+                target = publish.joined_path(self.journal)
+                self._join(supervisor, manifest, [Joining(manifest, results, target)])
             publish.put_joined(self.journal, results, self.path, is_joined)
         else:
             publish.put_folder(manifest, results, self.journal, self.path)
         return self._close(results)
 
-    def _close(self, results: Sequence[JobResult]) -> Packed:
+    def _join(
+        self, supervisor: JobSupervisor, manifest: Manifest, tasks: Iterable[Joining]
+    ) -> None:
+        self.now = PackProgress("joining", 0, manifest.num_records, 0, 0, 0)
+        supervisor.join(tasks)
+
+    def _close(self, results: Sequence[JobResult], splits: Sequence[PackedSplit] = ()) -> Packed:
         """List bad items and remove the journal, since the store is at its place, if any is."""
         bad = [item for job in results for item in job.bad]
         listing = publish.list_bad(self.path, bad)
@@ -251,8 +286,10 @@ class _Run:
             if bad:
                 what = f"all {len(bad)} items are bad, as {listing} says"
             raise DataError(150, manifest.source, what, "give something to pack")
-        num_bytes = publish.size_of(self.path)
-        return Packed(manifest, self.plan.num_items, num_bytes, self.resumed, bad=bad)
+        num_bytes = sum(publish.size_of(Path(path)) for path in self.packing.paths.values())
+        return Packed(
+            manifest, self.plan.num_items, num_bytes, self.resumed, bad=bad, splits=splits
+        )
 
 
 def _all_of(results: Sequence[JobResult | None]) -> list[JobResult] | None:
@@ -269,6 +306,8 @@ def _manifest(packing: Packing) -> Manifest:
         fields = packing.prepare.fields(packing.source)
         options.update(packing.prepare.options)
     _check_label(source.classes, fields.get("label"))
+    if packing.split is not None:
+        packing.split.check_fields(fields)
     return replace(source, fields=fields, options=options, class_counts=(), statistics={})
 
 

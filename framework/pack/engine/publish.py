@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,22 @@ JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the st
 JOIN_RECORDS = 4096
 
 
+class Joining(NamedTuple):
+    """The task to join the files of all jobs, or some of their records, into one store.
+
+    Attributes:
+        manifest: Of the store; its digest and its counts are not known yet.
+        results: All jobs.
+        target: The file to write.
+        chosen: For each job, whether each of its records is wanted: bool [records]; None: all are.
+    """
+
+    manifest: Manifest
+    results: Sequence[JobResult]
+    target: Path
+    chosen: Sequence[np.ndarray] | None = None
+
+
 def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
     """Return the manifest with the counts of all jobs."""
     counts: Any = []
@@ -39,32 +55,32 @@ def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
     return replace(manifest, num_records=num_records, class_counts=counts)
 
 
-def join(
-    manifest: Manifest,
-    results: Sequence[JobResult],
-    journal: Journal,
-    make_writer: MakeWriter,
-    report: ReportIncrement,
-) -> None:
+def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: ReportIncrement) -> None:
     """Stream the jobs' files into one, in order, and compare every record with its checksum.
 
     Raises:
         DataError: D155 for a file that was damaged meanwhile. Its job is forgotten, so that the
             same command does it again.
     """
-    target = _joined_path(journal)
-    if target.is_dir():
-        shutil.rmtree(target)
-    chunks = (chunk for job in results for chunk in _read_back(job, journal, report))
-    write_file(make_writer, target, manifest, chunks, with_statistics=True)
+    if task.target.is_dir():
+        shutil.rmtree(task.target)
+    chosen = task.chosen or [np.ones(job.num_records, bool) for job in task.results]
+    pairs = zip(task.results, chosen, strict=True)
+    chunks = (chunk for pair in pairs for chunk in _read_back(*pair, journal, report))
+    write_file(make_writer, task.target, task.manifest, chunks, with_statistics=True)
 
 
-def _read_back(job: JobResult, journal: Journal, report: ReportIncrement) -> Iterator[Chunk]:
-    """Yield the records of a job's file, and report each chunk once it is written."""
-    if not job.num_records:
+def _read_back(
+    job: JobResult, chosen: np.ndarray, journal: Journal, report: ReportIncrement
+) -> Iterator[Chunk]:
+    """Yield the chosen records of a job's file, and report each chunk once it is written."""
+    if not chosen.any():
         return
     with closing(open_store(str(journal.file(job.number)))) as store:
-        for indices in spans(job.num_records, job.size_bytes):
+        for span in spans(job.num_records, job.size_bytes):
+            indices = span[torch.from_numpy(chosen[span.numpy()])]
+            if not len(indices):
+                continue
             records = store.read(indices)
             if damaged := store.damaged(indices, records):
                 journal.forget(job.number)
@@ -104,10 +120,10 @@ def keys_of(store: RecordStore, indices: Tensor) -> list[str]:
 def put_joined(journal: Journal, results: Sequence[JobResult], path: Path, is_joined: bool) -> None:
     """Move the joined file, or the only file, to ``path``."""
     only = next(job for job in results if job.num_records)
-    move(_joined_path(journal) if is_joined else journal.file(only.number), path)
+    move(joined_path(journal) if is_joined else journal.file(only.number), path)
 
 
-def _joined_path(journal: Journal) -> Path:
+def joined_path(journal: Journal) -> Path:
     return journal.folder / f"joined{journal.suffix}"
 
 

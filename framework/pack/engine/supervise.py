@@ -1,11 +1,10 @@
 """Supervision of packing processes: give them tasks, and recover when a process is killed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, final
 
-from framework.contracts.records import Manifest
 from framework.errors import DataError, ResourceError
 from framework.pack.engine.jobs import (
     Increment,
@@ -18,7 +17,7 @@ from framework.pack.engine.jobs import (
 )
 from framework.pack.engine.journal import BadItem, JobResult
 from framework.pack.engine.process_pool import ProcessPool, Send
-from framework.pack.engine.publish import join
+from framework.pack.engine.publish import Joining, join
 
 RETRIES = 1  # of a job whose process is killed, before its items are tried one by one
 
@@ -31,13 +30,6 @@ class _Probe(NamedTuple):
     stop: int
 
 
-class _Join(NamedTuple):
-    """The task to join the files of all jobs into one store."""
-
-    manifest: Manifest
-    results: Sequence[JobResult]
-
-
 def do_task(work: PackWork, make_writer: MakeWriter, task: Any, send: Send) -> Any:
     """Do a job, a probe or the joining in this process. DiskFull if the disk is full."""
     try:
@@ -45,7 +37,7 @@ def do_task(work: PackWork, make_writer: MakeWriter, task: Any, send: Send) -> A
             return do_job(work, task, send)
         if isinstance(task, _Probe):
             return probe(work, task.start, task.stop, send)
-        return join(task.manifest, task.results, work.journal, make_writer, send)
+        return join(task, work.journal, make_writer, send)
     except (OSError, ResourceError) as error:
         raise disk_error(error, str(work.journal.folder)) from error
 
@@ -105,9 +97,9 @@ class JobSupervisor:
                 self._unfinished.pop(event.task.number, None)
                 yield event.value
 
-    def join(self, manifest: Manifest, results: Sequence[JobResult]) -> None:
-        """Join the files of all jobs into one store. ResourceError R153 as in ``do``."""
-        for event in self._pool.run([_Join(manifest, results)]):
+    def join(self, tasks: Iterable[Joining]) -> None:
+        """Join the files of all jobs into one store per task. ResourceError R153 as in ``do``."""
+        for event in self._pool.run(tasks):
             if event.kind == "lost":
                 self._retry(event.task, None, event.value)
 

@@ -1,0 +1,261 @@
+"""Splits: which records go into which store if one packing makes several.
+
+A hash places each record: the first 8 bytes, big-endian, of the SHA-256 of a text in UTF-8. It does
+not depend on the order of the records, on other records, or on the machine.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError, listed
+from framework.store.label import pattern_of_group
+
+STRATIFIED = "stratified"
+LABEL = "label"  # the field that numbers the classes
+MARK = "{split}"  # stands for the name of a split in a path
+NAME = re.compile(r"\w[\w-]*")
+NUM_HASHES = 1 << 64
+
+
+@final
+@dataclass(frozen=True)
+class SplitRule:
+    """How records are divided into splits, each of which becomes a store.
+
+    Attributes:
+        shares: The share of each split by name. All shares are positive, and 1 together.
+        by: None: the hash of a record's key decides. ``stratified``: every class has the same
+            shares. The name of a field, or a regular expression whose one group is searched in the
+            key: records with the same value stay together.
+
+    Raises:
+        ConfigError: C240 for shares that are not possible, C241 for a regular expression that is
+            not.
+    """
+
+    shares: Mapping[str, float]
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shares) < 2 or not all(map(NAME.fullmatch, self.shares)):
+            raise self._error("must name at least two splits, with letters, digits, _ and -")
+        for name, share in self.shares.items():
+            if not isinstance(share, float) or not 0 < share < 1:
+                raise self._error(f"the share of {name} must be a number above 0 and below 1")
+        if self._sums[-1] != 1:
+            raise self._error(f"the shares are {float(self._sums[-1]):g} together, not 1")
+        _ = self.pattern
+
+    def _error(self, what: str) -> ConfigError:
+        fix = "give 'pack.split={train: 0.9, val: 0.1}', for example"
+        return ConfigError(240, f"pack.split = {self.words}", what, fix)
+
+    @property
+    def words(self) -> str:
+        """The shares as on the command line, for messages."""
+        shares = ", ".join(f"{name}: {share}" for name, share in self.shares.items())
+        return f"{{{shares}}}"[:200]
+
+    @cached_property
+    def _sums(self) -> list[Fraction]:
+        """The sums of the first shares, of any number. The decimals of a share are exact."""
+        return list(accumulate(Fraction(str(share)) for share in self.shares.values()))
+
+    @property
+    def cuts(self) -> list[Fraction]:
+        """The positions from 0 to 1 at which a split ends and the next one begins."""
+        return self._sums[:-1]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The regular expression of ``by``, if it is one."""
+        if self.by is None or "(" not in self.by:
+            return None
+        return pattern_of_group(self.by, f"pack.split_by = {self.by}", 241)
+
+    @property
+    def field(self) -> str | None:
+        """The field whose values stay together; None: the keys decide."""
+        if self.by == STRATIFIED or self.pattern is not None:
+            return None
+        return self.by
+
+    def path(self, path: str, name: str) -> str:
+        """Return the store of split ``name``: its name replaces ``{split}``, or follows the stem.
+
+        ``a.h5`` becomes ``a-train.h5``.
+        """
+        if MARK in path:
+            return path.replace(MARK, name)
+        whole = Path(path)
+        return str(whole.with_name(f"{whole.stem}-{name}{whole.suffix}"))
+
+    def shared_path(self, path: str) -> str:
+        """Return the path, without its ending, of what all splits share, such as the journal.
+
+        A folder named after a split is no place for it: ``a/{split}/b.h5`` becomes
+        ``a/train+val-b.h5``.
+        """
+        if MARK not in path:
+            return path
+        steps = Path(path).parts
+        first = next(number for number, step in enumerate(steps) if MARK in step)
+        whole = Path(*steps[:first], "-".join(steps[first:]))
+        return str(whole).replace(MARK, "+".join(self.shares))
+
+    def check_fields(self, fields: Mapping[str, Field]) -> None:
+        """Check that the records have the field that decides. ConfigError C242."""
+        where = f"pack.split_by = {self.by}"
+        if self.by == STRATIFIED and not _is_whole(fields.get(LABEL)):
+            what = "needs a field label with one whole number per record"
+            fix = "leave it out, or name a field whose values stay together"
+            raise ConfigError(242, where, what, fix)
+        known = [name for name, field in fields.items() if field.kind == "text" or _is_whole(field)]
+        if self.field is not None and self.field not in known:
+            what = "does not name a field with a text or a whole number per record"
+            fix = (
+                f"choose {STRATIFIED}, or a regular expression with one group such as '/(p[0-9]+)_'"
+            )
+            if known:
+                fix = (
+                    f"choose {listed(known)}, {STRATIFIED}, or a regular expression with one group"
+                )
+            raise ConfigError(242, where, what, fix)
+
+    def texts(self, keys: Sequence[str], where: str) -> list[str]:
+        """Return what is hashed of each record: its key, or the part that the pattern finds.
+
+        ``where`` names the records in errors.
+
+        Raises:
+            DataError: D243 for a record without a key, or for a key in which nothing is found.
+        """
+        if "" in keys:
+            fix = "set pack.split_by to a field"
+            raise DataError(243, where, "has no key that could choose its split", fix)
+        if self.pattern is None:
+            return list(keys)
+        matches = [self.pattern.search(key) for key in keys]
+        for key, match in zip(keys, matches, strict=True):
+            if match is None or not match.group(1):
+                what = f"pack.split_by = {self.by} finds nothing in the key {key!r}"
+                raise DataError(243, where, what, "correct it, or remove the item")
+        return [match.group(1) for match in matches if match is not None]
+
+    def assign(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+        """Return the number of each record's split: int64 [n].
+
+        Args:
+            hashes: Of the records' texts, as ``hashed`` gives them: uint64 [n].
+            labels: The classes of the records: integers [n]; only for ``by=stratified``.
+
+        Raises:
+            ConfigError: C244 if a split has no record.
+        """
+        splits = self._assigned(hashes, labels)
+        missing = set(range(len(self.shares))) - set(np.unique(splits).tolist())
+        if missing:
+            name = list(self.shares)[min(missing)]
+            values = "keys"
+            if self.by is not None and self.by != STRATIFIED:
+                values = f"values of {self.by}"
+            what = f"{name} has no record: {len(hashes):,} records have {len(np.unique(hashes)):,} "
+            fix = f"give {name} a larger share; what has been read is kept"
+            raise ConfigError(244, f"pack.split = {self.words}", f"{what}{values}", fix)
+        return splits
+
+    def _assigned(self, hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+        if self.by is None:
+            return by_hash(self.cuts, hashes)
+        if labels is None:
+            return by_groups(self.cuts, hashes)
+        return by_classes([Fraction(str(share)) for share in self.shares.values()], hashes, labels)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the user."""
+        if self.by != LABEL:
+            return ()
+        words = f"pack.split_by={LABEL} puts all records of a class into one split"
+        return (f"{words}; pack.split_by={STRATIFIED} gives each split its share of every class",)
+
+
+def _is_whole(field: Field | None) -> bool:
+    """Return whether a field is one whole number per record."""
+    if field is None or field.encoding != "raw" or field.shape != ():
+        return False
+    return np.dtype(field.dtype).kind in "biu"
+
+
+def hashed(texts: Iterable[bytes]) -> np.ndarray:
+    """Return the hash of each text: uint64 [n]."""
+    heads = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
+    return np.frombuffer(heads, ">u8").astype(np.uint64)
+
+
+def by_hash(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
+    """Return the split in which each hash, divided by 2**64, lies: int64 [n]."""
+    limits = [min(math.ceil(cut * NUM_HASHES), NUM_HASHES - 1) for cut in cuts]
+    return np.searchsorted(np.array(limits, np.uint64), hashes, side="right")
+
+
+def by_groups(cuts: Sequence[Fraction], hashes: np.ndarray) -> np.ndarray:
+    """Return the split of each record: int64 [n]. Records with one hash are a group.
+
+    The records lie on a line in the order of their hashes, which the cuts divide. A group goes to
+    the split in which its middle lies. So each cut misses its place by at most half a group.
+    """
+    _, places, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
+    middles = 2 * sizes.cumsum() - sizes  # in half records
+    limits = [math.ceil(cut * 2 * len(hashes)) for cut in cuts]
+    return np.searchsorted(limits, middles, side="right")[places]
+
+
+def by_classes(shares: Sequence[Fraction], hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the split of each record: int64 [n].
+
+    The records of a class, in the order of their hashes, go to the splits in turn.
+    """
+    order = np.lexsort((hashes, labels))
+    _, sizes = np.unique(labels, return_counts=True)
+    counts = rounded(shares, sizes.tolist())
+    numbers = np.tile(np.arange(len(shares)), len(sizes))
+    splits = np.empty(len(labels), np.int64)
+    splits[order] = np.repeat(numbers, np.ravel(counts))
+    return splits
+
+
+def rounded(shares: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]:
+    """Return how many records of each class each split gets.
+
+    Each number is its exact share, rounded up or down. The splits that lack most after the classes
+    before are rounded up. So the sums over many small classes are near their shares, too.
+
+    Args:
+        shares: Of the splits, 1 together.
+        sizes: Records of each class.
+    """
+    lacks = [Fraction(0) for _ in shares]
+    rows: list[list[int]] = []
+    for size in sizes:
+        counts = [math.floor(size * share) for share in shares]
+        inexact = [n for n, share in enumerate(shares) if size * share != counts[n]]
+        for n in inexact:
+            lacks[n] += size * shares[n] - counts[n]
+        inexact.sort(key=lacks.__getitem__, reverse=True)
+        for n in inexact[: size - sum(counts)]:
+            counts[n] += 1
+            lacks[n] -= 1
+        rows.append(counts)
+    return rows

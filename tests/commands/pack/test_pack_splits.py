@@ -1,0 +1,176 @@
+"""``paceline pack pack.split=...`` as its users meet it."""
+
+import hashlib
+import signal
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.store.open_store import open_store
+from tests.cli.command import is_one_error_line, paceline
+from tests.commands.pack.test_pack import many_images, stop_after_first_job
+from tests.faults import forked
+
+TWO = "pack.split={train: 0.9, val: 0.1}"
+FUNCTION = """
+def clip(number):
+    for take in range(3):
+        yield {"values": [number, take], "key": f"person{number % 5}/clip{number}-{take}"}
+"""
+
+
+def stored(path):
+    """The keys and the records of a store."""
+    with closing(open_store(path)) as store:
+        every = torch.arange(store.manifest.num_records)
+        return [store.key(index) for index in every], store.read(every)
+
+
+def speakers(path):
+    return [text.tobytes().decode() for text in stored(path)[1]["speaker"].arrays()]
+
+
+def write_table():
+    """A table of 60 numbers by 12 speakers, of whom some say more than others."""
+    lines = ["loudness,speaker,age,label"]
+    for number in range(60):
+        speaker = int(number**0.5) + number % 5
+        label = "abc"[number % 3]
+        lines.append(f"{number / 8},speaker {speaker},{speaker + 20},{label}")
+    Path("table.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_digits_are_split_by_the_hash_of_their_keys():
+    done = paceline("pack", "input=digits", "output.path=digits.h5", TWO)
+    assert done.code == 0, done.err
+    for name, place in (("train", range(9)), ("val", range(9, 10))):
+        keys, _ = stored(f"digits-{name}.h5")
+        heads = [hashlib.sha256(key.encode()).digest()[:8] for key in keys]
+        assert {int.from_bytes(head, "big") * 10 >> 64 for head in heads} == set(place)
+    assert len(stored("digits-train.h5")[0]) + len(stored("digits-val.h5")[0]) == 1437
+    assert paceline("verify", "digits-train.h5", "digits-val.h5").code == 0
+
+
+def test_the_last_lines_say_which_store_has_how_much():
+    done = paceline("pack", "input=digits", "output.path=digits.h5", TWO)
+    train, val, last = done.err.splitlines()[-3:]
+    assert train == "train: 1281 records, 89.14% of the records, in digits-train.h5"
+    assert val == "val: 156 records, 10.86% of the records, in digits-val.h5"
+    assert last.startswith("packed 1437 records into digits-train.h5, digits-val.h5: ")
+
+
+def test_a_run_trains_on_the_splits():
+    words = ["pack", "input=digits", "output.path=data/{split}/digits.h5", TWO]
+    assert paceline(*words, "pack.split_by=stratified").code == 0
+    stores = ["data.train=data/train/digits.h5", "data.val=data/val/digits.h5"]
+    done = paceline("train", *stores, "max_steps=2", "hydra.run.dir=run")
+    assert done.code == 0, done.err
+
+
+def test_every_class_has_its_share():
+    words = ["input=digits", "output.path=d.lmdb", "output=lmdb", "pack.split_by=stratified"]
+    done = paceline("pack", *words, "pack.split={train: 0.8, val: 0.1, test: 0.1}")
+    assert done.code == 0, done.err
+    counts = [
+        np.bincount(stored(f"d-{name}.lmdb")[1]["label"]) for name in ("train", "val", "test")
+    ]
+    for number, share in enumerate((0.8, 0.1, 0.1)):
+        assert (np.abs(counts[number] - share * sum(counts)) < 1).all()
+
+
+@pytest.mark.parametrize("field", ["speaker", "age"])
+def test_the_rows_of_a_speaker_stay_together(field):
+    write_table()
+    words = ["input=list", "input.path=table.csv", f"pack.split_by={field}"]
+    done = paceline("pack", *words, "output.path=t.h5", "pack.split={train: 0.8, val: 0.2}")
+    assert done.code == 0, done.err
+    train, val = speakers("t-train.h5"), speakers("t-val.h5")
+    assert not set(train) & set(val)
+    assert len(train) + len(val) == 60
+    assert 6 <= len(val) <= 18
+
+
+def test_a_function_gives_the_keys_and_a_pattern_the_groups():
+    Path("clips.py").write_text(FUNCTION)
+    words = ["input=function", "input.function=clips.clip", "input.items=30"]
+    words += ["output.path=c.h5", "allow_targets=[clips]", "pack.split={train: 0.6, val: 0.4}"]
+    done = paceline("pack", *words, "pack.split_by='^(person[0-9]+)/'")
+    assert done.code == 0, done.err
+    people = [{key.split("/")[0] for key in stored(f"c-{name}.h5")[0]} for name in ("train", "val")]
+    assert list(map(len, people)) == [3, 2]
+    assert not people[0] & people[1]
+    assert paceline("pack", *words).code == 0
+    keys = [key for name in ("train", "val") for key in stored(f"c-{name}.h5")[0]]
+    assert sorted(keys) == sorted(
+        f"person{n % 5}/clip{n}-{take}" for n in range(30) for take in range(3)
+    )
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.lmdb"])
+def test_the_number_of_processes_does_not_change_a_store(name):
+    words = [*many_images(), TWO, f"output={'lmdb' if name == 'x.lmdb' else 'hdf5'}"]
+    for workers in (0, 1, 2):
+        done = paceline("pack", *words, f"workers={workers}", f"output.path={workers}{name}")
+        assert done.code == 0, done.err
+    for split in ("-train.", "-val."):
+        files = [f"{workers}{name}".replace(".", split) for workers in (0, 1, 2)]
+        assert len({Path(file).read_bytes() for file in files}) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_a_stop_the_same_command_continues(workers):
+    words = [*many_images(1500), TWO, f"workers={workers}"]
+    stop = partial(stop_after_first_job, signal.SIGTERM)
+    stopped = forked.paceline("pack", *words, "output.path=x.h5", before=stop)
+    assert stopped.code == 143, stopped.err
+    assert not list(Path().glob("x-*"))
+    done = paceline("pack", *words, "output.path=x.h5")
+    assert "items had been finished before" in done.err
+    assert paceline("pack", *words, "output.path=y.h5").code == 0
+    for name in ("train", "val"):
+        assert Path(f"x-{name}.h5").read_bytes() == Path(f"y-{name}.h5").read_bytes()
+    assert not list(Path().glob("x.h5*"))
+
+
+def test_a_packed_store_is_split_as_its_source_is():
+    assert paceline("pack", "input=digits", "output.path=digits.h5").code == 0
+    assert paceline("pack", "input=digits", "output.path=a.h5", TWO).code == 0
+    words = ["input=store", "input.path=digits.h5", "output.path=b.h5"]
+    assert paceline("pack", *words, TWO).code == 0
+    assert stored("a-val.h5")[0] == stored("b-val.h5")[0]
+
+
+def test_splitting_by_classes_is_warned_of():
+    words = ["input=digits", "output.path=d.h5", "pack.split={train: 0.6, val: 0.4}"]
+    done = paceline("pack", *words, "pack.split_by=label")
+    assert done.code == 0, done.err
+    assert "note: pack.split_by=label puts all records of a class into one split" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (["pack.split=5"], "C101"),
+        (["pack.split={train: 1.0}"], "C240"),
+        (["pack.split={train: 0.9, val: 0.2}"], "C240"),
+        ([TWO, "pack.split_by='(a)(b)'"], "C241"),
+        ([TWO, "pack.split_by=speaker"], "C242"),
+        ([TWO, "pack.split_by='(x)'"], "D243"),
+        (["pack.split={train: 0.9999, val: 0.0001}", "pack.split_by=label"], "C244"),
+        ([TWO, "output=folder"], "C245"),
+        ([TWO, "pack.one_file=false"], "C245"),
+        (["output.path=d-{split}.h5"], "C246"),
+        (["pack.split_by=label"], "C247"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_in_one_line(words, number):
+    assert is_one_error_line(paceline("pack", "input=digits", "output.path=d.h5", *words), number)
+
+
+def test_a_recipe_cannot_split_what_it_prepares():
+    words = [f"+prepare.train.{TWO}", "dataset=missing"]
+    assert is_one_error_line(paceline("train", "recipes=digits", *words), "C248")

@@ -1,0 +1,258 @@
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Chunk, Field
+from framework.errors import ConfigError, DataError, ResourceError
+from framework.pack.engine import journal, publish, publish_splits
+from framework.pack.engine.pack_store import pack
+from framework.pack.engine.packing import Packing
+from framework.pack.engine.verify_store import verify
+from framework.pack.split import STRATIFIED, SplitRule, by_hash, hashed
+from framework.store.folder_store import FolderWriter
+from framework.store.hdf5_store import HDF5Writer
+from framework.store.open_store import open_store
+from tests.conftest import make_records, write_store
+from tests.forks import forked
+from tests.input.inputs import COUNT, Input, packing
+
+RULE = SplitRule({"train": 0.7, "val": 0.2, "test": 0.1})
+PATHS = ("x.h5", "x.lmdb")
+
+
+class Spoken(Input):
+    """Items of 40 speakers, of whom each has as many items as his number says."""
+
+    def __init__(self, count=820):
+        super().__init__(count)
+        fields = {**self.manifest.fields, "speaker": Field("uint8", (None,), kind="text")}
+        self.manifest = type(self.manifest)(count, fields, ["a", "b", "c"], source="memory")
+        self.speakers = np.repeat(np.arange(41), np.arange(41))
+
+    def read(self, start, stop):
+        records, keys = super().read(start, stop)
+        names = [f"speaker {self.speakers[item]}".encode() for item in range(start, stop)]
+        return Chunk({**records, "speaker": [np.frombuffer(n, np.uint8) for n in names]}, keys)
+
+
+def split(path="x.h5", source=None, rule=RULE, **options):
+    return packing(path, source, split=rule, **options)
+
+
+def content(path, rule=RULE):
+    return [Path(rule.path(path, name)).read_bytes() for name in rule.shares]
+
+
+def straight(path, rule=RULE):
+    """What an undisturbed packing makes."""
+    Path("straight").mkdir(exist_ok=True)
+    pack(split(f"straight/{path}", rule=rule))
+    return content(f"straight/{path}", rule)
+
+
+def read(path):
+    """The keys and the labels of a store whose records match their checksums."""
+    with closing(open_store(path)) as store:
+        every = torch.arange(store.manifest.num_records)
+        records = store.read(every)
+        assert store.damaged(every, records) == []
+        return [store.key(index) for index in every], records["label"].tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_record_is_in_the_split_of_its_key_in_the_order_of_the_items(path):
+    packed = pack(split(path))
+    keys = [f"k{number}" for number in range(COUNT)]
+    numbers = by_hash(RULE.cuts, hashed(key.encode() for key in keys))
+    for number, made in enumerate(packed.splits):
+        wanted = np.flatnonzero(numbers == number)
+        assert read(made.path) == ([keys[n] for n in wanted], (wanted % 3).tolist())
+        assert (made.name, made.num_records) == (list(RULE.shares)[number], len(wanted))
+        assert made.num_bytes == os.path.getsize(made.path)
+    assert packed.num_bytes == sum(made.num_bytes for made in packed.splits)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_number_of_processes_does_not_change_a_byte(path):
+    contents = []
+    for num_workers in (0, 1, 2, 5):
+        pack(split(path), num_workers)
+        contents.append(content(path))
+        assert sorted(os.listdir()) == sorted(RULE.path(path, name) for name in RULE.shares)
+    assert contents[0] == contents[1] == contents[2] == contents[3]
+
+
+def test_a_split_has_the_manifest_of_its_own_records():
+    pack(split(rule=SplitRule(RULE.shares, STRATIFIED)))
+    for name, share in RULE.shares.items():
+        with closing(open_store(f"x-{name}.h5")) as store:
+            manifest = store.manifest
+            assert list(manifest.classes) == ["a", "b", "c"]
+            assert manifest.class_counts == pytest.approx([COUNT / 3 * share] * 3, abs=1)
+            pixels = store.read(torch.arange(manifest.num_records))["image"] / 255
+            assert manifest.statistics["image"].mean[0] == pytest.approx(
+                float(pixels.mean()), rel=0.01
+            )
+            words = f"{name} of {{train: 0.7, val: 0.2, test: 0.1}} by stratified"
+            assert manifest.options["split"] == words
+        assert verify(f"x-{name}.h5", 0, print).findings == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_records_of_a_group_stay_together(num_workers):
+    rule = SplitRule({"train": 0.8, "val": 0.2}, "speaker")
+    packed = pack(split(source=Spoken(), rule=rule), num_workers)
+    speakers = []
+    for made in packed.splits:
+        with closing(open_store(made.path)) as store:
+            texts = store.read(torch.arange(made.num_records))["speaker"].arrays()
+        speakers.append({text.tobytes() for text in texts})
+    assert not speakers[0] & speakers[1]
+    assert len(speakers[0] | speakers[1]) == 40
+    assert abs(packed.splits[0].num_records - 0.8 * 820) <= 20  # half of the largest group
+
+
+def test_labels_can_be_groups():
+    pack(split(rule=SplitRule({"train": 0.6, "val": 0.4}, "label")))
+    known = [set(read(f"x-{name}.h5")[1]) for name in ("train", "val")]
+    assert sorted(map(len, known)) == [1, 2]
+    assert not known[0] & known[1]
+
+
+def test_added_records_move_none_of_the_others():
+    pack(split(source=Input(1000)))
+    before = {name: read(f"x-{name}.h5")[0] for name in RULE.shares}
+    pack(split())
+    for name, keys in before.items():
+        assert read(f"x-{name}.h5")[0][: len(keys)] == keys
+
+
+def test_what_is_bad_is_left_out_of_all_splits_and_listed_once():
+    packed = pack(split(source=Input(bad=[5, 700]), on_error="skip"))
+    assert sum(made.num_records for made in packed.splits) == COUNT - 2
+    assert Path("x.h5.bad.jsonl").read_text().count("\n") == 2
+
+
+# ---------------------------------------------------------------------------------------- kills
+
+
+def killed(path, module, name, number):
+    """Pack until ``module.name`` has been called ``number`` times, and kill the process."""
+    real, calls = getattr(module, name), []
+
+    def deadly(*arguments, **keywords):
+        result = real(*arguments, **keywords)
+        calls.append(1)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(module, name, deadly)
+    pack(split(path))
+
+
+POINTS = {
+    "after a note": (journal, "write_text", 4),
+    "before the splits are known": (publish_splits, "keys_of", 1),
+    "in the middle of joining the first": (publish, "keys_of", 2),
+    "in the middle of joining the last": (publish, "keys_of", 11),
+    "after the first store has its name": (publish_splits, "move", 1),
+    "after the last store has its name": (publish_splits, "move", 3),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("path", PATHS)
+def test_after_a_kill_the_same_call_makes_the_same_bytes(path, point):
+    for name in RULE.shares:
+        write_store(RULE.path(path, name), make_records(3))
+    child = forked(killed, path, *POINTS[point])
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert pack(split(path)).resumed > 0
+    assert content(path) == straight(path)
+    left = {name for name in os.listdir() if name != "straight"}
+    assert left == {RULE.path(path, name) for name in RULE.shares}
+
+
+def test_old_stores_stay_until_all_new_ones_are_complete():
+    for name in RULE.shares:
+        write_store(RULE.path("x.h5", name), make_records(3))
+    before = content("x.h5")
+    child = forked(killed, "x.h5", *POINTS["in the middle of joining the last"])
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert content("x.h5") == before
+    pack(split())  # removes what the killed process left
+
+
+def test_other_shares_use_what_has_been_read():
+    rule = SplitRule({"train": 0.99, "val": 0.01}, "label")
+    with pytest.raises(ConfigError, match=r"C244.*val has no record: .* 3 values of label"):
+        pack(split(rule=rule))
+    packed = pack(split(source=Input(bad=range(COUNT))))  # nothing is read
+    assert packed.resumed == COUNT
+    assert content("x.h5") == straight("x.h5")
+
+
+# -------------------------------------------------------------------------------- many machines
+
+
+def test_parts_in_any_order_make_the_same_bytes():
+    for part in (2, 0, 1):
+        packed = pack(split(part=part, parts=3))
+        assert bool(packed.splits) == (part == 1)
+    assert content("x.h5") == straight("x.h5")
+
+
+def test_parts_must_agree_on_the_splits():
+    pack(split(part=0, parts=2))
+    with pytest.raises(ResourceError, match=r"R154.*x\.h5\.parts"):
+        pack(split(rule=SplitRule({"train": 0.8, "val": 0.2}), part=1, parts=2))
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+class Nameless(Input):
+    def read(self, start, stop):
+        chunk = super().read(start, stop)
+        return chunk._replace(keys=["" if key == "k70" else key for key in chunk.keys])
+
+
+def test_a_record_without_a_key_ends_the_packing_or_is_left_out():
+    with pytest.raises(DataError, match=r"D243\]: item 70: has no key"):
+        pack(split(source=Nameless(100)))
+    packed = pack(split(source=Nameless(100), on_error="skip"))
+    assert [bad.item for bad in packed.bad] == [70]
+    assert pack(split(source=Nameless(100), rule=SplitRule({"a": 0.6, "b": 0.4}, "label"))).splits
+
+
+def test_a_field_that_is_not_there_is_said_before_anything_is_read():
+    with pytest.raises(ConfigError, match=r"C242.*speaker.*choose label"):
+        pack(split(rule=SplitRule(RULE.shares, "speaker")))
+    assert os.listdir() == []
+
+
+def test_outputs_that_are_no_file_have_no_splits():
+    with pytest.raises(ConfigError, match=r"C245.*each split is one file"):
+        split(one_file=False)
+    with pytest.raises(ConfigError, match=r"C245.*this output is not a file"):
+        Packing(Input(), FolderWriter, "out", make_part=HDF5Writer, split=RULE)
+
+
+def test_a_place_for_the_name_of_a_split_needs_splits():
+    with pytest.raises(ConfigError, match=r"C246\]: output\.path = x-\{split\}\.h5"):
+        packing("x-{split}.h5")
+
+
+def test_what_is_in_the_place_of_a_split_stays():
+    Path("x-val.h5").write_text("mine")
+    with pytest.raises(DataError, match=r"D115\]: x-val\.h5"):
+        pack(split())
+    assert os.listdir() == ["x-val.h5"]

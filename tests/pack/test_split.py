@@ -1,0 +1,231 @@
+import hashlib
+import re
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.contracts.records import Field
+from framework.errors import ConfigError, DataError
+from framework.pack.split import STRATIFIED, SplitRule, by_groups, by_hash, hashed, rounded
+
+TWO = {"train": 0.9, "val": 0.1}
+LABEL = Field("int64", ())
+FIELDS = {
+    "image": Field("uint8", (3, None, None), "image"),
+    "label": LABEL,
+    "speaker": Field("uint8", (None,), kind="text"),
+    "boxes": Field("float32", (None, 4), kind="boxes"),
+}
+
+keys = st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=60, unique=True)
+shares = st.lists(st.integers(1, 100), min_size=2, max_size=5).map(
+    lambda weights: [Fraction(weight, sum(weights)) for weight in weights]
+)
+
+
+def hashes_of(texts):
+    return hashed(text.encode(errors="surrogatepass") for text in texts)
+
+
+def cuts_of(parts):
+    return [sum(parts[:end]) for end in range(1, len(parts))]
+
+
+def spoken(counts):
+    """Hashes of records: so many for each group."""
+    return hashes_of([str(group) for group, count in enumerate(counts) for _ in range(count)])
+
+
+# ------------------------------------------------------------------------------------- the hash
+
+
+def test_the_hash_is_the_one_in_the_docs():
+    number = int.from_bytes(hashlib.sha256("cat/ä.png".encode()).digest()[:8], "big")
+    assert hashed(["cat/ä.png".encode()]).tolist() == [number]
+    assert by_hash([Fraction(number + 1, 2**64)], hashed(["cat/ä.png".encode()])).tolist() == [0]
+    assert by_hash([Fraction(number, 2**64)], hashed(["cat/ä.png".encode()])).tolist() == [1]
+
+
+def test_a_split_of_known_keys_never_changes():
+    given = [f"{number:02}" for number in range(20)]
+    splits = by_hash([Fraction(1, 2)], hashes_of(given))
+    assert "".join(map(str, splits)) == "11100110000000111001"
+
+
+@given(keys, shares, st.randoms())
+def test_a_key_has_its_split_in_any_order_and_company(texts, parts, random):
+    alone = {text: by_hash(cuts_of(parts), hashes_of([text]))[0] for text in texts}
+    random.shuffle(texts)
+    together = by_hash(cuts_of(parts), hashes_of(texts))
+    assert [alone[text] for text in texts] == together.tolist()
+
+
+@given(keys, st.integers(1, 99), st.integers(1, 99))
+def test_a_larger_share_keeps_what_a_smaller_one_had(texts, some, other):
+    small, large = sorted((some, other))
+    few = by_hash([Fraction(small, 100)], hashes_of(texts))
+    many = by_hash([Fraction(large, 100)], hashes_of(texts))
+    assert set(np.flatnonzero(few == 0)) <= set(np.flatnonzero(many == 0))
+
+
+def test_many_keys_get_their_shares():
+    splits = by_hash([Fraction(7, 10), Fraction(9, 10)], hashes_of(map(str, range(100_000))))
+    assert np.bincount(splits) == pytest.approx([70_000, 20_000, 10_000], rel=0.02)
+
+
+# --------------------------------------------------------------------------------------- groups
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), shares, st.randoms())
+def test_groups_stay_together_in_any_order(counts, parts, random):
+    hashes = spoken(counts)
+    splits = by_groups(cuts_of(parts), hashes)
+    assert all(len(set(splits[hashes == own])) == 1 for own in set(hashes.tolist()))
+    order = list(range(len(hashes)))
+    random.shuffle(order)
+    assert by_groups(cuts_of(parts), hashes[order]).tolist() == splits[order].tolist()
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), shares)
+def test_a_cut_misses_its_place_by_half_a_group_at_most(counts, parts):
+    splits = by_groups(cuts_of(parts), spoken(counts))
+    for number, cut in enumerate(cuts_of(parts)):
+        assert abs(int((splits <= number).sum()) - cut * sum(counts)) <= Fraction(max(counts), 2)
+
+
+def test_ten_groups_of_one_size_are_shared_exactly():
+    assert np.bincount(by_groups([Fraction("0.9")], spoken([8] * 10))).tolist() == [72, 8]
+
+
+# -------------------------------------------------------------------------------------- classes
+
+
+@given(shares, st.lists(st.integers(0, 50), max_size=30))
+def test_every_class_is_rounded_up_or_down(parts, sizes):
+    counts = rounded(parts, sizes)
+    assert [sum(row) for row in counts] == sizes
+    for row, size in zip(counts, sizes, strict=True):
+        assert all(abs(count - size * part) < 1 for count, part in zip(row, parts, strict=True))
+
+
+@given(shares, st.lists(st.integers(0, 50), max_size=30))
+def test_rounding_does_not_add_up_over_the_classes(parts, sizes):
+    counts = rounded(parts, sizes)
+    for number, part in enumerate(parts):
+        assert abs(sum(row[number] for row in counts) - sum(sizes) * part) < len(parts)
+
+
+def test_a_hundred_classes_of_four_still_have_a_tenth_in_validation():
+    assert sum(row[1] for row in rounded([Fraction("0.9"), Fraction("0.1")], [4] * 100)) == 40
+
+
+@given(st.lists(st.integers(0, 3), min_size=20, max_size=80), st.randoms())
+def test_stratified_splits_do_not_depend_on_the_order(labels, random):
+    rule = SplitRule({"a": 0.5, "b": 0.25, "c": 0.25}, STRATIFIED)
+    hashes, labels = hashes_of(map(str, range(len(labels)))), np.array(labels)
+    splits = rule.assign(hashes, labels)
+    order = list(range(len(labels)))
+    random.shuffle(order)
+    assert rule.assign(hashes[order], labels[order]).tolist() == splits[order].tolist()
+    for label in set(labels.tolist()):
+        sizes = Counter(splits[labels == label].tolist())
+        assert abs(sizes[0] - 0.5 * (labels == label).sum()) < 1
+
+
+# ------------------------------------------------------------------------------------- the rule
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "at least two splits"),
+        ({"train": 1.0}, "at least two splits"),
+        ({"train": 0.5, "a/b": 0.5}, "at least two splits, with letters"),
+        ({"train": 1, "val": 0.0}, "the share of train must be a number above 0 and below 1"),
+        ({"train": 0.5, "val": -0.5}, "the share of val"),
+        ({"train": 0.5, "val": float("nan")}, "the share of val"),
+        ({"train": 0.5, "val": "half"}, "the share of val"),
+        ({"train": 0.9, "val": 0.2}, "the shares are 1.1 together, not 1"),
+        ({"train": 0.3333, "val": 0.3333, "test": 0.3333}, "the shares are 0.9999 together"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(given, words):
+    with pytest.raises(ConfigError, match=rf"C240\]: pack\.split = .*{re.escape(words)}"):
+        SplitRule(given)
+
+
+def test_decimals_are_added_exactly():
+    rule = SplitRule({"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1})
+    assert rule.cuts == [Fraction(7, 10), Fraction(8, 10), Fraction(9, 10)]
+
+
+@pytest.mark.parametrize(("by", "words"), [("(", "not a regular"), ("(a)(b)", "2 groups")])
+def test_a_regular_expression_has_one_group(by, words):
+    with pytest.raises(ConfigError, match=rf"C241\]: pack\.split_by = .*{words}"):
+        SplitRule(TWO, by)
+
+
+@pytest.mark.parametrize(
+    ("path", "store", "shared"),
+    [
+        ("d.h5", "d-val.h5", "d.h5"),
+        ("out/d.v2.lmdb", "out/d.v2-val.lmdb", "out/d.v2.lmdb"),
+        ("d", "d-val", "d"),
+        ("d_{split}.h5", "d_val.h5", "d_train+val.h5"),
+        ("out/{split}/d.h5", "out/val/d.h5", "out/train+val-d.h5"),
+    ],
+)
+def test_a_store_is_named_after_its_split(path, store, shared):
+    assert SplitRule(TWO).path(path, "val") == store
+    assert SplitRule(TWO).shared_path(path) == shared
+
+
+@pytest.mark.parametrize("by", [None, STRATIFIED, "label", "speaker", "(.)"])
+def test_what_decides_is_a_key_a_label_or_a_field_with_a_value_per_record(by):
+    SplitRule(TWO, by).check_fields(FIELDS)
+
+
+@pytest.mark.parametrize("by", ["image", "boxes", "speakers"])
+def test_another_field_is_refused_with_those_that_fit(by):
+    with pytest.raises(ConfigError, match=rf"C242.*= {by}: .*choose label, speaker, stratified"):
+        SplitRule(TWO, by).check_fields(FIELDS)
+
+
+@pytest.mark.parametrize("label", [None, Field("int64", (None,)), Field("float32", ())])
+def test_classes_need_a_number_per_record(label):
+    fields = {"label": label} if label else {}
+    with pytest.raises(ConfigError, match=r"C242.*stratified: needs a field label"):
+        SplitRule(TWO, STRATIFIED).check_fields(fields)
+
+
+def test_a_pattern_takes_a_part_of_the_key():
+    rule = SplitRule(TWO, r"/(p\d+)_")
+    assert rule.texts(["cat/p1_3.png", "dog/p22_1.png"], "here") == ["p1", "p22"]
+    with pytest.raises(DataError, match=r"D243\]: here: .* finds nothing in the key 'dog/x.png'"):
+        rule.texts(["cat/p1_3.png", "dog/x.png"], "here")
+
+
+@pytest.mark.parametrize("by", [None, STRATIFIED, "(.)"])
+def test_a_record_without_a_key_is_an_error(by):
+    with pytest.raises(DataError, match=r"D243\]: a\.h5: has no key"):
+        SplitRule(TWO, by).texts(["a", ""], "a.h5")
+
+
+@pytest.mark.parametrize(
+    ("by", "words"), [(None, "2 keys"), ("speaker", "2 values of speaker"), (STRATIFIED, "2 keys")]
+)
+def test_an_empty_split_is_an_error_that_says_why(by, words):
+    hashes = hashes_of(["a", "b", "b", "b"])
+    labels = np.zeros(4, np.int64) if by == STRATIFIED else None
+    rule = SplitRule({"most": 0.998, "little": 0.001, "less": 0.001}, by)
+    with pytest.raises(ConfigError, match=rf"C244.*little has no record: 4 records have {words}"):
+        rule.assign(hashes, labels)
+
+
+def test_splitting_by_the_label_is_said_to_keep_classes_apart():
+    assert "one split" in SplitRule(TWO, "label").notes[0]
+    assert SplitRule(TWO, "speaker").notes == ()
