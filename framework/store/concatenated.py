@@ -55,7 +55,7 @@ class Concatenation(ABC):
         damaged: list[int] = []
         for number, places in self._split(indices):
             start = int(self.starts[number])
-            part = {name: _picked(values, places) for name, values in records.items()}
+            part = {name: picked(values, places) for name, values in records.items()}
             bad = self.part(number).damaged(indices[places] - start, part)
             damaged += [start + index for index in bad]
         return damaged
@@ -129,7 +129,7 @@ class MixedStore(Concatenation):
         digests = [manifest.digest for manifest in manifests]
         digest = ""
         if all(digests):
-            digest = hashlib.sha256("".join(digests).encode()).hexdigest()
+            digest = mixed_digest(digests)
         return replace(
             manifests[0],
             num_records=sum(self.sizes),
@@ -153,6 +153,11 @@ class MixedStore(Concatenation):
     def close(self) -> None:
         for store in self._parts:
             store.close()
+
+
+def mixed_digest(digests: Sequence[str]) -> str:
+    """Return the digest of stores one after another."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:
@@ -188,7 +193,8 @@ def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
     return values
 
 
-def _picked(values: Any, places: Tensor) -> Any:
+def picked(values: Any, places: Tensor) -> Any:
+    """Return the values at ``places`` (int64 [n]) of a field of several records."""
     if isinstance(values, Ragged):
         return taken(values, places)
     if isinstance(values, Tensor):
