@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Manifest, Ragged, Records, RecordStore, notes_of
 from framework.errors import ConfigError
 from framework.store.columns import column_of, joined, lengths_of
+from framework.store.gather import row_gather
 from framework.store.gather_rows import merged, taken
 
 
@@ -43,7 +44,8 @@ class Concatenation(ABC):
             parts.append((places, self.part(number).read(local, views)))
         if len(parts) == 1:
             return parts[0][1]
-        return {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
+        order = torch.argsort(torch.cat([places for places, _ in parts]))
+        return {name: _merged(parts, name, order) for name in self.manifest.fields}
 
     def column(self, name: str) -> Any:
         return joined([column_of(store, name) for store in self._all()])
@@ -176,21 +178,19 @@ def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:
         raise ConfigError(203, where, "they number their classes differently", fix)
 
 
-def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
-    """Put the values of a field, read from several files, in the order of the batch."""
+def _merged(parts: list[tuple[Tensor, Records]], name: str, order: Tensor) -> Any:
+    """Put the values of a field, read from several files, in the order of the batch.
+
+    ``order`` says which of the values of all parts has each place.
+    """
     first = parts[0][1][name]
     if isinstance(first, Ragged):
         return merged([(places, records[name]) for places, records in parts])
     if isinstance(first, Tensor):
-        result = first.new_empty(count, *first.shape[1:])
-        for places, records in parts:
-            result[places] = records[name]
-        return result
-    values: list[Any] = [None] * count
-    for places, records in parts:
-        for place, value in zip(places.tolist(), records[name], strict=True):
-            values[place] = value
-    return values
+        # Assigning rows by their places takes ten times as long.
+        return row_gather(torch.cat([records[name] for _, records in parts]))(order)
+    values = [value for _, records in parts for value in records[name]]
+    return [values[place] for place in order.tolist()]
 
 
 def picked(values: Any, places: Tensor) -> Any:

@@ -3,7 +3,6 @@
 A layer is an HDF5 store. What its records mean depends on the edit: see ``EDITS``.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -16,7 +15,7 @@ from framework.errors import DataError
 from framework.store.columns import column_of, lengths_of
 from framework.store.concatenated import Concatenation, picked
 from framework.store.hdf5_store import HDF5Store
-from framework.store.manifest import DAMAGE, from_json, to_json
+from framework.store.manifest import from_json, to_json
 
 OPTION = "layer"  # of a layer's manifest: the edit, as a block
 DROPPED = "dropped"  # the field of a layer that drops records
@@ -52,18 +51,16 @@ def layer_manifest(fields: Mapping[str, Field], num_records: int, edit: Edit) ->
 
 def read_edit(path: str, manifest: Manifest) -> Edit:
     """Return the edit in the manifest of the layer at ``path``. DataError D251 or D104."""
-    block = manifest.options.get(OPTION)
+    block: Any = manifest.options.get(OPTION)
     if not isinstance(block, dict):
         raise DataError(251, path, "is not a layer of a store", "remove or rename it")
-    try:
-        edit = Edit(**{**block, "manifest": from_json(path, block["manifest"])})
-    except DAMAGE as error:
-        raise _misfit(path, "does not describe an edit") from error
-    texts = (edit.kind, edit.words, edit.time, edit.parent)
-    if type(edit.number) is not int or not all(isinstance(text, str) for text in texts):
+    if {name: type(value) for name, value in block.items()} != Edit.__annotations__ | {
+        "manifest": str
+    }:
         raise _misfit(path, "does not describe an edit")
-    version = replace(edit.manifest, version=edit.number, shards=())
-    return replace(edit, manifest=version)
+    version = from_json(path, block["manifest"])
+    version = replace(version, version=block["number"], shards=())
+    return Edit(**{**block, "manifest": version})
 
 
 @final
@@ -239,7 +236,7 @@ class DroppedStore(_Edited):
         index = torch.tensor([0])
         records = self.layer.read(index)
         dropped = records[DROPPED][0]
-        is_inside = len(dropped) > 0 and 0 <= int(dropped[0])
+        is_inside = len(dropped) > 0 and int(dropped[0]) >= 0
         is_inside = is_inside and int(dropped[-1]) < self.before.manifest.num_records
         is_ascending = bool((dropped.diff() > 0).all())
         _check(self.layer, is_inside and is_ascending and not self.layer.damaged(index, records))

@@ -16,7 +16,7 @@ from typing import final
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
-from framework.store.versions import files_of, layer_paths, split_version
+from framework.store.versions import files_of, layer_paths, own_path, split_version
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
@@ -144,7 +144,7 @@ def _copy(source: str, home: Path) -> None:
 
 def _name(source: str) -> str:
     """Return the name of a store, beside whose file its layers lie."""
-    return os.path.basename(os.path.realpath(split_version(source).path))
+    return os.path.basename(own_path(split_version(source).path))
 
 
 def _free_bytes() -> int:

@@ -32,9 +32,14 @@ def split_version(path: str) -> VersionPath:
     return VersionPath(match[1], int(match[2]))
 
 
+def own_path(path: str) -> str:
+    """Return the path beside which the layers of a store lie. Links to a store share them."""
+    return os.path.realpath(path) if os.path.islink(path) else os.path.normpath(path)
+
+
 def layer_path(path: str, number: int) -> str:
-    """Return the layer file of a version. Links to a store share its versions."""
-    return f"{os.path.realpath(path)}.layer{number}"
+    """Return the layer file of a version."""
+    return f"{own_path(path)}.layer{number}"
 
 
 def num_versions(path: str) -> int:
@@ -43,10 +48,10 @@ def num_versions(path: str) -> int:
     Raises:
         DataError: D101 if its folder cannot be listed, D250 if a layer is missing.
     """
-    folder, name = os.path.split(os.path.realpath(path))
+    folder, name = os.path.split(own_path(path))
     pattern = re.compile(re.escape(name) + r"\.layer([1-9]\d{0,5})", re.DOTALL)
     try:
-        names = os.listdir(folder)
+        names = os.listdir(folder or ".")
     except (FileNotFoundError, NotADirectoryError):
         return 1
     except OSError as error:

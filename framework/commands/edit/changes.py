@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from framework.commands.edit.value_table import ValueTable, placed, read_keys
 from framework.contracts.records import Chunk, Field, Manifest, Records, RecordStore
@@ -52,8 +53,8 @@ def append(path: str, store: RecordStore, value: str) -> Change:
     count = before.num_records
 
     def parts() -> Parts:
-        for start, stop in _ranges(count, files_of(path)):
-            yield source.read(start, stop), None
+        for chunk, _ in _passing(store, path):
+            yield chunk, None
         for start, stop in _ranges(manifest.num_records - count, files_of(value)):
             chunk = source.read(count + start, count + stop)
             yield chunk, chunk
@@ -71,15 +72,14 @@ def drop(path: str, store: RecordStore, value: str) -> Change:
     if len(dropped) in (0, count):
         what = f"would drop {len(dropped):,} of {count:,} records"
         raise ConfigError(251, f"drop = {value}", what, "drop some, but not all")
-    source = StoreInput(path)
     fields = {DROPPED: Field("int64", (len(dropped),))}
     mask = np.ones(count, bool)
     mask[dropped] = False
 
     def parts() -> Parts:
         stored: Chunk | None = Chunk({DROPPED: dropped[None]}, [""])
-        for start, stop in _ranges(count, files_of(path)):
-            yield _kept(source.read(start, stop), np.flatnonzero(mask[start:stop])), stored
+        for chunk, rows in _passing(store, path):
+            yield _kept(chunk, np.flatnonzero(mask[rows])), stored
             stored = None
 
     manifest = replace(store.manifest, num_records=count - len(dropped))
@@ -117,12 +117,12 @@ def relabel(path: str, store: RecordStore, value: str) -> Change:
     columns = {name: _new_values(table, name, manifest) for name in table.names}
     order = np.argsort(rows)
     _check_change(store, rows, columns, value)
-    source = StoreInput(path)
+    ordered = rows[order]
 
     def parts() -> Parts:
-        for start, stop in _ranges(manifest.num_records, files_of(path)):
-            chunk = source.read(start, stop)
-            first, last = np.searchsorted(rows[order], [start, stop])
+        for chunk, passing in _passing(store, path):
+            start = passing.start
+            first, last = np.searchsorted(ordered, [start, passing.stop])
             for row in order[first:last]:
                 for name, values in columns.items():
                     chunk.records[name][rows[row] - start] = values[row]
@@ -176,7 +176,6 @@ def _check_change(
 def add(path: str, store: RecordStore, value: str) -> Change:
     """Give each record new fields, from a store or a table with the same keys."""
     manifest = store.manifest
-    source = StoreInput(path)
     is_table = value.lower().endswith(TABLES)
     fields, classes, read = _of_table(store, value) if is_table else _of_store(store, value)
     if present := [name for name in fields if name in manifest.fields]:
@@ -188,9 +187,8 @@ def add(path: str, store: RecordStore, value: str) -> Change:
     version = replace(manifest, fields={**manifest.fields, **fields}, classes=classes, schema=3)
 
     def parts() -> Parts:
-        for start, stop in _ranges(manifest.num_records, [*files_of(path), *files_of(value)]):
-            chunk = source.read(start, stop)
-            chunk.records.update(read(start, stop))
+        for chunk, rows in _passing(store, path):
+            chunk.records.update(read(rows.start, rows.stop))
             yield chunk, _only(chunk, fields)
 
     return Change(version, fields, manifest.num_records, parts)
@@ -222,13 +220,7 @@ def _of_store(store: RecordStore, path: str) -> Added:
     rows = _matched(store, other, path)
 
     def read(start: int, stop: int) -> Records:
-        indices = torch.from_numpy(rows[start:stop])
-        records = other.read(indices)
-        if damaged := other.damaged(indices, records):
-            what = "does not match its CRC32"
-            fix = "see what else is damaged with paceline verify"
-            raise DataError(254, other.name(damaged[0]), what, fix)
-        return as_written(records)
+        return _intact(other, torch.from_numpy(rows[start:stop]))
 
     return other.manifest.fields, other.manifest.classes, read
 
@@ -237,15 +229,31 @@ def _matched(store: RecordStore, other: RecordStore, path: str) -> np.ndarray:
     """Return the record of the other store for each record: the one with the same key."""
     count = store.manifest.num_records
     keys = keys_of(store, torch.arange(count))
-    if other.manifest.num_records == count:
-        if keys == keys_of(other, torch.arange(count)):
-            return np.arange(count)
+    if other.manifest.num_records == count and keys == keys_of(other, torch.arange(count)):
+        return np.arange(count)
     return placed(other, keys, path)
 
 
 def _only(chunk: Chunk, fields: Mapping[str, Field]) -> Chunk:
     """Return the fields that a layer holds. Its records have no keys of their own."""
     return Chunk({name: chunk.records[name] for name in fields}, [""] * len(chunk.keys))
+
+
+def _passing(store: RecordStore, path: str) -> Iterator[tuple[Chunk, slice]]:
+    """Yield all records of a store in order, without their keys, and which records they are."""
+    for start, stop in _ranges(store.manifest.num_records, files_of(path)):
+        records = _intact(store, torch.arange(start, stop))
+        yield Chunk(records, [""] * (stop - start)), slice(start, stop)
+
+
+def _intact(store: RecordStore, indices: Tensor) -> Records:
+    """Read records as a writer takes them. DataError D255 if one is damaged."""
+    records = store.read(indices)
+    if damaged := store.damaged(indices, records):
+        what = "its bytes are not what their CRC32 says"
+        fix = "see what else is damaged with paceline verify"
+        raise DataError(255, store.name(damaged[0]), what, fix)
+    return as_written(records)
 
 
 def _ranges(num_records: int, files: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from framework.store.checksum import as_stored, content_crcs, digest
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.layered import Edit, layer_manifest
 from framework.store.open_store import open_store
-from framework.store.versions import layer_path, num_versions
+from framework.store.versions import layer_path, num_versions, own_path
 from framework.system.durable import remove_leftovers, tidied, uninterrupted
 from framework.system.lock import locked
 
@@ -39,7 +39,7 @@ def edit_store(path: str, kind: str, value: str, tell: Tell) -> Edit:
         DataError: D253 or D254 for a table or keys that do not fit; others for a bad record.
         ResourceError: R250 if the store is packed or edited by another process.
     """
-    lock = Path(f"{path}.lock")
+    lock = Path(f"{own_path(path)}.lock")
 
     def busy(holder: str) -> ResourceError:
         fix = "wait until it ends, or stop it"

@@ -50,7 +50,7 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
     """
     try:
         store = open_store(path)
-        manifest = store.manifest
+        _ = store.manifest
     except DataError as error:
         return Verified(0, 0, 0, [str(error)])
     if isinstance(store, LayeredStore):
