@@ -15,7 +15,7 @@ from framework.errors import DataError
 from framework.store.columns import column_of, lengths_of
 from framework.store.concatenated import Concatenation, picked
 from framework.store.hdf5_store import HDF5Store
-from framework.store.manifest import from_json, to_json
+from framework.store.manifest import DAMAGE, from_json, to_json
 
 OPTION = "layer"  # of a layer's manifest: the edit, as a block
 DROPPED = "dropped"  # the field of a layer that drops records
@@ -52,15 +52,15 @@ def layer_manifest(fields: Mapping[str, Field], num_records: int, edit: Edit) ->
 def read_edit(path: str, manifest: Manifest) -> Edit:
     """Return the edit in the manifest of the layer at ``path``. DataError D251 or D104."""
     block: Any = manifest.options.get(OPTION)
-    if not isinstance(block, dict):
-        raise DataError(251, path, "is not a layer of a store", "remove or rename it")
-    if {name: type(value) for name, value in block.items()} != Edit.__annotations__ | {
-        "manifest": str
-    }:
-        raise _misfit(path, "does not describe an edit")
-    version = from_json(path, block["manifest"])
-    version = replace(version, version=block["number"], shards=())
-    return Edit(**{**block, "manifest": version})
+    try:
+        number = int(block["number"])
+        kind, words, when, parent = (
+            str(block[name]) for name in ("kind", "words", "time", "parent")
+        )
+        version = replace(from_json(path, block["manifest"]), version=number, shards=())
+    except DAMAGE as error:
+        raise _misfit(path, "is not a layer of a store") from error
+    return Edit(number, kind, words, when, parent, version)
 
 
 @final

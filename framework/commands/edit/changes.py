@@ -142,7 +142,7 @@ def _replaceable(manifest: Manifest, name: str, path: str) -> Field:
     return fields[name]
 
 
-def _new_values(table: ValueTable, name: str, manifest: Manifest) -> Sequence[Any]:
+def _new_values(table: ValueTable, name: str, manifest: Manifest) -> Any:
     """Return the values of a column as a writer takes them. DataError D161, D162 or D253."""
     field = manifest.fields[name]
     cells = table.cells(name)
