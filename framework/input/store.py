@@ -108,7 +108,7 @@ class StoreInput:
         return self.stores[number].name(index - self.starts[number])
 
     def item_files(self, index: int) -> Sequence[str]:
-        """Return the store's file, or the manifest that holds the checksums of its files, and layers."""
+        """Return a store's file, or the manifest with its files' checksums, and its layers."""
         path = self.paths[self._store_number(index)]
         base = split_version(path).path
         if os.path.isdir(base):

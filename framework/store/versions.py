@@ -96,7 +96,7 @@ def layer_paths(path: str) -> list[str]:
 
 
 def files_of(path: str) -> list[str]:
-    """Return the files of the version at ``path``: the store, or those of its folder, and layers."""
+    """Return the files of a version: the store, or those of its folder, and layers."""
     given = split_version(path)
     files = [given.path]
     if os.path.isdir(given.path):

@@ -5,11 +5,14 @@ import pytest
 
 from framework.config.data_versions import with_saved_versions
 from framework.config.resume import learned, validation_data
+from framework.store.concatenated import MixedStore
 from framework.store.open_store import open_store
-from tests.cli.command import is_one_error_line, losses, paceline
+from tests.cli.command import is_one_error_line, losses, paceline, write_linear
+from tests.config.test_resume import CONFIG as OLDER
 from tests.conftest import make_records, write_store
 from tests.contract.cases import edit
-from tests.config.test_resume import CONFIG
+
+CONFIG = {**OLDER, "select": None, "fold": None, "folds": None}
 
 
 def state_of(train, val=None):
@@ -71,8 +74,6 @@ def test_data_that_no_version_is_stays(store):
 
 
 def test_each_store_of_a_mixture_follows(store):
-    from framework.store.concatenated import MixedStore
-
     other = write_store("x.h5", make_records(5))
     mixed = MixedStore({"a": open_store("d.h5@2"), "b": open_store(other)})
     state = {"learned": learned(CONFIG, 4, mixed.manifest), "validation": None}
@@ -81,20 +82,32 @@ def test_each_store_of_a_mixture_follows(store):
 
 
 def test_a_resumed_run_continues_on_the_version_that_it_began_with():
-    write_store("d.h5", make_records(24))
-    words = ["data.train=d.h5", "model=resnet9", "model.width=4", "batch_size=8", "epochs=2"]
-    words += ["report_every=1", "loader=plain"]
-    assert paceline("train", *words, "hydra.run.dir=whole").code == 0
-    assert paceline("train", *words, "max_steps=3", "hydra.run.dir=run").code == 0
+    write_linear(Path("conf"))
+    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
+    words = ["--config-dir", "conf", "recipes=linear", "data.train=d.h5", "data.val=null"]
+    words += ["report_every=1", "max_steps=3"]
+    for run_dir in ("same", "run"):
+        assert paceline("train", *words, f"hydra.run.dir={run_dir}").code == 0
+    assert paceline("train", "resume=same", "max_steps=9").code == 0
     edit("d.h5", "append", "d.h5")
-    done = paceline("train", "resume=run", "max_steps=6")
+    done = paceline("train", "resume=run", "max_steps=9")
     assert done.code == 0, done.err
     assert "this run continues on its own: d.h5@1" in done.out + done.err
-    assert losses(Path("run")) == losses(Path("whole"))
-    assert json.loads(Path("run/run.json").read_text())["data"]["train"]["version"] == 1
-    done = paceline("train", "resume=run", "data.train=d.h5@2", "max_steps=9")
-    assert is_one_error_line(done, "K105")
-    allowed = "resume.allow=[data,augment,schedule]"
-    done = paceline("train", "resume=run", allowed, "epochs=4", "max_steps=9")
+    assert losses(Path("run")) == losses(Path("same"))
+    assert version_in(Path("run")) == 1
+    assert is_one_error_line(paceline("train", "resume=run", "data.train=d.h5@2"), "K105")
+
+
+def test_a_resumed_run_takes_the_newest_version_if_asked():
+    write_linear(Path("conf"))
+    assert paceline("pack", "input=digits", "output.path=d.h5").code == 0
+    words = ["--config-dir", "conf", "recipes=linear", "data.train=d.h5", "data.val=null"]
+    assert paceline("train", *words, "epochs=1", "hydra.run.dir=run").code == 0
+    edit("d.h5", "append", "d.h5")
+    done = paceline("train", "resume=run", "resume.allow=[data,augment]", "epochs=2")
     assert done.code == 0, done.err
-    assert json.loads(Path("run/run.json").read_text())["data"]["train"]["version"] == 2
+    assert version_in(Path("run")) == 2
+
+
+def version_in(run_dir):
+    return json.loads((run_dir / "run.json").read_text())["data"]["train"]["version"]

@@ -16,9 +16,9 @@ import numpy as np
 import simplejpeg
 import torch
 
+from framework.commands.edit.write_version import edit_store
 from framework.contracts.data import Source
 from framework.contracts.records import Chunk, Field, Manifest, Ragged
-from framework.commands.edit.write_version import edit_store
 from framework.data.dali import dali_source
 from framework.data.dataset import dataset_source
 from framework.data.folder import folder_source

@@ -145,7 +145,7 @@ def test_a_hostile_description_is_refused(changes):
         text = file.attrs["manifest"].decode()
         options = open_layer(text) | changes
         file.attrs["manifest"] = np.bytes_(edited_manifest(text, options={"layer": options}))
-    with pytest.raises(DataError, match="D251|D104"):
+    with pytest.raises(DataError, match=r"D251|D104"):
         _ = open_store("d.h5").manifest
 
 

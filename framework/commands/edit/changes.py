@@ -26,7 +26,7 @@ TABLES = (".csv", ".tsv", ".tab")
 
 
 @dataclass(frozen=True)
-class Change:
+class StoreChange:
     """What an edit makes of a store.
 
     Attributes:
@@ -43,7 +43,7 @@ class Change:
     parts: Callable[[], Parts]
 
 
-def append(path: str, store: RecordStore, value: str) -> Change:
+def append(path: str, store: RecordStore, value: str) -> StoreChange:
     """Add the records of another store, whose classes are renumbered by their names."""
     source = StoreInput([path, value])
     before = store.manifest
@@ -59,10 +59,10 @@ def append(path: str, store: RecordStore, value: str) -> Change:
             chunk = source.read(count + start, count + stop)
             yield chunk, chunk
 
-    return Change(manifest, before.fields, manifest.num_records - count, parts)
+    return StoreChange(manifest, before.fields, manifest.num_records - count, parts)
 
 
-def drop(path: str, store: RecordStore, value: str) -> Change:
+def drop(path: str, store: RecordStore, value: str) -> StoreChange:
     """Leave out the records that an expression or a file of keys selects."""
     count = store.manifest.num_records
     if os.path.isfile(value):
@@ -83,7 +83,7 @@ def drop(path: str, store: RecordStore, value: str) -> Change:
             stored = None
 
     manifest = replace(store.manifest, num_records=count - len(dropped))
-    return Change(manifest, fields, 1, parts)
+    return StoreChange(manifest, fields, 1, parts)
 
 
 def _selected(store: RecordStore, text: str) -> np.ndarray:
@@ -108,7 +108,7 @@ def _kept(chunk: Chunk, places: np.ndarray) -> Chunk:
     return Chunk(records, [chunk.keys[place] for place in places])
 
 
-def relabel(path: str, store: RecordStore, value: str) -> Change:
+def relabel(path: str, store: RecordStore, value: str) -> StoreChange:
     """Replace values of fields that are numbers or texts, for the records that a table names."""
     table = ValueTable(value)
     rows = table.places(store)
@@ -128,7 +128,7 @@ def relabel(path: str, store: RecordStore, value: str) -> Change:
                     chunk.records[name][rows[row] - start] = values[row]
             yield chunk, _only(chunk, fields)
 
-    return Change(manifest, fields, manifest.num_records, parts)
+    return StoreChange(manifest, fields, manifest.num_records, parts)
 
 
 def _replaceable(manifest: Manifest, name: str, path: str) -> Field:
@@ -173,7 +173,7 @@ def _check_change(
     raise DataError(253, path, "has the values that the records have already", "correct it")
 
 
-def add(path: str, store: RecordStore, value: str) -> Change:
+def add(path: str, store: RecordStore, value: str) -> StoreChange:
     """Give each record new fields, from a store or a table with the same keys."""
     manifest = store.manifest
     is_table = value.lower().endswith(TABLES)
@@ -191,7 +191,7 @@ def add(path: str, store: RecordStore, value: str) -> Change:
             chunk.records.update(read(rows.start, rows.stop))
             yield chunk, _only(chunk, fields)
 
-    return Change(version, fields, manifest.num_records, parts)
+    return StoreChange(version, fields, manifest.num_records, parts)
 
 
 Added = tuple[Mapping[str, Field], Sequence[str], Callable[[int, int], Records]]
@@ -263,7 +263,7 @@ def _ranges(num_records: int, files: Sequence[str]) -> Iterator[tuple[int, int]]
         yield int(indices[0]), int(indices[-1]) + 1
 
 
-CHANGES: Mapping[str, Callable[[str, RecordStore, str], Change]] = {
+CHANGES: Mapping[str, Callable[[str, RecordStore, str], StoreChange]] = {
     "append": append,
     "drop": drop,
     "relabel": relabel,

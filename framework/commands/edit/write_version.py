@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from framework.commands.edit.changes import CHANGES, Change
+from framework.commands.edit.changes import CHANGES, StoreChange
 from framework.contracts.records import Manifest
 from framework.errors import ResourceError
 from framework.pack.engine.jobs import class_counts
@@ -58,7 +58,7 @@ def edit_store(path: str, kind: str, value: str, tell: Tell) -> Edit:
             return _write(change, edit, layer, tell)
 
 
-def _write(change: Change, edit: Edit, layer: Path, tell: Tell) -> Edit:
+def _write(change: StoreChange, edit: Edit, layer: Path, tell: Tell) -> Edit:
     """Write the layer, while the records of the version pass by."""
     manifest = replace(change.manifest, class_counts=(), shards=(), statistics={}, digest="")
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
