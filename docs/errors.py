@@ -15,6 +15,7 @@ from typing import NamedTuple
 from framework.cli import progress
 from framework.commands.bench import bench
 from framework.commands.diagnose import diagnose
+from framework.commands.edit import edit
 from framework.commands.inspect import inspect
 from framework.commands.pack import pack
 from framework.commands.report import report
@@ -108,7 +109,7 @@ def all_rows() -> dict[str, list[Row]]:
 
 def rows_of_options() -> Iterator[Row]:
     """Yield a row for the rule of every option."""
-    commands = (bench, diagnose, inspect, pack, report, tune, verify, schema)
+    commands = (bench, diagnose, edit, inspect, pack, report, tune, verify, schema)
     tables = [("", command.RULES) for command in commands]
     tables += [("pack.", progress.RULES)]
     groups = [*schema.RULES_BY_BLOCK.items(), *schema.CHOICE_RULES.items()]

@@ -16,6 +16,7 @@ COMMANDS = {
     "diagnose": "measure what limits a run, and say what to do about it",
     "tune": "choose workers, loader and depth for this machine, or the batch size, by measuring",
     "pack": "pack images, arrays or records of your own into one HDF5 or LMDB store",
+    "edit": "make a new version of a store: append, drop, relabel, or add a field",
     "inspect": "show what a store holds, with a picture of some records",
     "verify": "compare every record of stores with its checksum",
     "report": "one page of runs, sweeps and benches: where the time went, and what was learned",

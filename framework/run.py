@@ -18,6 +18,7 @@ import torch
 from framework.config.agreement import check_agreement
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
+from framework.config.data_versions import with_saved_versions
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
@@ -61,12 +62,15 @@ def run(
     profile: Path | None = None
     if config["debug"] == "profile":
         profile = run_dir / PROFILE
+    versions: list[str] = []
+    if saved is not None:
+        config, versions = with_saved_versions(config, saved.state)
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
         # Ranks that see different run directories would continue from different steps.
         check_agreement(assembly.parallel, {"step": trainer.progress.step})
-        notes = choice_notes(assembly)
+        notes = [*versions, *choice_notes(assembly)]
         if val_changed:
             dropped = "earlier results are dropped, and best starts over"
             notes.insert(0, f"validation data differs from the saved run's: {dropped}")

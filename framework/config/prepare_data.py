@@ -18,6 +18,7 @@ from framework.errors import ConfigError, PacelineError
 from framework.pack.engine.jobs import MakeWriter
 from framework.pack.marked import MarkedInput, marked
 from framework.store.open_store import open_store
+from framework.store.versions import split_version
 from framework.system.lock import locked
 from framework.system.stopping import undone
 
@@ -76,7 +77,8 @@ def _is_missing(config: Config, path: Any) -> bool:
         or config["dataset"] is None
     ):
         return False
-    return Path(path).is_relative_to(config["dataset"]) and not Path(path).exists()
+    store = Path(split_version(path).path)
+    return store.is_relative_to(config["dataset"]) and not store.exists()
 
 
 def _input_of_split(split: str, block: Any, allowed: Sequence[str]) -> MarkedInput:

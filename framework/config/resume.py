@@ -69,6 +69,11 @@ def _contents(manifest: Manifest) -> Config:
     }
 
 
+def is_of(saved: Learned | None, digest: str) -> bool:
+    """Return whether a saved run read the data with this digest."""
+    return saved is not None and saved.get("data.digest") == _hash(digest)
+
+
 def _is_made(given: Any) -> bool:
     """Return whether ``data.train`` or ``data.val`` describes an object, and no path or paths."""
     return isinstance(given, dict) and "_target_" in given

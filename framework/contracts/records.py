@@ -108,6 +108,7 @@ class Manifest:
         default_factory=dict[str, ChannelStatistics]
     )
     schema: int = 3  # version of this format; 4 if a field is ragged
+    version: int = 1  # of the store, counted by its layers, and not kept inside it
 
     def __post_init__(self) -> None:
         # Older versions of this program can read a store without ragged fields.

@@ -10,7 +10,8 @@ from framework.errors import ConfigError
 from framework.store.page_cache import drop_cached
 from framework.store.resident import ResidentStore
 from framework.store.shards import ShardedStore
-from framework.store.staging import Staged, files_of, remove_leftovers
+from framework.store.staging import Staged, remove_leftovers
+from framework.store.versions import files_of, open_version
 
 STAGES = ("none", "cold", "ram", "device")
 
@@ -18,7 +19,7 @@ STAGES = ("none", "cold", "ram", "device")
 def packed_source(
     path: str, open_file: Callable[[str], RecordStore], stage: str, context: SourceContext
 ) -> StoreSource:
-    """Return a source of the store at ``path``, a file or a directory of files."""
+    """Return a source of the store at ``path``, a file or a directory of files, in any version."""
     if stage not in STAGES:
         fix = f"choose one of {', '.join(STAGES)}"
         raise ConfigError(172, f"data.stage = {stage}", "not a place to keep data", fix)
@@ -31,7 +32,7 @@ def packed_source(
             raise
     remove_leftovers()
     if stage == "cold":
-        drop_cached(list(files_of(path)))
+        drop_cached(files_of(path))
     store = _opened(path, open_file)
     if stage == "device":
         store = _resident(store, context)
@@ -39,9 +40,12 @@ def packed_source(
 
 
 def _opened(path: str, open_file: Callable[[str], RecordStore]) -> RecordStore:
-    if os.path.isdir(path):
-        return ShardedStore(path, open_file)
-    return open_file(path)
+    def open_base(base: str) -> RecordStore:
+        if os.path.isdir(base):
+            return ShardedStore(base, open_file)
+        return open_file(base)
+
+    return open_version(path, open_base)
 
 
 def _resident(store: RecordStore, context: SourceContext) -> RecordStore:

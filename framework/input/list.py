@@ -121,7 +121,7 @@ class ListInput(RowInput):
                 what = f"the first line has the column {name!r}, which cannot be a field's name"
                 fix = "name the columns with input.columns, or set input.header=false"
                 raise DataError(164, self.path, what, fix)
-            columns[name] = _kind_of(name, [row.cells[place : place + 1] for row in self.lines[1]])
+            columns[name] = kind_of(name, [row.cells[place : place + 1] for row in self.lines[1]])
         return columns
 
     @property
@@ -281,7 +281,7 @@ def _parsed_columns(columns: Mapping[str, str], header: bool, first: int) -> dic
     return parsed
 
 
-def _kind_of(name: str, cells: Sequence[Sequence[str]]) -> str:
+def kind_of(name: str, cells: Sequence[Sequence[str]]) -> str:
     """Return the kind of a column. A cell is a list of a text, or empty if the row is short."""
     texts = [cell[0] for cell in cells if cell]
     if all(text.lower().endswith(FILES) for text in texts):

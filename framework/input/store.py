@@ -14,6 +14,7 @@ from framework.pack.engine.jobs import joined
 from framework.pack.engine.publish import as_written, keys_of
 from framework.store.open_store import open_store
 from framework.store.shards import MANIFEST
+from framework.store.versions import layer_paths, split_version
 
 
 @final
@@ -107,11 +108,12 @@ class StoreInput:
         return self.stores[number].name(index - self.starts[number])
 
     def item_files(self, index: int) -> Sequence[str]:
-        """Return the store's file, or the manifest that holds the checksums of its files."""
+        """Return a store's file, or the manifest with its files' checksums, and its layers."""
         path = self.paths[self._store_number(index)]
-        if os.path.isdir(path):
-            path = os.path.join(path, MANIFEST)
-        return [path]
+        base = split_version(path).path
+        if os.path.isdir(base):
+            base = os.path.join(base, MANIFEST)
+        return [base, *layer_paths(path)]
 
     def _store_number(self, index: int) -> int:
         return int(np.searchsorted(self.starts, index, side="right")) - 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from framework.contracts.records import Manifest, Ragged, Records, RecordStore, notes_of
 from framework.errors import ConfigError
 from framework.store.columns import column_of, joined, lengths_of
+from framework.store.gather import row_gather
 from framework.store.gather_rows import merged, taken
 
 
@@ -43,7 +44,8 @@ class Concatenation(ABC):
             parts.append((places, self.part(number).read(local, views)))
         if len(parts) == 1:
             return parts[0][1]
-        return {name: _merged(parts, name, len(indices)) for name in self.manifest.fields}
+        order = torch.argsort(torch.cat([places for places, _ in parts]))
+        return {name: _merged(parts, name, order) for name in self.manifest.fields}
 
     def column(self, name: str) -> Any:
         return joined([column_of(store, name) for store in self._all()])
@@ -55,7 +57,7 @@ class Concatenation(ABC):
         damaged: list[int] = []
         for number, places in self._split(indices):
             start = int(self.starts[number])
-            part = {name: _picked(values, places) for name, values in records.items()}
+            part = {name: picked(values, places) for name, values in records.items()}
             bad = self.part(number).damaged(indices[places] - start, part)
             damaged += [start + index for index in bad]
         return damaged
@@ -129,7 +131,7 @@ class MixedStore(Concatenation):
         digests = [manifest.digest for manifest in manifests]
         digest = ""
         if all(digests):
-            digest = hashlib.sha256("".join(digests).encode()).hexdigest()
+            digest = mixed_digest(digests)
         return replace(
             manifests[0],
             num_records=sum(self.sizes),
@@ -155,6 +157,11 @@ class MixedStore(Concatenation):
             store.close()
 
 
+def mixed_digest(digests: Sequence[str]) -> str:
+    """Return the digest of stores one after another."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
 def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:
     """Check that two stores have the same fields and classes. ConfigError C203."""
     differs = [
@@ -171,24 +178,23 @@ def _check_same(first: str, one: Manifest, other: str, two: Manifest) -> None:
         raise ConfigError(203, where, "they number their classes differently", fix)
 
 
-def _merged(parts: list[tuple[Tensor, Records]], name: str, count: int) -> Any:
-    """Put the values of a field, read from several files, in the order of the batch."""
+def _merged(parts: list[tuple[Tensor, Records]], name: str, order: Tensor) -> Any:
+    """Put the values of a field, read from several files, in the order of the batch.
+
+    ``order`` says which of the values of all parts has each place.
+    """
     first = parts[0][1][name]
     if isinstance(first, Ragged):
         return merged([(places, records[name]) for places, records in parts])
     if isinstance(first, Tensor):
-        result = first.new_empty(count, *first.shape[1:])
-        for places, records in parts:
-            result[places] = records[name]
-        return result
-    values: list[Any] = [None] * count
-    for places, records in parts:
-        for place, value in zip(places.tolist(), records[name], strict=True):
-            values[place] = value
-    return values
+        # Assigning rows by their places takes ten times as long.
+        return row_gather(torch.cat([records[name] for _, records in parts]))(order)
+    values = [value for _, records in parts for value in records[name]]
+    return [values[place] for place in order.tolist()]
 
 
-def _picked(values: Any, places: Tensor) -> Any:
+def picked(values: Any, places: Tensor) -> Any:
+    """Return the values at ``places`` (int64 [n]) of a field of several records."""
     if isinstance(values, Ragged):
         return taken(values, places)
     if isinstance(values, Tensor):

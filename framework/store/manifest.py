@@ -29,6 +29,7 @@ DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, Overf
 def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
+    del data["version"]
     return json.dumps({**data, "crc32": _crc(data)})
 
 
@@ -47,7 +48,7 @@ def from_json(path: str, text: str | bytes) -> Manifest:
             if schema > SCHEMA:
                 fix = "update paceline"
             raise DataError(104, path, what, fix)
-        if data.pop("crc32") != _crc(data):
+        if data.pop("crc32") != _crc(data) or "version" in data:
             raise ValueError("its checksum differs")
         fields = {name: _field(name, block) for name, block in data.pop("fields").items()}
         shards = [Shard(**shard) for shard in data.pop("shards")]

@@ -16,6 +16,7 @@ from typing import final
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
+from framework.store.versions import files_of, layer_paths, own_path, split_version
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
@@ -24,7 +25,7 @@ SPARE = 0.9  # the share of free memory that may be taken
 
 @final
 class Staged:
-    """A copy of the file or directory ``source`` in memory, at ``path``, until ``close``.
+    """A copy of the store ``source`` in memory, with its layers, at ``path``, until ``close``.
 
     Raises:
         ResourceError: R107 if the copy does not fit, or cannot be made.
@@ -35,7 +36,7 @@ class Staged:
         identity = (os.path.realpath(source), *map(identify, files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
-        self.path = str(self._home / os.path.basename(os.path.normpath(source)))
+        self.path = str(self._home / _name(source))
         self._lock = -1
         self._forget = at_end(lambda _: _remove_unless_used(self._home, self._lock))
         try:
@@ -74,13 +75,6 @@ def remove_leftovers() -> None:
         except OSError:
             continue
         _remove_unless_used(lock.with_suffix(""), descriptor)
-
-
-def files_of(source: str) -> list[str]:
-    """Return the files of a store: itself, or those of its directory."""
-    if not os.path.isdir(source):
-        return [source]
-    return [os.path.join(source, name) for name in sorted(os.listdir(source))]
 
 
 def _open_lock(home: Path, source: str) -> int:
@@ -131,18 +125,26 @@ def _copy(source: str, home: Path) -> None:
         raise ResourceError(107, where, what, fix)
     part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
-    target = part / os.path.basename(os.path.normpath(source))
+    base = split_version(source).path
+    target = part / _name(source)
     try:
         part.mkdir(mode=0o700)
-        if os.path.isdir(source):
-            shutil.copytree(source, target)
+        if os.path.isdir(base):
+            shutil.copytree(base, target)
         else:
-            shutil.copyfile(source, target)
+            shutil.copyfile(base, target)
+        for layer in layer_paths(source):
+            shutil.copyfile(layer, part / os.path.basename(layer))
         part.rename(home)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         what = f"cannot be copied into memory ({error.strerror})"
         raise ResourceError(107, where, what, fix) from error
+
+
+def _name(source: str) -> str:
+    """Return the name of a store, beside whose file its layers lie."""
+    return os.path.basename(own_path(split_version(source).path))
 
 
 def _free_bytes() -> int:

@@ -36,9 +36,11 @@ from framework.order.batches import Order, spread
 from framework.store.folder_store import FolderStore
 from framework.store.hdf5_store import HDF5Store
 from framework.store.kinds import RAGGED
+from framework.store.layered import LayeredStore
 from framework.store.lmdb_store import LMDBStore
 from framework.store.page_cache import cached_share
 from framework.store.shards import ShardedStore
+from framework.store.versions import files_of, split_version
 
 NUM_SAMPLES = 64  # records whose size is looked at
 SLICE = 16  # images prepared at a time in this thread, so that a second holds several slices
@@ -301,14 +303,15 @@ def _module(block: Config) -> str:
 def storage_of(store: RecordStore, config: Config) -> Storage:
     """Describe the store by a sample. Reading it before would change what is cached."""
     path = str(config["data"]["train"])
+    place = split_version(path).path
     val = config["data"].get("val")
     num_records = store.manifest.num_records
-    first = store
-    if isinstance(store, ShardedStore):
-        first = store.first
+    first = store.base if isinstance(store, LayeredStore) else store
+    if isinstance(first, ShardedStore):
+        first = first.first
     form = FORMS.get(type(first), "other")
     indices = spread(num_records, min(NUM_SAMPLES, num_records))
-    files = [str(file) for file in (Path(path), *Path(path).glob("*")) if file.is_file()]
+    files = [file for file in files_of(path) if os.path.isfile(file)]
     if form == "folder":
         files = [store.name(index) for index in indices.tolist()]
     cached = cached_share(files)
@@ -318,7 +321,7 @@ def storage_of(store: RecordStore, config: Config) -> Storage:
         form=form,
         num_records=num_records,
         record_bytes=touch(records) / len(indices),
-        disk=disk_kind(path) if Path(path).exists() else "unknown (no such path)",
+        disk=disk_kind(place) if os.path.exists(place) else "unknown (no such path)",
         cached=cached,
         chunk_records=first.chunk_records if isinstance(first, HDF5Store) else None,
         target=free_target(path),
@@ -381,7 +384,7 @@ def _pixels(fields: Mapping[str, Field], records: Mapping[str, Any]) -> dict[str
 
 def free_target(path: str) -> str:
     """Return a free path: ``path`` without its ending, and with -packed, -packed2, ..."""
-    place = Path(path)
+    place = Path(split_version(path).path)
     if place.suffix in (".h5", ".lmdb"):
         place = place.with_suffix("")
     for number in ("", *range(2, 1000)):

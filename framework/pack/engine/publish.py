@@ -23,6 +23,7 @@ from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
 from framework.store.open_store import open_file, open_store
 from framework.store.shards import MANIFEST
+from framework.store.versions import layer_path, num_versions
 from framework.system.durable import move, write_text
 
 DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
@@ -186,6 +187,9 @@ def check_place(path: Path) -> None:
         fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"
         raise DataError(115, str(path), what, fix)
+    if num_versions(str(path)) > 1:
+        what = f"has layers ({layer_path(str(path), 2)}, ...), which would not fit a new store"
+        raise DataError(252, str(path), what, "choose another output.path, or remove them")
 
 
 def _is_our_folder(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The check of a store: is it what was packed?
 
 Every record is compared with its CRC32, every file of a folder with its SHA-256, and all records
-with the digest.
+with the digest. The layers of a version are stores, too.
 """
 
 import os
@@ -19,9 +19,11 @@ from framework.pack.engine.packing import OnProgress, PackProgress
 from framework.pack.engine.process_pool import ProcessPool, Send
 from framework.pack.engine.publish import size_of, spans
 from framework.store.checksum import content_crcs, digest
+from framework.store.layered import LayeredStore
 from framework.store.open_store import open_store
+from framework.store.versions import split_version
 
-OF_A_FILE = {101, 117, 118}  # errors of a file, whatever record is read
+OF_A_FILE = {101, 117, 118, 251}  # errors of a file, whatever record is read
 FIX = "pack it again from the source"
 
 
@@ -46,11 +48,38 @@ def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
 
     Memory does not grow with the store, except for 4 bytes a record.
     """
-    store = open_store(path)
     try:
-        manifest = store.manifest
+        store = open_store(path)
+        _ = store.manifest
     except DataError as error:
         return Verified(0, 0, 0, [str(error)])
+    if isinstance(store, LayeredStore):
+        return _verify_layers(store, num_workers, on_progress)
+    return _verify_store(store, split_version(path).path, num_workers, on_progress)
+
+
+def _verify_layers(store: LayeredStore, num_workers: int, on_progress: OnProgress) -> Verified:
+    """Check the store as it was packed, each layer, and the records of the version."""
+    files = [(store.base, store.path), *((layer, layer.path) for layer in store.layers)]
+    checks = [_verify_store(part, file, num_workers, on_progress) for part, file in files]
+    findings = [line for check in checks for line in check.findings]
+    if not findings:  # otherwise their lines would come again
+        whole = _verify_store(store, store.path, num_workers, on_progress)
+        checks.append(whole._replace(num_bytes=0))
+        findings = whole.findings
+    store.close()
+    return Verified(
+        store.manifest.num_records,
+        sum(check.num_bytes for check in checks),
+        sum(check.num_bad for check in checks),
+        findings,
+    )
+
+
+def _verify_store(
+    store: RecordStore, path: str, num_workers: int, on_progress: OnProgress
+) -> Verified:
+    manifest = store.manifest
     size = size_of(Path(path))
     # ranges, since tensors would go through shared memory
     ranges = (range(int(s[0]), int(s[-1]) + 1) for s in spans(manifest.num_records, size))

@@ -1,0 +1,74 @@
+"""A resumed run reads the versions of its stores that it began with, whatever has been edited."""
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import islice, product
+from typing import Any
+
+from framework.config.resume import Learned, is_of
+from framework.config.targets import Config
+from framework.store.concatenated import mixed_digest
+from framework.store.layered import LayeredStore
+from framework.store.open_store import open_store
+from framework.store.versions import num_versions, split_version
+
+MOST_TRIED = 10_000  # combinations of versions of several stores
+DIGEST = "data.digest."
+
+
+def with_saved_versions(config: Config, state: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """Return a configuration that reads what a saved run read, and a note if that is older.
+
+    Nothing changes for a path with a version, and if ``resume.allow`` names the data. Data that no
+    version is stays, so that it is refused.
+
+    Args:
+        config: Plain values.
+        state: The saved state.
+    """
+    if any(DIGEST.startswith(f"{name}.") for name in config["resume"]["allow"]):
+        return config, []
+    saved = {"train": state["learned"], "val": state.get("validation")}
+    older: list[str] = []
+    data = dict(config["data"])
+    for split, facts in saved.items():
+        paths = _saved_paths(data[split], facts)
+        if paths != data[split]:
+            data[split] = paths
+            older += [paths] if isinstance(paths, str) else paths.values()
+    if not older:
+        return config, []
+    read = ", ".join(dict.fromkeys(path for path in older if split_version(path).number))
+    note = f"the data has newer versions, and this run continues on its own: {read}"
+    return {**config, "data": data}, [f"{note}; resume.allow=[data] takes the newest"]
+
+
+def _saved_paths(given: Any, saved: Learned | None) -> Any:
+    """Return ``data.train`` or ``data.val`` with the versions whose digest was saved."""
+    paths = list(given.values()) if isinstance(given, dict) else [given]
+    if not any(map(_has_layers, paths)):
+        return given
+    for choice in islice(product(*map(_versions, paths)), MOST_TRIED):
+        names = [name for name, _ in choice]
+        digests = [digest for _, digest in choice]
+        if isinstance(given, dict) and is_of(saved, mixed_digest(digests)):
+            return dict(zip(given, names, strict=True))
+        if isinstance(given, str) and is_of(saved, digests[0]):
+            return names[0]
+    return given
+
+
+def _has_layers(path: Any) -> bool:
+    """Return whether ``path`` is a store without a typed version, and has more than one."""
+    return isinstance(path, str) and os.path.exists(path) and num_versions(path) > 1
+
+
+def _versions(path: str) -> list[tuple[str, str]]:
+    """Return what names each version of a store, and its digest: the newest, as given, first."""
+    with closing(open_store(path)) as store:
+        newest = (path, store.manifest.digest)
+        if not isinstance(store, LayeredStore) or split_version(path).number is not None:
+            return [newest]
+        named = [(f"{path}@{edit.number}", edit.manifest.digest) for edit in store.history]
+    return [newest, *reversed(named[:-1])]
