@@ -145,7 +145,7 @@ def _cutting(rng: np.random.Generator, split: str, size: int) -> np.ndarray:
     side = int(rng.integers(size, min(height, end - start) + 1))
     top, left = rng.integers(0, height - side + 1), rng.integers(start, end - side + 1)
     part = photograph[top : top + side, left : left + side]
-    part = np.rot90(part, rng.integers(4))
+    part = np.rot90(part, int(rng.integers(4)))
     if rng.integers(2):
         part = part[:, ::-1]
     scaled = cv2.resize(np.ascontiguousarray(part), (size, size), interpolation=cv2.INTER_AREA)
