@@ -20,7 +20,7 @@ from framework.errors import ConfigError, words_of
 from framework.order.batches import Order
 from framework.order.draws import device_key, keyed_draws
 from framework.system.user_code import raise_if_user_error
-from framework.train.metrics import check_outcome
+from framework.train.metrics import check_outcome, metrics_of
 
 # what torch and Python raise when shapes, types or names do not fit
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
@@ -85,6 +85,9 @@ def check_fit(
     with fits("model", config, batch, packages):
         outcome = objective(model, batch)
     check_outcome(outcome)
+    totals = {name: value.double().cpu() for name, value in outcome.totals.items()}
+    with fits("objective", config, batch, packages):
+        metrics_of(objective, totals)
     model.train()
 
 

@@ -17,11 +17,16 @@ class Outcome:
 
     ``sums`` are metrics by name, as tensors whose elements add up over the records: 0-d, or [count]
     with one value per record, which saves a sum in every step.
+
+    ``totals`` are for metrics that are no means over records, such as a mean IoU: tensors of any
+    shape on the device of ``loss``, which add up over batches and ranks. ``MakesMetrics`` makes
+    numbers of them.
     """
 
     loss: Tensor  # 0-d: the mean over the records
     sums: dict[str, Tensor]
     count: int  # the number of records
+    totals: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 class Objective(Protocol):
@@ -31,6 +36,19 @@ class Objective(Protocol):
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         """Return whether the validation means ``new`` are better than ``old``."""
+        ...
+
+
+@runtime_checkable
+class MakesMetrics(Protocol):
+    """A capability of an objective, which it needs if its outcomes have ``totals``."""
+
+    def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
+        """Return metrics by name.
+
+        ``totals`` are those of all records since the last report, or of the validation data, summed
+        over the ranks: float64 on the host. They are 0 if there was no record.
+        """
         ...
 
 

@@ -21,13 +21,13 @@ def evaluate(
     clock: Clock,
     parallel: Parallel,
 ) -> tuple[dict[str, float], float]:
-    """Return the mean loss and metrics over the records of all ranks, and the number of records.
+    """Return the mean loss and the metrics of the records of all ranks, and their number.
 
     The model is left in evaluation mode; the caller switches it back. The random generators are
     restored afterwards, so that learning does not depend on how often a run validates.
     """
     model.eval()
-    tally = Tally()
+    tally = Tally(objective)
     clock.skip()  # The time since the last validation does not count.
     with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
         for batch, weight, _ in batches:

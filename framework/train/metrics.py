@@ -5,14 +5,14 @@ they hold.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from framework.contracts.training import Outcome
+from framework.contracts.training import MakesMetrics, Outcome
 from framework.errors import ConfigError
 
 SHOWN = 5  # records that a message names of a batch that went wrong
@@ -99,6 +99,33 @@ def check_outcome(outcome: Any) -> None:
             "of a matrix, such as a confusion, an entry per element"
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
+    _check_totals(outcome.totals, loss)
+
+
+def _check_totals(totals: Any, loss: Tensor) -> None:
+    if not isinstance(totals, dict):
+        what = f"{_form(totals)}, not a dict"
+        raise ConfigError(220, "Outcome.totals", what, "return tensors by name")
+    for name, value in totals.items():
+        if not isinstance(value, Tensor) or value.device != loss.device:
+            what = f"is not a tensor on {loss.device}, the device of the loss"
+            fix = "return tensors that add up over the batches"
+            raise ConfigError(220, f"Outcome.totals['{name}']", what, fix)
+
+
+def metrics_of(objective: object, totals: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the metrics that an objective makes of ``totals``. ConfigError C220 if it cannot."""
+    if not totals:
+        return {}
+    if not isinstance(objective, MakesMetrics):
+        what = f"has {', '.join(totals)}, and the objective makes no metrics of them"
+        fix = "add a method metrics(totals), which returns numbers by name"
+        raise ConfigError(220, "Outcome.totals", what, fix)
+    metrics: Any = objective.metrics(totals)
+    if not isinstance(metrics, Mapping):
+        what = f"{_form(metrics)}, not a dict"
+        raise ConfigError(220, "the objective's metrics", what, "return numbers by name")
+    return {str(name): float(value) for name, value in metrics.items()}
 
 
 def _form(value: Any) -> str:
@@ -109,11 +136,19 @@ def _form(value: Any) -> str:
 
 @final
 class Tally:
-    """The results of this rank's passes since the last report."""
+    """The results of this rank's passes since the last report.
 
-    def __init__(self) -> None:
+    Totals are added up pass by pass, since they may be large. They leave out passes whose loss is
+    not finite. ``objective`` makes metrics of them.
+    """
+
+    def __init__(self, objective: object = None) -> None:
+        self._objective = objective
         self._passes: list[Pass] = []
-        self._before: list[Columns] = []  # taken over from the run that this one continues
+        self._totals: dict[str, Tensor] = {}  # float64, on the device
+        # Taken over from the run that this one continues:
+        self._before: list[Columns] = []
+        self._totals_before: dict[str, Tensor] = {}
         self.carried = 0.0  # how many records of all ranks were taken over
 
     def add(self, outcome: Outcome, counts: bool, step: int, index: Tensor | None) -> None:
@@ -130,23 +165,55 @@ class Tally:
         outcome.loss = outcome.loss.detach()
         if not counts:
             outcome = _nothing(outcome)
+        self._add_totals(outcome)
         self._passes.append(Pass(outcome, step, index))
 
+    def _add_totals(self, outcome: Outcome) -> None:
+        """Move the totals of a pass into those of all passes. Does not wait for the device."""
+        had = {name: tuple(value.shape) for name, value in self._totals.items()}
+        has = {name: tuple(value.shape) for name, value in outcome.totals.items()}
+        if self._passes and has != had:
+            what = f"has {has}, and had {had} one pass before"
+            raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
+        for name, value in outcome.totals.items():
+            new = torch.where(outcome.loss.isfinite(), value.detach().double(), 0.0)
+            if name in self._totals:
+                new += self._totals[name]
+            self._totals[name] = new
+        outcome.totals = {}
+
     def means(self, total: Callable[[Tensor], Tensor]) -> tuple[dict[str, float], float]:
-        """Return loss and metrics per record, and the number of records, over all ranks.
+        """Return loss and metrics, and the number of records, over all ranks.
 
         Reads the device once per name. ``total`` adds up over the ranks.
         """
         counts, losses, sums = self.columns()
         names = sorted(sums)
         mine = [(losses * counts).sum(), *(sums[name].sum() for name in names), counts.sum()]
-        *totals, count = total(torch.stack(mine)).tolist()
-        per_record = [value / max(count, 1) for value in totals]
-        return dict(zip(["loss", *names], per_record, strict=True)), count
+        totals = self._all_totals()
+        flat = [value.flatten() for value in totals.values()]
+        shared = total(torch.cat([torch.stack(mine), *flat]))
+        first, *rest = shared.split([len(mine), *map(len, flat)])
+        *values, count = first.tolist()
+        per_record = [value / max(count, 1) for value in values]
+        of_all_ranks = {
+            name: value.view(totals[name].shape) for name, value in zip(totals, rest, strict=True)
+        }
+        metrics = metrics_of(self._objective, of_all_ranks)
+        return {**dict(zip(["loss", *names], per_record, strict=True)), **metrics}, count
+
+    def _all_totals(self) -> dict[str, Tensor]:
+        """Return this rank's totals in the order of their names, on the host."""
+        totals = {name: value.clone() for name, value in self._totals_before.items()}
+        for name, value in self._totals.items():
+            totals[name] = totals.get(name, 0.0) + value.cpu()
+        return dict(sorted(totals.items()))
 
     def clear(self) -> None:
         self._passes = []
+        self._totals = {}
         self._before = []
+        self._totals_before = {}
         self.carried = 0.0
 
     def columns(self) -> Columns:
@@ -178,19 +245,30 @@ class Tally:
 
     def state_dict(self, gather: Callable[[Tensor], list[Tensor]]) -> dict[str, Any]:
         columns = self.columns()
-        return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums)}
+        totals: dict[str, Tensor] = {}
+        for name, value in self._all_totals().items():
+            ranks = torch.stack(gather(value.flatten()))
+            totals[name] = ranks.sum(0).view(value.shape)
+        return {"ranks": gather(_flat(columns)), "sums": sorted(columns.sums), "totals": totals}
 
     def load_state_dict(self, state: dict[str, Any], rank: int, world_size: int) -> None:
         """Take over saved results: with another number of ranks, those of several or of none."""
         ranks = [_unflat(values, state["sums"]) for values in state["ranks"]]
         self._passes = []
+        self._totals = {}
+        # States of older versions have no totals. Those of all ranks are counted by the first one.
+        self._totals_before = {
+            name: value.clone() if rank == 0 else torch.zeros_like(value)
+            for name, value in state.get("totals", {}).items()
+        }
         self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
         self.carried = sum(float(columns.counts.sum()) for columns in ranks)
 
 
 def _nothing(outcome: Outcome) -> Outcome:
     sums = {name: torch.zeros_like(value) for name, value in outcome.sums.items()}
-    return Outcome(torch.zeros_like(outcome.loss), sums, 0)
+    totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
+    return Outcome(torch.zeros_like(outcome.loss), sums, 0, totals)
 
 
 def _concatenated(parts: Sequence[Columns]) -> Columns:

@@ -40,6 +40,8 @@ class StepSlots:
         self._memory: dict[str, Tensor] = {}  # the slots of each sum, and of the loss
         self._slots: list[Outcome] = []
         self._given: list[tuple[int, Outcome]] = []  # somebody may still read these
+        # Totals have no slots: they are added up before the next step, in the order of the stream.
+        self._totals: dict[str, Tensor] = {}
 
     def make_slots(self, outcome: Outcome) -> None:
         """Make slots for outcomes like this one. Sums on the host are constants of a graph."""
@@ -48,9 +50,13 @@ class StepSlots:
                 shape = (NUM_SLOTS, *value.shape)
                 self._memory[name] = torch.zeros(shape, dtype=value.dtype, device=value.device)
         self._slots = _outcomes(self._memory, outcome)
+        self._totals = {name: torch.zeros_like(value) for name, value in outcome.totals.items()}
 
     def next_step(self, step: int, last_step: int) -> Outcome:
-        """Return what the next captured step will leave. Its number is ``step``, from 0."""
+        """Return what the next captured step will leave. Its number is ``step``, from 0.
+
+        Its totals stay as they are until the step after it.
+        """
         place = step - self._first_step
         if last_step != self._last_step or not self._next_place <= place < NUM_SLOTS:
             self._fill(step, last_step)
@@ -59,7 +65,7 @@ class StepSlots:
             self._place.fill_(place)
         self._next_place = place + 1
         slot = self._slots[place]
-        outcome = Outcome(slot.loss, dict(slot.sums), slot.count)
+        outcome = Outcome(slot.loss, dict(slot.sums), slot.count, dict(self._totals))
         self._given.append((place, outcome))
         return outcome
 
@@ -73,6 +79,8 @@ class StepSlots:
         values = {LOSS: outcome.loss, **outcome.sums}
         for name, memory in self._memory.items():
             memory.index_copy_(0, self._place, values[name].detach().unsqueeze(0))
+        for name, total in self._totals.items():
+            total.copy_(outcome.totals[name].detach())
         self._place.add_(1)
 
     def _fill(self, step: int, last_step: int) -> None:

@@ -58,7 +58,7 @@ class Trainer:
         self.num_records = 0.0  # records that this run trained on, over all ranks
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self._sinks: Sequence[Sink] = ()
-        self._tally = Tally()
+        self._tally = Tally(parts.objective)
         self._reported_at = time.perf_counter()
         self._began_at = self._reported_at
         self._first_step = 0

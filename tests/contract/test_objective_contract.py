@@ -9,12 +9,18 @@ from torch import nn
 from framework.objective.classify import Classify
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
+from framework.objective.segment import Segment
+from framework.train.metrics import Tally
 
 CLASSES = {
     "image": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
     "label": torch.arange(8) % 3,
 }
 NUMBERS = {"image": CLASSES["image"], "target": CLASSES["image"].flip(0)}
+MAPS = {
+    "image": torch.randn(8, 3, 4, 3, generator=torch.Generator().manual_seed(0)),
+    "mask": torch.arange(8 * 4 * 3, dtype=torch.uint8).view(8, 1, 4, 3) % 3,
+}
 KINDS = {
     "classify": (Classify("image", "label", 0.0), CLASSES),
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
@@ -22,6 +28,7 @@ KINDS = {
     "regress, squared": (Regress("image", "target", "mse"), NUMBERS),
     "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
     "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),
+    "segment": (Segment("image", "mask"), MAPS),
 }
 every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
 
@@ -36,11 +43,10 @@ def part(batch, start, stop):
 
 
 def means(objective, result):
-    """Loss and metrics per record, as a report has them."""
-    return {
-        "loss": result.loss.item(),
-        **{name: value.sum().item() / result.count for name, value in result.sums.items()},
-    }
+    """Loss and metrics, as a report has them."""
+    tally = Tally(objective)
+    tally.add(result, True, 1, None)
+    return tally.means(lambda sums: sums)[0]
 
 
 @every
@@ -63,6 +69,8 @@ def test_a_batch_is_worth_its_parts(objective, batch, cut):
         assert value.sum().item() == pytest.approx(
             sum(result.sums[name].sum().item() for result in parts), rel=1e-5
         )
+    for name, value in whole.totals.items():
+        assert torch.equal(value, sum(result.totals[name] for result in parts))
 
 
 @every
@@ -92,8 +100,10 @@ def test_the_batch_stays_as_it_was(objective, batch):
 
 @every
 def test_the_names_are_the_same_for_every_batch(objective, batch):
-    names = [objective(model(), part(batch, 0, stop)).sums.keys() for stop in (1, 8)]
-    assert names[0] == names[1]
+    few, many = [objective(model(), part(batch, 0, stop)) for stop in (1, 8)]
+    assert few.sums.keys() == many.sums.keys()
+    shapes = [{name: t.shape for name, t in result.totals.items()} for result in (few, many)]
+    assert shapes[0] == shapes[1]
 
 
 @every

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.train.metrics import Tally, check_outcome
+from framework.train.metrics import Tally, check_outcome, metrics_of
 
 
 def outcome(values, counts=True):
@@ -167,3 +167,96 @@ def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
     found.sums["x"] = value
     with pytest.raises(ConfigError, match=r"C220.*Outcome\.sums\['x'\]"):
         check_outcome(found)
+
+
+# ---------------------------------------------------------------------------------- totals, and metrics made of them
+
+
+class Shares:
+    """An objective whose metric is the share of the first of two totals."""
+
+    def metrics(self, totals):
+        return {"share": (totals["hits"][0] / totals["hits"].sum().clamp(min=1)).item()}
+
+
+def with_totals(*hits, loss=1.0):
+    return Outcome(torch.tensor(loss), {}, 1, {"hits": torch.tensor(hits)})
+
+
+def shares(*outcomes, counts=True):
+    tally = Tally(Shares())
+    for outcome in outcomes:
+        tally.add(outcome, counts, 1, None)
+    return tally
+
+
+def test_a_metric_is_made_of_totals_and_not_of_means():
+    metrics, count = shares(with_totals(1, 1), with_totals(98, 0)).means(one_rank)
+    assert (metrics, count) == ({"loss": 1.0, "share": 0.99}, 2.0)
+
+
+def test_totals_are_summed_over_ranks_in_their_own_shape():
+    tally = Tally(Shares())
+    tally.add(Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])}), True, 1, None)
+    assert tally.means(lambda values: 2 * values)[0]["share"] == 0.25
+
+
+def test_totals_of_fillers_and_of_bad_losses_are_left_out():
+    tally = shares(with_totals(1, 3), with_totals(5, 0, loss=float("nan")))
+    tally.add(with_totals(50, 0), False, 2, None)
+    tally.drop_bad()
+    assert tally.means(one_rank)[0] == {"loss": 1.0, "share": 0.25}
+
+
+def test_totals_of_pixels_keep_their_last_digit():
+    whole = 2**24 + 1  # float32 ends before
+    tally = shares(with_totals(2**24, 0), with_totals(1, 0), with_totals(0, whole))
+    assert tally.means(one_rank)[0]["share"] == 0.5
+
+
+def test_a_pass_s_totals_are_not_kept_beside_the_sum():
+    outcome = with_totals(1, 1)
+    shares(outcome)
+    assert outcome.totals == {}
+
+
+@pytest.mark.parametrize(("ranks", "world_size"), [(1, 1), (1, 2), (3, 2), (2, 1)])
+def test_saved_totals_are_taken_over_once(ranks, world_size):
+    state = shares(with_totals(1, 3)).state_dict(lambda values: [values] * ranks)
+    tallies = [Tally(Shares()) for _ in range(world_size)]
+    for rank, tally in enumerate(tallies):
+        tally.load_state_dict(state, rank, world_size)
+        tally.add(with_totals(1, 0), True, 1, None)
+    asked = []
+    for tally in tallies:
+        tally.means(lambda values: asked.append(values[-2:]) or values)
+    assert sum(asked).tolist() == [ranks + world_size, 3 * ranks]
+
+
+def test_cleared_totals_are_gone():
+    tally = shares(with_totals(1, 3))
+    tally.load_state_dict(tally.state_dict(lambda values: [values]), 0, 1)
+    tally.clear()
+    tally.add(with_totals(1, 0), True, 1, None)
+    assert tally.means(one_rank)[0]["share"] == 1.0
+
+
+def test_totals_of_another_shape_than_before_are_refused():
+    tally = shares(with_totals(1, 3))
+    with pytest.raises(ConfigError, match=r"C220.*Outcome\.totals.*'hits': \(3,\)"):
+        tally.add(with_totals(1, 2, 3), True, 1, None)
+
+
+@pytest.mark.parametrize("totals", [None, {"x": 3}, {"x": torch.ones(2, device="meta")}])
+def test_what_cannot_be_a_total_is_refused(totals):
+    with pytest.raises(ConfigError, match=r"C220.*Outcome\.totals"):
+        check_outcome(Outcome(torch.tensor(1.0), {}, 1, totals))
+
+
+def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
+    with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
+        metrics_of(object(), {"x": torch.ones(2)})
+    with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
+        metrics_of(
+            type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)}
+        )

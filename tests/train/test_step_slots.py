@@ -84,3 +84,13 @@ def test_the_table_ends_with_the_training():
     slots.make_slots(Outcome(torch.zeros(()), {}, 1))
     slots.next_step(8, 10)
     assert asked == [8, 9]
+
+
+def test_totals_are_those_of_the_newest_step():
+    slots = StepSlots([torch.zeros(())], lambda step, last: [1.0])
+    slots.make_slots(Outcome(torch.zeros(()), {}, 1, {"hits": torch.zeros(2)}))
+    for number in range(9):
+        outcome = slots.next_step(number, 100)
+        slots.end(Outcome(torch.zeros(()), {}, 1, {"hits": torch.tensor([1.0, number])}))
+        assert outcome.totals["hits"].tolist() == [1, number]
+        outcome.totals = {}  # as the tally does
