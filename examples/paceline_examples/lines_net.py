@@ -2,12 +2,12 @@
 
 from typing import final
 
-import torch
 from torch import Tensor, nn
+
+from paceline_examples.within_length import normalized, within
 
 HEIGHT = 32
 DILATIONS = (1, 2, 4, 1)  # of the convolutions along the line
-LEAST = 1e-4  # a variance that is added, so that an even picture does not divide by zero
 
 
 class _Along(nn.Module):
@@ -46,9 +46,9 @@ class LinesNet(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(along), nn.Linear(along, num_symbols))
 
     def forward(self, image: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        x = _normal(image, length).transpose(1, 2)[:, None]
+        x = normalized(image / 255, length).transpose(1, 2)[:, None]
         steps = (length + 1) // 2
-        is_line = _within(steps, (x.shape[-1] + 1) // 2)[:, None]
+        is_line = within(steps, (x.shape[-1] + 1) // 2)[:, None]
         for conv in self.convs:
             x = nn.functional.relu(conv(x)) * is_line[:, None]
         x = self.join(x.flatten(1, 2))
@@ -56,18 +56,3 @@ class LinesNet(nn.Module):
             x = block(x, is_line)
         return self.head(x.transpose(1, 2)), steps
 
-
-def _within(length: Tensor, width: int) -> Tensor:
-    """Return which columns belong to each line, and are no padding: bool [B, width]."""
-    return torch.arange(width, device=length.device) < length[:, None]
-
-
-def _normal(image: Tensor, length: Tensor) -> Tensor:
-    """Return lines of mean 0 and variance 1, with zeros behind: float32 [B, W, 32]."""
-    pixels = image.float() / 255
-    is_line = _within(length, image.shape[1])[:, :, None]
-    count = (HEIGHT * length)[:, None, None]
-    mean = (pixels * is_line).sum((1, 2), keepdim=True) / count
-    pixels = (pixels - mean) * is_line
-    variance = pixels.square().sum((1, 2), keepdim=True) / count
-    return pixels / (variance + LEAST).sqrt()
