@@ -5,10 +5,12 @@ The figures come from ``benchmarks/README.md`` and from real runs, kept in ``doc
 - ``run.jsonl``: the ``metrics.jsonl`` of ``paceline train``
 - ``sweep.json``: the spans and rates of ``paceline train -m recipes=photos ...``
 - ``diagnosis.txt``: what ``paceline diagnose recipes=photos loader=plain workers.num=0`` prints
+- ``segment.png``, ``detect.json``: what the nets of two recipes say, by ``docs/predictions.py``
 
 Each picture is 480 units wide with text of 16, so that it can be read on a phone too.
 """
 
+import base64
 import json
 import re
 import sys
@@ -18,17 +20,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from paceline_examples.noisy_waves import noisy_waves
+from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
 from sklearn.datasets import load_digits
 
 from framework.commands.report.palette import COLORS, OF_SPAN
 from framework.contracts.span import SPANS
+from framework.image.label_map import label_colors
 
 HERE = Path(__file__).parent
 DATA = HERE / "pictures" / "data"
 WIDTH = 480
 TEXT = 16
+SCENES, SCENE_SIZE, MOST_SHAPES = (0, 3, 4, 7), 80, 4  # as in docs/predictions.py
+OF_CLASS = ("blue", "vermillion", "green", "pink", "orange")
 SANS = "system-ui, 'DejaVu Sans', Arial, sans-serif"
 SPAN_TEXT = {
     "wait": "no batch is ready yet",
@@ -266,6 +273,69 @@ def recipes() -> tuple[int, list[str]]:
     return 260, parts
 
 
+def photo(x: float, y: float, side: float, image: np.ndarray) -> str:
+    """Return a square image, RGB [H, W, 3]: a JPEG, or a PNG if it has few colors."""
+    few = len(np.unique(image.reshape(-1, 3), axis=0)) < 16
+    kind, options = ("png", []) if few else ("jpeg", [cv2.IMWRITE_JPEG_QUALITY, 90])
+    data = cv2.imencode(f".{kind}", np.ascontiguousarray(image[..., ::-1]), options)[1]
+    url = f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+    size = f'width="{side:g}" height="{side:g}"'
+    return f'<image x="{x:g}" y="{y:g}" {size} image-rendering="pixelated" href="{url}"/>'
+
+
+def segment() -> tuple[int, list[str]]:
+    """Draw scenes, their label maps, and those of a trained net."""
+    scenes = [next(segment_scenes(item, "val", SCENE_SIZE, MOST_SHAPES)) for item in SCENES]
+    guesses = np.split(cv2.imread(str(DATA / "segment.png"), cv2.IMREAD_GRAYSCALE), len(SCENES))
+    colors = label_colors()
+    rows = {
+        "image": [scene["image"] for scene in scenes],
+        "mask (gray: no class)": [colors[scene["mask"]] for scene in scenes],
+        "recipes=segment": [colors[guess] for guess in guesses],
+    }
+    parts: list[str] = []
+    y = 18
+    for name, images in rows.items():
+        parts.append(text(0, y, name, font_weight="bold"))
+        parts += [photo(122 * column, y + 10, 114, image) for column, image in enumerate(images)]
+        y += 156
+    return y - 24, parts
+
+
+def detect() -> tuple[int, list[str]]:
+    """Draw scenes with their boxes, and with those of a trained net."""
+    scenes = [next(detect_scenes(item, "val", SCENE_SIZE, MOST_SHAPES)) for item in SCENES]
+    truths = [
+        [
+            {"box": corners, "label": label}
+            for corners, label in zip(scene["boxes"], scene["label"], strict=True)
+        ]
+        for scene in scenes
+    ]
+    guesses = json.loads((DATA / "detect.json").read_text())
+    parts: list[str] = []
+    y = 18
+    for name, rows in {"boxes": truths, "recipes=detect": guesses}.items():
+        parts.append(text(0, y, name, font_weight="bold"))
+        for column, (scene, row) in enumerate(zip(scenes, rows, strict=True)):
+            parts.append(photo(122 * column, y + 10, 114, scene["image"]))
+            parts += [outline(122 * column, y + 10, 114 / SCENE_SIZE, entry) for entry in row]
+        y += 156
+    for number, name in enumerate(CLASSES):
+        x = 96 * number
+        parts += [box(x, y - 18, 14, 14, OF_CLASS[number], 2), text(x + 20, y - 6, name)]
+    return y, parts
+
+
+def outline(x: float, y: float, scale: float, entry: dict[str, Any]) -> str:
+    """Return the outline of a box ``entry["box"]`` of an image at (x, y), in its class's color."""
+    left, top, right, bottom = (scale * float(side) for side in entry["box"])
+    place = f'x="{x + left:.1f}" y="{y + top:.1f}"'
+    size = f'width="{right - left:.1f}" height="{bottom - top:.1f}"'
+    color = OF_CLASS[entry["label"]]
+    return f'<rect {place} {size} fill="none" stroke="{color}" stroke-width="3"/>'
+
+
 PICTURES: dict[str, Callable[[], tuple[int, list[str]]]] = {
     "step": step,
     "reading": reading,
@@ -273,6 +343,8 @@ PICTURES: dict[str, Callable[[], tuple[int, list[str]]]] = {
     "report": report,
     "diagnosis": diagnosis,
     "recipes": recipes,
+    "segment": segment,
+    "detect": detect,
 }
 TITLES = {
     "step": "From a record to a batch to a step, and the six spans of a step",
@@ -281,6 +353,8 @@ TITLES = {
     "report": "Where the time of a step went in the runs of a sweep",
     "diagnosis": "What paceline diagnose prints",
     "recipes": "Records of the recipes digits and denoise",
+    "segment": "Scenes of the recipe segment, their label maps, and those of the trained net",
+    "detect": "Scenes of the recipe detect with their boxes, and with those of the trained net",
 }
 
 

@@ -85,8 +85,9 @@ def check_fit(
     with fits("model", config, batch, packages):
         outcome = objective(model, batch)
     check_outcome(outcome)
+    totals = {name: value.double().cpu() for name, value in outcome.totals.items()}
     with fits("objective", config, batch, packages):
-        metrics_of(objective, {name: value.double().cpu() for name, value in outcome.totals.items()})
+        metrics_of(objective, totals)
     model.train()
 
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from framework.contracts.records import Chunk, Manifest
-from framework.errors import ConfigError, DataError, UserRecordError, words_of
+from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
 from framework.input.rows import Row, chunk_of, first_fields, typed_row
 from framework.store.label import check_classes
 from framework.store.walk_tree import named_files, walk
@@ -95,14 +95,17 @@ class FunctionInput:
         return records
 
     def _rows(self, index: int) -> list[Row]:
-        """Return the records of an item. U100 for an error of the function, D168 of a library."""
+        """Return the records of an item. U100 for an error of the function, D168 of a library.
+
+        Errors of ours stay as they are, such as that of a package that is not installed.
+        """
         try:
             made = self.call(self.keyed_items[index][1])
             rows = [made] if isinstance(made, dict) else list(made)
             plain = [
                 {str(name): stored_value(value) for name, value in row.items()} for row in rows
             ]
-        except DataError:
+        except PacelineError:
             raise
         except (Exception, SystemExit) as error:
             name = self.name(index)

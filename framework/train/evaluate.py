@@ -21,7 +21,7 @@ def evaluate(
     clock: Clock,
     parallel: Parallel,
 ) -> tuple[dict[str, float], float]:
-    """Return the mean loss and the metrics over the records of all ranks, and the number of records.
+    """Return the mean loss and the metrics of the records of all ranks, and their number.
 
     The model is left in evaluation mode; the caller switches it back. The random generators are
     restored afterwards, so that learning does not depend on how often a run validates.

@@ -12,6 +12,7 @@ from framework.objective.classify import Classify
 from framework.objective.recognize import Recognize
 from framework.objective.regress import Regress
 from framework.objective.restore import Restore
+from framework.objective.segment import Segment
 from framework.train.metrics import Tally
 
 CLASSES = {
@@ -24,6 +25,10 @@ LINES = {
     "image_length": torch.arange(8) % 3 + 7,
     "text": ["a", "b", "ab", "ba", "aba", "abab", "", "bb"],
 }
+MAPS = {
+    "image": torch.randn(8, 3, 4, 3, generator=torch.Generator().manual_seed(0)),
+    "mask": torch.arange(8 * 4 * 3, dtype=torch.uint8).view(8, 1, 4, 3) % 3,
+}
 KINDS = {
     "classify": (Classify("image", "label", 0.0), CLASSES),
     "classify, smoothed": (Classify("image", "label", 0.1), CLASSES),
@@ -32,6 +37,7 @@ KINDS = {
     "regress, absolute": (Regress("image", "target", "l1"), NUMBERS),
     "restore": (Restore("image", "target", "l1", 1.0), NUMBERS),
     "recognize": (Recognize(["image", "image_length"], "text", "ab"), LINES),
+    "segment": (Segment("image", "mask"), MAPS),
 }
 every = pytest.mark.parametrize(("objective", "batch"), KINDS.values(), ids=KINDS)
 

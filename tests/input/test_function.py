@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.errors import ConfigError, DataError
+from framework.errors import ConfigError, DataError, ResourceError
 from framework.input.function import FunctionInput
 from tests.contract.cases import jpeg
 
@@ -189,3 +189,11 @@ def test_a_field_that_is_not_there_has_no_kind():
     source.kinds = {"box": "boxes"}
     with pytest.raises(ConfigError, match=r"C179.*input\.kinds\.box.*fields are x, number"):
         _ = source.manifest
+
+
+def test_an_error_that_is_not_the_data_s_stays_as_it_is():
+    def lacks(item):
+        raise ResourceError(112, "sklearn", "is not installed", "pip install 'paceline[digits]'")
+
+    with pytest.raises(ResourceError, match=r"^error\[R112\]: sklearn: is not installed"):
+        _input(lacks, items=2).read(0, 1)

@@ -257,4 +257,6 @@ def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
     with pytest.raises(ConfigError, match=r"C220.*has x.*metrics\(totals\)"):
         metrics_of(object(), {"x": torch.ones(2)})
     with pytest.raises(ConfigError, match=r"C220.*the objective's metrics"):
-        metrics_of(type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)})
+        metrics_of(
+            type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)}
+        )
