@@ -1,9 +1,13 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.lines_net import LinesNet
 
 from framework.objective.recognize import Recognize
+from tests.cli.command import paceline
 
 
 def lines(*widths):
@@ -61,3 +65,27 @@ def test_it_learns_to_read_a_few_lines():
     after = objective.metrics(objective(net.eval(), batch).totals)["cer"]
     assert before > 0.9
     assert after < 0.3
+
+
+def validations(*words, folder="run"):
+    """Train the recipe, and return the report of each validation."""
+    items = ["prepare.val.input.items=64", f"hydra.run.dir={folder}"]
+    done = paceline("train", "recipes=recognize", *items, *words, limit_s=500)
+    assert done.code == 0, done.err
+    reports = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
+    return [report for report in reports if report["split"] == "val"]
+
+
+@pytest.mark.slow
+def test_the_recipe_learns():
+    first, last = validations("epochs=2")
+    assert first["cer"] > 0.9
+    assert last["cer"] < 0.8
+
+
+def test_two_ranks_measure_what_one_does():
+    few = ["prepare.train.input.items=64", "max_steps=2"]
+    (alone,) = validations(*few)
+    (together,) = validations(*few, "parallel=ddp", "parallel.num_processes=2", folder="two")
+    assert together["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+    assert together["cer"] == pytest.approx(alone["cer"])

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from paceline_examples.short_sounds import RATE, short_sounds
@@ -6,6 +9,7 @@ from paceline_examples.sounds_net import SoundsNet
 from framework.augment.spectrogram import Spectrogram
 from framework.objective.classify import Classify
 from framework.sound.sound_file import read_sound
+from tests.cli.command import paceline
 
 
 def batch_of(*items):
@@ -52,3 +56,13 @@ def test_it_learns_a_few_sounds():
         optimizer.zero_grad()
     assert before < 0.4
     assert objective(net, batch).sums["accuracy"].float().mean() > 0.8
+
+
+@pytest.mark.slow
+def test_the_recipe_learns_with_little_padding():
+    items = ["prepare.train.input.items=1024", "prepare.val.input.items=64"]
+    done = paceline("train", "recipes=hear", "epochs=3", *items, "hydra.run.dir=run", limit_s=500)
+    assert done.code == 0, done.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["val"]["accuracy"] > 0.3
+    assert summary["content"]["padding"] < 0.06
