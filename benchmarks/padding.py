@@ -53,7 +53,7 @@ def padding_of(path: str, batch_size: int, choice: OrderChoice | None) -> tuple[
 
 def main() -> None:
     """Print a row per order."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--sigma", type=float, default=0.28)

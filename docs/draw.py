@@ -372,8 +372,10 @@ def hear() -> tuple[int, list[str]]:
         parts.append(gray(x, 32, width, 60, base64.b64decode(sound["png"])))
         parts.append(text(x, 112, sound["kind"], "muted"))
         x += width + 20
+    y = 0
     for number, order in enumerate(("full", "buckets")):
-        left, y = 250 * number, 152
+        left = 250 * number
+        y = 152
         share = f"{kept[order]['padding']:.0%} padding"
         parts.append(text(left, y, f"order={order}", font_weight="bold"))
         parts.append(text(left, y + 22, share, "vermillion"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def _word(rng: np.random.Generator) -> str:
 
 @cache
 def _font(name: str, size: int) -> Any:
-    import matplotlib as mpl  # noqa: PLC0415  # takes a second to import
     from PIL import ImageFont  # noqa: PLC0415
 
-    return ImageFont.truetype(Path(mpl.get_data_path(), "fonts", "ttf", f"{name}.ttf"), size)
+    fonts = Path(import_module("matplotlib").get_data_path(), "fonts", "ttf")
+    return ImageFont.truetype(fonts / f"{name}.ttf", size)

@@ -55,4 +55,3 @@ class LinesNet(nn.Module):
         for block in self.along:
             x = block(x, is_line)
         return self.head(x.transpose(1, 2)), steps
-

@@ -1,4 +1,4 @@
-"""Short sounds of eight kinds, as WAV files of different lengths. Use it with ``input=function``."""
+"""Short sounds of eight kinds, as WAV files of random lengths. Use it with ``input=function``."""
 
 import io
 import wave

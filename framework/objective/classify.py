@@ -42,7 +42,7 @@ class Classify:
         if model.training or self.tta == "none":
             logits = model(*inputs)
         else:
-            logits = mean_logits(model, *inputs, self.tta)
+            logits = mean_logits(model, inputs[0], self.tta)
         target = batch[self.target]
         loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
         classes = target
