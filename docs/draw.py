@@ -5,7 +5,9 @@ The figures come from ``benchmarks/README.md`` and from real runs, kept in ``doc
 - ``run.jsonl``: the ``metrics.jsonl`` of ``paceline train``
 - ``sweep.json``: the spans and rates of ``paceline train -m recipes=photos ...``
 - ``diagnosis.txt``: what ``paceline diagnose recipes=photos loader=plain workers.num=0`` prints
-- ``segment.png``, ``detect.json``: what the nets of two recipes say, by ``docs/predictions.py``
+- ``segment.png``, ``detect.json``, ``recognize.json``: what the nets of recipes say, by
+  ``docs/predictions.py``
+- ``hear.json``: spectrograms, and batches with and without buckets, by the same
 
 Each picture is 480 units wide with text of 16, so that it can be read on a phone too.
 """
@@ -22,6 +24,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from paceline_examples.drawn_lines import drawn_lines
 from paceline_examples.noisy_waves import noisy_waves
 from paceline_examples.photo_shapes import CLASSES, detect_scenes, segment_scenes
 from sklearn.datasets import load_digits
@@ -336,6 +339,55 @@ def outline(x: float, y: float, scale: float, entry: dict[str, Any]) -> str:
     return f'<rect {place} {size} fill="none" stroke="{color}" stroke-width="3"/>'
 
 
+def gray(x: float, y: float, width: float, height: float, png: bytes) -> str:
+    """Return a PNG, stretched to a size."""
+    url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    size = f'width="{width:g}" height="{height:g}" preserveAspectRatio="none"'
+    return f'<image x="{x:g}" y="{y:g}" {size} href="{url}"/>'
+
+
+def recognize() -> tuple[int, list[str]]:
+    """Draw lines of text, and what a trained net reads."""
+    parts = [text(0, 18, "image", font_weight="bold")]
+    parts.append(text(268, 18, "recipes=recognize", font_weight="bold"))
+    y = 32
+    for item, read in json.loads((DATA / "recognize.json").read_text()).items():
+        record = next(drawn_lines(int(item), seed=1, max_words=4))
+        picture = np.ascontiguousarray(record["image"].T)
+        png = cv2.imencode(".png", picture)[1].tobytes()
+        parts.append(gray(0, y, picture.shape[1], picture.shape[0], png))
+        color = "ink" if read == record["text"] else "vermillion"
+        parts.append(text(268, y + 22, read, color, font_family="monospace"))
+        y += 42
+    return y, parts
+
+
+def hear() -> tuple[int, list[str]]:
+    """Draw spectrograms of sounds, and the lengths of sounds in batches of two orders."""
+    kept = json.loads((DATA / "hear.json").read_text())
+    parts = [text(0, 18, "recipes=hear", font_weight="bold")]
+    x = 0.0
+    for sound in kept["sounds"]:
+        width = 0.145 * sound["ms"]
+        parts.append(gray(x, 32, width, 60, base64.b64decode(sound["png"])))
+        parts.append(text(x, 112, sound["kind"], "muted"))
+        x += width + 20
+    y = 0
+    for number, order in enumerate(("full", "buckets")):
+        left = 250 * number
+        y = 152
+        share = f"{kept[order]['padding']:.0%} padding"
+        parts.append(text(left, y, f"order={order}", font_weight="bold"))
+        parts.append(text(left, y + 22, share, "vermillion"))
+        y += 36
+        for batch in kept[order]["batches_ms"]:
+            parts.append(box(left, y, 0.11 * batch[0], 2 * len(batch), "vermillion"))
+            for row, milliseconds in enumerate(batch):
+                parts.append(box(left, y + 2 * row, 0.11 * milliseconds, 2, "blue"))
+            y += 2 * len(batch) + 8
+    return y + 4, parts
+
+
 PICTURES: dict[str, Callable[[], tuple[int, list[str]]]] = {
     "step": step,
     "reading": reading,
@@ -345,6 +397,8 @@ PICTURES: dict[str, Callable[[], tuple[int, list[str]]]] = {
     "recipes": recipes,
     "segment": segment,
     "detect": detect,
+    "recognize": recognize,
+    "hear": hear,
 }
 TITLES = {
     "step": "From a record to a batch to a step, and the six spans of a step",
@@ -355,6 +409,8 @@ TITLES = {
     "recipes": "Records of the recipes digits and denoise",
     "segment": "Scenes of the recipe segment, their label maps, and those of the trained net",
     "detect": "Scenes of the recipe detect with their boxes, and with those of the trained net",
+    "recognize": "Lines of the recipe recognize, and what the trained net reads",
+    "hear": "Sounds of the recipe hear, and batches of them with and without buckets",
 }
 
 

@@ -41,6 +41,8 @@ def tiny_photographs() -> None:
 SMALLER = {
     "chips": ["prepare.train.input.items=16", "prepare.val.input.items=8", "model.image_size=64"],
     "cifar10_fast": ["model.widths=[4,4,4]"],
+    "hear": ["prepare.train.input.items=64", "prepare.val.input.items=16"],
+    "recognize": ["prepare.train.input.items=64", "prepare.val.input.items=16"],
 }
 
 

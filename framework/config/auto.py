@@ -99,7 +99,9 @@ class _Data:
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def _input(self, given: Any) -> str | None:
-        """Return the field that the model gets: the objective's ``input``, or the first image."""
+        """Return the field that the model gets first: the objective's, or the first image."""
+        if isinstance(given, list) and given:
+            given = given[0]
         if isinstance(given, str):
             return given if given in self.fields else None
         images = [name for name, field in self.fields.items() if num_channels(field)]

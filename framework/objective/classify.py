@@ -1,6 +1,6 @@
 """One class per record, or per pixel: cross-entropy to learn, accuracy to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -8,6 +8,8 @@ from torch import nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.objective.model_inputs import model_inputs
 from framework.objective.tta import check_tta, mean_logits
 
 
@@ -16,25 +18,31 @@ from framework.objective.tta import check_tta, mean_logits
 class Classify:
     """Cross-entropy over the model's logits [B, classes]. Better: higher accuracy, then lower loss.
 
+    ``input`` is the field that the model takes, or several, such as sounds and their lengths.
+
     ``target`` is int64 [B], or float [B, classes] of shares (mixup), of which the largest is right.
 
     ``tta`` names the test-time augmentation, see ``framework.objective.tta``. It is used while the
     model is in evaluation mode.
     """
 
-    input: str
+    input: str | Sequence[str]
     target: str
     label_smoothing: float
     tta: str = "none"
 
     def __post_init__(self) -> None:
         check_tta(self.tta)
+        if self.tta != "none" and not isinstance(self.input, str):
+            what = "changes images, and the model takes several fields"
+            raise ConfigError(277, f"objective.tta = {self.tta}", what, "set objective.tta=none")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        inputs = model_inputs(batch, self.input)
         if model.training or self.tta == "none":
-            logits = model(batch[self.input])
+            logits = model(*inputs)
         else:
-            logits = mean_logits(model, batch[self.input], self.tta)
+            logits = mean_logits(model, inputs[0], self.tta)
         target = batch[self.target]
         loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
         classes = target

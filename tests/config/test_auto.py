@@ -80,7 +80,7 @@ def test_channels_are_those_of_the_objective_s_input():
         "noisy": Field("float32", (2, 1024)),
         "photo": Field("uint8", (8, 8, 1)),
     }
-    for name, channels in (("image", 3), ("noisy", 2), ("photo", 1)):
+    for name, channels in (("image", 3), ("noisy", 2), ("photo", 1), (["noisy", "image"], 2)):
         given = config({"channels": "auto"}, objective={"input": name})
         assert numbers(given, Told(fields)) == {"model.channels": channels}
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from framework.errors import ConfigError
 from framework.objective.classify import Classify
 
 LOGITS = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 4.0, 0.0], [1.0, 2.0, 3.0]])
@@ -78,3 +79,18 @@ def test_of_label_maps_the_share_of_each_record_s_pixels_is_counted():
     ]
     outcome = classify()(nn.Identity(), {"image": logits, "label": logits.argmax(1)})
     assert (outcome.sums["accuracy"].tolist(), outcome.count) == ([1.0, 1.0], 2)
+
+
+def test_a_model_may_take_several_fields():
+    class Scaled(nn.Module):
+        def forward(self, image, scale):
+            return image * scale
+
+    batch = {**BATCH, "scale": torch.tensor([[1.0], [1.0], [-1.0], [1.0]])}
+    outcome = Classify(["image", "scale"], "label", 0.0)(Scaled(), batch)
+    assert outcome.sums["accuracy"].tolist() == [True, True, False, True]
+
+
+def test_of_several_fields_there_is_no_view():
+    with pytest.raises(ConfigError, match=r"C277.*several fields"):
+        Classify(["image", "scale"], "label", 0.0, tta="mirror")
