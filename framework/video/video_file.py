@@ -69,8 +69,8 @@ def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[
     """
     with _opened(data, max_pixels) as container:
         stream = container.streams.best("video")
-        if stream is None:
-            raise BadVideo("no video in it")
+        if stream is None or stream.codec_context is None:
+            raise BadVideo("no video in it that can be decoded")
         frames = _decoded(container, stream, max_pixels)
         if rate is not None:
             frames = _at_rate(frames, rate)
