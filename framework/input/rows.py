@@ -157,7 +157,8 @@ def field_of(value: Any, where: str) -> Field:
     """Return the field of a value. A ``str`` is a text, ``bytes`` are a file.
 
     Raises:
-        DataError: D106 for bytes that are no image, sound or video, D167 for a type that a store cannot hold.
+        DataError: D106 for bytes that are no image, sound or video, D167 for a type that a store
+            cannot hold.
     """
     if isinstance(value, str):
         return field_of_kind(value, "text")

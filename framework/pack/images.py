@@ -51,8 +51,8 @@ class Preparation:
 
     Shrinking is antialiased. A JPEG at least twice as large is first decoded at 1/2, 1/4 or 1/8,
     which libjpeg does by averaging. All image fields of a record are prepared alike, so that equal
-    sizes stay equal. Each frame of a video is prepared as an image. Label maps keep their numbers: they are scaled to the nearest pixel, and
-    ``color`` and ``bit_depth`` do not apply to them.
+    sizes stay equal. Each frame of a video is prepared as an image. Label maps keep their numbers:
+    they are scaled to the nearest pixel, and ``color`` and ``bit_depth`` do not apply to them.
 
     Raises:
         ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.

@@ -27,7 +27,8 @@ CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # 
 def write_grid(path: str, grid: Path, count: int) -> bool:
     """Write a PNG of up to ``count`` evenly spread records; return False if no field can be drawn.
 
-    Images are drawn, the middle frames of videos, and series of shape [T] or [C, T]. The fields of a record are side by side.
+    Images are drawn, the middle frames of videos, and series of shape [T] or [C, T]. The fields of
+    a record are side by side.
     """
     store = open_records(path)
     strips = _strips(store, count)
