@@ -15,6 +15,7 @@ from torch import Tensor
 
 from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of, threads_for, unit
+from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
 from framework.errors import ConfigError
 from framework.system.native import find
@@ -69,6 +70,7 @@ class ColorJitter:
         return result
 
     def _changed(self, image: Tensor, draws: Tensor) -> Tensor:
+        check_pictures(image)
         if image.shape[1] != 3 and (self.saturation or self.hue):
             what = f"cannot change colors of images with {image.shape[1]} channel(s)"
             raise ConfigError(132, "augment.saturation, augment.hue", what, "set both to 0")

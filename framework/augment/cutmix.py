@@ -11,6 +11,7 @@ from torch import Tensor
 
 from framework.augment.labels import moving
 from framework.augment.mixup import BlendedTarget, partner
+from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
 
 
@@ -42,6 +43,7 @@ class CutMix(BlendedTarget):
         result = dict(batch)
         if draws is None:
             return result
+        check_pictures(batch[self.fields[0]])
         height, width = batch[self.fields[0]].shape[-2:]
         taken = self._taken(draws, height, width)
         for name in (*self.fields, *self.labels):

@@ -48,6 +48,12 @@ class PixelChange(NamedTuple):
         return all(len(table) == len(image) for table in tables)
 
 
+def check_pictures(values: Tensor) -> None:
+    """Raise ValueError unless values are [B, C, H, W]. Clips might fit others by chance."""
+    if values.dim() != 4:
+        raise ValueError(f"{tuple(values.shape)} are no pictures [B, C, H, W]")
+
+
 PLAIN = PixelForm()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -17,6 +17,7 @@ from framework.augment.curve import log_uniform
 from framework.augment.cutmix import box, inside
 from framework.augment.labels import leaving_alone
 from framework.augment.normalize import Fields, fields_of
+from framework.augment.pixels import check_pictures
 from framework.contracts.batch import Batch
 from framework.contracts.data import chance
 
@@ -63,6 +64,7 @@ class RandomErasing:
             return result
         for name in self.fields:
             image = result[name]
+            check_pictures(image)
             painted = self._painted(draws, *image.shape[-2:])
             paint = _paint(self.value, image.dtype, image.device)
             result[name] = torch.where(painted, paint, image)

@@ -34,6 +34,7 @@ PREPARATION_RULES = {
     "color": Rule(str | None),
     "bit_depth": Rule(int | None),
     "rate": Rule(int | None),
+    "frame_rate": Rule(float | None),
     "layout": Rule(str),
     "max_pixels": Rule(int),
 }

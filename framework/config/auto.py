@@ -108,13 +108,15 @@ class _Data:
         return next((name for name in ("image", *images) if name in self.fields), None)
 
     def channels(self, name: str | None) -> int | None:
-        """Return the channels that a model sees: of an image, or the first size of another array.
+        """Return the channels that a model sees: of an image or a video, or an array's first size.
 
         A signal, for example, has the shape [C, L].
         """
         field = self.fields.get(name or "")
         if field is None:
             return None
+        if field.kind == "video":
+            return field.shape[3]
         if field.channels is None and len(field.shape) >= 2:
             return field.shape[0]
         return field.channels

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -120,6 +120,31 @@ class CutsSounds(Protocol):
         ``draws`` as for ``windows``. Zeros follow a sound that ends before its window.
         """
         ...
+
+
+@runtime_checkable
+class CutsVideos(Protocol):
+    """A capability of a Transform: it cuts a clip, a window of frames, of each video.
+
+    ``windows`` chooses the part of the pictures, which is the same for all frames of a clip.
+    """
+
+    @property
+    def num_frames(self) -> int:
+        """The frames of every clip; 0 if videos are not cut, as by a composition without clips."""
+        ...
+
+    def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
+        """Return the numbers of the frames that clips of videos of these lengths have.
+
+        ``lengths`` is int64 [B], ``draws`` as for ``windows``, the result int64 [B, num_frames].
+        """
+        ...
+
+
+def cuts_videos(transform: Transform) -> TypeGuard[CutsVideos]:
+    """Return whether a transform cuts clips."""
+    return isinstance(transform, CutsVideos) and transform.num_frames > 0
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-KINDS = ("image", "labels", "audio", "text", "bytes", "boxes", "points", "raw")
+KINDS = ("image", "labels", "audio", "video", "text", "bytes", "boxes", "points", "raw")
 CARRIED = ("text", "bytes")  # kinds that are lists in a batch, and stay on the host
 IGNORE = 255  # a label map's value for pixels without a class, as in Pascal VOC
 
@@ -22,14 +22,19 @@ class Field:
     Attributes:
         dtype: NumPy name, such as ``uint8``.
         shape: Of one record. An encoded image has (channels, None, None), a ragged array
-            (None, *rest): its records have different numbers of rows.
-        encoding: ``raw`` (an array), ``ragged`` (a ragged array) or ``image`` (the bytes of an
-            image file, decoded to uint8). A raw array whose first size is None is ragged.
+            (None, *rest): its records have different numbers of rows. A video has
+            (None, height, width, channels), or (None, None, None, channels) if its frames are
+            image files.
+        encoding: ``raw`` (an array), ``ragged`` (a ragged array), ``image`` (the bytes of an
+            image file, decoded to uint8) or ``frames`` (the bytes of a video's frames, as
+            ``framework.video.frame_files`` has them). A raw array whose first size is None is
+            ragged.
         kind: What the numbers mean, derived from the other attributes if it is empty.
             ``image``: a picture, whose pixels may be blended.
             ``labels``: a label map, with one class number per pixel, never blended; uint8 with one
             channel.
             ``audio``: a WAV or FLAC file as it is; ragged uint8 (None,).
+            ``video``: frames in their order. Before packing, the bytes of a video file.
             ``text``, ``bytes``: a string, as UTF-8 or as it is; ragged uint8 (None,).
             ``boxes``: left, top, right and bottom in pixels of the record's image, each from 0 at
             the image's left and upper edge; ragged float32 (None, 4). A row without area is no box.
@@ -47,7 +52,10 @@ class Field:
         if self.encoding == "raw" and self.shape and self.shape[0] is None:
             object.__setattr__(self, "encoding", "ragged")
         if not self.kind:
-            object.__setattr__(self, "kind", "raw" if self.channels is None else "image")
+            kind = "raw" if self.channels is None else "image"
+            if self.encoding == "frames":
+                kind = "video"
+            object.__setattr__(self, "kind", kind)
 
     @property
     def channels(self) -> int | None:
@@ -57,6 +65,14 @@ class Field:
         if self.encoding != "raw" or self.dtype != "uint8" or len(self.shape) != 3:
             return None
         return next((size for size in (self.shape[0], self.shape[2]) if size in (1, 3)), None)
+
+    @property
+    def frame(self) -> "Field":
+        """The field of one frame of a video: an image file, or raw pixels [H, W, C]."""
+        *size, channels = self.shape[1:]
+        if None in size:
+            return Field("uint8", (channels, None, None), "image")
+        return Field("uint8", (*size, channels))
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -107,12 +123,13 @@ class Manifest:
     statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
         default_factory=dict[str, ChannelStatistics]
     )
-    schema: int = 3  # version of this format; 4 if a field is ragged
+    schema: int = 3  # version of this format; 4 if a field is ragged or a video
     version: int = 1  # of the store, counted by its layers, and not kept inside it
 
     def __post_init__(self) -> None:
-        # Older versions of this program can read a store without ragged fields.
-        if self.schema < 4 and any(field.encoding == "ragged" for field in self.fields.values()):
+        # Older versions of this program can read a store without such fields.
+        encodings = {field.encoding for field in self.fields.values()}
+        if self.schema < 4 and encodings & {"ragged", "frames"}:
             object.__setattr__(self, "schema", 4)
 
     @property
@@ -134,8 +151,8 @@ class Ragged(NamedTuple):
         return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-# Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Image fields: a list of B byte buffers
-# (memoryview or bytes).
+# Raw fields: Tensor [B, *shape]. Ragged fields: Ragged. Fields of images and videos: a list of B
+# byte buffers (memoryview or bytes).
 Records = dict[str, Any]
 
 
@@ -199,8 +216,8 @@ class RecordWriter(Protocol):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         """Append records, with a name for each.
 
-        Raw fields are NumPy arrays [B, *shape]; ragged fields are lists of B NumPy arrays; image
-        fields are lists of B ``bytes``.
+        Raw fields are NumPy arrays [B, *shape]; ragged fields are lists of B NumPy arrays; fields
+        of images and videos are lists of B ``bytes``.
         """
         ...
 

@@ -63,6 +63,9 @@ class DALISource:
         self._maps = [name for name in cut if fields[name].kind == "labels"]
         self._cut = [name for name in cut if name not in self._maps]
         self._reader = BatchReader(self.store, context)
+        if self._reader.videos:
+            where = f"data = dali, video {', '.join(self._reader.videos)}"
+            raise ConfigError(174, where, "DALI is not given videos", "choose data=hdf5 or lmdb")
         self._turns: dict[str, deque[Tensor]] = {}  # of the same batches, by field
         self._feed: Iterator[tuple[Any, ...]] = iter(())
         self._pipeline: Any = None

@@ -17,13 +17,16 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
+    CutsVideos,
     KnowsLabels,
     RecordFunction,
     Scales,
     SourceContext,
     Transform,
+    cuts_videos,
 )
 from framework.contracts.records import Field, Manifest, Ragged, Records, RecordStore
+from framework.data.clips import clip_frames
 from framework.data.collate import WAYS, collated, joined, length_name
 from framework.data.sounds import heard
 from framework.errors import ConfigError, DataError, PacelineError, UserRecordError, words_of
@@ -123,12 +126,13 @@ class _Memory:
 
 @final
 class BatchReader:
-    """Reads batches, each with ``index``. Image fields become uint8 [B, C, H, W].
+    """Reads batches, each with ``index``.
 
-    With ``collate=list``, images without a size of the transform become a list of B [C, H, W].
+    Image fields become uint8 [B, C, H, W], and videos uint8 [B, T, C, H, W]. With ``collate=list``,
+    those without a size of the transform become a list of B tensors.
 
     Raises:
-        ConfigError: C199 for a field that cannot be put into a batch as the options say.
+        ConfigError: C199, C262 for a field that cannot be put into a batch as the options say.
     """
 
     def __init__(self, store: RecordStore, context: SourceContext) -> None:
@@ -163,6 +167,11 @@ class BatchReader:
         return [name for name, field in self.ragged.items() if field.kind == "audio"]
 
     @cached_property
+    def videos(self) -> dict[str, Field]:
+        fields = self.store.manifest.fields
+        return {name: field for name, field in fields.items() if field.kind == "video"}
+
+    @cached_property
     def padded(self) -> dict[str, str]:
         """The names of the lengths of padded arrays, by field."""
         ragged = self.ragged.items()
@@ -184,17 +193,22 @@ class BatchReader:
     @property
     def decodes(self) -> bool:
         """Whether reading costs more than copying, and so is worth a pool of threads."""
-        return bool(self.cut or self.sounds)
+        return bool(self.cut or self.sounds or self.videos)
+
+    @cached_property
+    def changed(self) -> bool:
+        """Whether a batch differs from what the store gives."""
+        return bool(self.cut or self.ragged or self.videos)
 
     def __call__(self, request: Request) -> Batch:
         # the shortest way: small records take less time than the rest of this class
-        if not self.cut and not self.ragged and not request.verify:
+        if not self.changed and not request.verify:
             return {"index": request.indices, **self.store.read(request.indices)}
         return self._read(request)[0]
 
     def timed(self, request: Request) -> Timed:
         """Read the batch in this thread."""
-        if self.cut or self.ragged:
+        if self.changed:
             return self._read(request)
         start = perf_counter()
         return Timed(self(request), [{"read": perf_counter() - start}])
@@ -211,6 +225,9 @@ class BatchReader:
         if size is not None and self.function is None:
             for name, field in self.cut.items():
                 images[name] = self._memory.take(len(request.indices), field.channels or 3, *size)
+            for name, field in self.videos.items():
+                shape = (self._num_frames, field.shape[3] or 3, *size)
+                images[name] = self._memory.take(len(request.indices), *shape)
         return ReadWork(request, images, {}, [])
 
     def fill(self, work: ReadWork, start: int, stop: int) -> None:
@@ -226,7 +243,7 @@ class BatchReader:
         if start > 0 or stop < len(request.indices):
             outs = {name: image[start:stop] for name, image in outs.items()}
         part = _Slice(indices, self.numbers(request, indices), watch)
-        images = self._images(records, request, part, outs)
+        images = self._images(records, request, part, outs) | self._clips(records, part, outs)
         followed = self.followed(records, indices, part.numbers)
         sounds = self.heard(records, indices, part.numbers)
         if sounds:
@@ -322,6 +339,36 @@ class BatchReader:
             return {name: self._cut(own, records[name], part, outs.get(name)) for name, own in cut}
         pixels = {name: self._pixels(field, records[name], part) for name, field in cut}
         return self._changed(self.function, pixels, request, part)
+
+    @property
+    def _num_frames(self) -> int:
+        assert isinstance(self.transform, CutsVideos)
+        return self.transform.num_frames
+
+    def _clips(self, records: Records, part: _Slice, outs: dict[str, Tensor]) -> Batch:
+        """Return the clips of videos: uint8 [B, T, C, h, w], or a list as ``_cut`` has it."""
+        clips: Batch = {}
+        for name in self.videos:
+            values = records[name]
+            if self.collate == "list" and self.transform.size is None:
+                clips[name] = [self._clip(name, *alone, None)[0] for alone in part.alone(values)]
+            else:
+                clips[name] = self._clip(name, values, part, outs.get(name))
+        return clips
+
+    def _clip(self, name: str, values: Any, part: _Slice, out: Tensor | None) -> Tensor:
+        """Cut the frames of clips as images of which all of a clip have the same draws."""
+        assert isinstance(self.transform, CutsVideos)
+        frames = clip_frames(self.store, name, values, part.indices, self.transform, part.numbers)
+        length = self._num_frames
+        numbers = part.numbers
+        if numbers is not None:
+            numbers = numbers.repeat_interleave(length, 0)
+        if out is not None:
+            out = out.flatten(0, 1)
+        flat = _Slice(part.indices.repeat_interleave(length), numbers, part.watch)
+        images = self._stacked(self.videos[name].frame, frames, flat, out)
+        return images.unflatten(0, (-1, length))
 
     def _cut(self, field: Field, values: Any, part: _Slice, out: Tensor | None) -> Any:
         """Write each image's window to ``out``, or to new memory of the first window's size.
@@ -519,11 +566,24 @@ def _check_fields(manifest: Manifest, context: SourceContext) -> None:
             what = f"the lengths of {name} would replace the field {added}"
             fix = "rename the field, or set collate=list"
             raise ConfigError(199, "collate = pad", what, fix)
+    _check_videos(manifest, context.transform)
     moving = ", ".join(followers(manifest))
     if moving and context.transform.function is not None:
         what = f"a function cannot move {moving}"
         fix = "choose a transform without a function, or pack without these fields"
         raise ConfigError(199, "transform", what, fix)
+
+
+def _check_videos(manifest: Manifest, transform: Transform) -> None:
+    """Check that videos can be cut. ConfigError C262."""
+    names = [name for name, field in manifest.fields.items() if field.kind == "video"]
+    if names and transform.function is not None:
+        what = f"a function changes images, and cannot change {', '.join(names)}"
+        raise ConfigError(262, "transform", what, "choose a transform without a function")
+    if names and not cuts_videos(transform):
+        what = f"does not say which frames of {', '.join(names)} to take"
+        fix = "choose transform=video_window, or make it a part of transform=compose"
+        raise ConfigError(262, "transform", what, fix)
 
 
 def unreadable(store: RecordStore, index: int, error: BadImage) -> DataError:

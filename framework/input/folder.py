@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ class _Labeled(NamedTuple):
     classes: list[str]
 
 
-@final
 @dataclass(eq=False)
 class FolderInput(RowInput):
     """Fields ``image`` or ``audio`` (a file's bytes) and ``label``, ordered by class and name.
@@ -40,12 +39,16 @@ class FolderInput(RowInput):
     label_pattern: str | None
     follow_links: str | None = None
 
+    # Without annotations, so that they are no options.
+    suffixes = (*SUFFIXES, *SOUNDS)
+    noun = "image"  # what a file is, for messages
+
     def __post_init__(self) -> None:
         self.pattern = class_pattern(self.label_pattern)
 
     @cached_property
     def walked(self) -> Walked:
-        return walk(self.path, (*SUFFIXES, *SOUNDS), self.follow_links)
+        return walk(self.path, self.suffixes, self.follow_links)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -55,12 +58,12 @@ class FolderInput(RowInput):
     def items(self) -> _Labeled:
         """The images with their labels. DataError D110, D191 if there is no image."""
         classes = self.classes
-        what = "no image here"
+        what = f"no {self.noun} here"
         if self.pattern is None:
             pairs = images_of(self.walked)
             folders = list(filter(is_class, self.walked.folders))
             classes = check_classes(folders, classes, self.path)
-            what = "no image in any subfolder"
+            what = f"no {self.noun} in any subfolder"
         else:
             pairs = [
                 (class_in(name, self.pattern, os.path.join(self.path, name)), name)
@@ -68,7 +71,9 @@ class FolderInput(RowInput):
             ]
             pairs.sort(key=lambda pair: tuple(map(os.fsencode, pair)))
         if not pairs:
-            fix = f"one subfolder per class, or input.label_pattern; files {' '.join(SUFFIXES)}"
+            fix = (
+                f"one subfolder per class, or input.label_pattern; files {' '.join(self.suffixes)}"
+            )
             raise self.walked.nothing(what, fix, "input.follow_links")
         numbers, known = number_classes([label for label, _ in pairs], classes, self.path)
         return _Labeled([name for _, name in pairs], np.array(numbers, np.int64), known)
@@ -77,7 +82,7 @@ class FolderInput(RowInput):
         names, _, classes = self.items
         note = self.walked.left_out
         if loose := len(self.walked.names) - len(names):
-            note += f" ({loose} images in no subfolder left out)"
+            note += f" ({loose} {self.noun}s in no subfolder left out)"
         return Manifest(len(names), {}, classes, source=f"folder {self.path}{note}")
 
     def row(self, index: int) -> Row:

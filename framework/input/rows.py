@@ -21,6 +21,7 @@ from framework.sound.sound_file import is_sound
 from framework.store.array_values import DTYPES, native
 from framework.store.kinds import OF_STRINGS, as_rows, check_present, field_of_kind, of_kind
 from framework.store.label import check_classes, numbered_classes
+from framework.video.video_file import is_video
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
@@ -153,15 +154,18 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
 
 
 def field_of(value: Any, where: str) -> Field:
-    """Return the field of a value. A ``str`` is a text, ``bytes`` are an image or a sound.
+    """Return the field of a value. A ``str`` is a text, ``bytes`` are a file.
 
     Raises:
-        DataError: D106 for bytes that are not an image, D167 for a type that a store cannot hold.
+        DataError: D106 for bytes that are no image, sound or video, D167 for a type that a store
+            cannot hold.
     """
     if isinstance(value, str):
         return field_of_kind(value, "text")
     if isinstance(value, bytes) and is_sound(value):
         return field_of_kind(value, "audio")
+    if isinstance(value, bytes) and is_video(value):
+        return Field("uint8", (None, None, None, 3), "frames")
     if isinstance(value, bytes):
         try:
             return Field("uint8", (num_channels(value), None, None), "image")
@@ -255,8 +259,10 @@ def chunk_of(
 def _check_value(value: Any, field: Field, where: str) -> None:
     shape = tuple(field.shape)
     wanted = f"{field.dtype} {shape}"
-    if field.encoding == "image":
+    if field.encoding in ("image", "frames"):
         wanted = "an image file's bytes"
+        if field.kind == "video":
+            wanted = "a video file's bytes"
         fits = isinstance(value, bytes)
     elif field.kind in OF_STRINGS:
         wanted = f"a {OF_STRINGS[field.kind].__name__}"

@@ -28,6 +28,7 @@ from framework.image.header import BadImage
 from framework.image.label_map import decode_labels
 from framework.image.scale import scale, scale_labels
 from framework.pack.sound_rates import SoundRates
+from framework.pack.video_frames import VideoFrames
 from framework.transform.resize import centered
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ COLORS = {"rgb": 3, "gray": 1}
 QUALITY = 90  # the default in conf/pack.yaml, which no other encoding has to repeat
 # Options and their defaults, as the manifest names them.
 USUAL = {
-    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth", "rate")),
+    **dict.fromkeys(("resize", "max_side", "size", "color", "bit_depth", "rate", "frame_rate")),
     "layout": "chw",
     "max_pixels": MAX_PIXELS,
 }
@@ -50,8 +51,8 @@ class Preparation:
 
     Shrinking is antialiased. A JPEG at least twice as large is first decoded at 1/2, 1/4 or 1/8,
     which libjpeg does by averaging. All image fields of a record are prepared alike, so that equal
-    sizes stay equal. Label maps keep their numbers: they are scaled to the nearest pixel, and
-    ``color`` and ``bit_depth`` do not apply to them.
+    sizes stay equal. Each frame of a video is prepared as an image. Label maps keep their numbers:
+    they are scaled to the nearest pixel, and ``color`` and ``bit_depth`` do not apply to them.
 
     Raises:
         ConfigError: C140 for a value that is not possible, C141 for two that exclude each other.
@@ -66,6 +67,7 @@ class Preparation:
     bit_depth: int | None = None  # of images of 16 bits: 8 or 16; None refuses them
     max_pixels: int = MAX_PIXELS  # of an image, according to its header
     rate: int | None = None  # of sounds, in Hz; None: all must have one rate
+    frame_rate: float | None = None  # of videos, per second; None: all frames
     layout: str = "chw"  # of arrays; hwc is faster to cut and scale in training
     settled: dict[str, Field | None] = field(
         default_factory=dict[str, Field | None], init=False, compare=False, repr=False
@@ -74,6 +76,9 @@ class Preparation:
     sounds: list[SoundRates] = field(
         default_factory=list[SoundRates], init=False, compare=False, repr=False
     )  # at most one, of all fields that are sounds
+    videos: list[VideoFrames] = field(
+        default_factory=list[VideoFrames], init=False, compare=False, repr=False
+    )  # at most one, of all fields that are videos
     followers: dict[str, str] = field(
         default_factory=dict[str, str], init=False, compare=False, repr=False
     )  # the kinds of the fields that follow images
@@ -92,6 +97,7 @@ class Preparation:
             ("quality", self.quality is None or 1 <= self.quality <= 100, "1 to 100"),
             ("color", self.color in (None, *COLORS), "rgb, gray, or null: as in the first image"),
             ("rate", self.rate is None or self.rate >= 1, "at least 1 Hz"),
+            ("frame_rate", self.frame_rate is None or 0 < self.frame_rate <= 1000, "0 to 1000"),
             ("bit_depth", self.bit_depth in (None, 8, 16), "8, 16, or null: 16 bits are refused"),
             ("layout", self.layout in ("chw", "hwc"), "chw or hwc"),
             ("max_pixels", 1 <= self.max_pixels <= LARGEST, f"1 to {LARGEST}"),
@@ -171,7 +177,8 @@ class Preparation:
             for name, field in source.manifest.fields.items()
             if field.encoding == "image" or (field.channels is not None and self._changes(field))
         }
-        if not prepared and (self._changes_pixels or self.bit_depth is not None):
+        videos = self._settle_videos(source)
+        if not prepared and not videos and (self._changes_pixels or self.bit_depth is not None):
             where = ", ".join(f"pack.{name} = {value}" for name, value in self.options.items())
             raise ConfigError(142, where, "no field of the input is an image", "leave it out")
         self._settle_sounds(source)
@@ -189,7 +196,31 @@ class Preparation:
             prepared = self._first_fields(source, list(prepared))
             self.settled.update(prepared)
         stored = {name: self._stored_field(field) for name, field in prepared.items()}
-        return {**source.manifest.fields, **stored}
+        return {**source.manifest.fields, **stored, **videos}
+
+    def _settle_videos(self, source: RecordInput) -> dict[str, Field]:
+        """Return the stored fields of videos, and settle them for ``__call__``.
+
+        Raises:
+            ConfigError: C142 for a frame rate without videos, C262 for what videos do not have.
+        """
+        fields = source.manifest.fields
+        videos = {name: field for name, field in fields.items() if field.kind == "video"}
+        self.videos.clear()
+        if not videos and self.frame_rate is not None:
+            where = f"pack.frame_rate = {self.frame_rate}"
+            raise ConfigError(142, where, "no field of the input is a video", "leave it out")
+        if not videos:
+            return {}
+        if self.bit_depth is not None:
+            where = f"pack.bit_depth = {self.bit_depth}"
+            raise ConfigError(262, where, "frames of videos have 8 bits", "leave it out")
+        channels = COLORS.get(self.color or "")
+        frames = VideoFrames(videos, replace(self), channels, self.frame_rate)
+        if frames.lack_size:
+            frames = self._first(source, frames.with_size)
+        self.videos.append(frames)
+        return frames.stored
 
     def _settle_sounds(self, source: RecordInput) -> None:
         fields = source.manifest.fields
@@ -215,7 +246,7 @@ class Preparation:
         if self.size is None and field.interleaved:
             shape = field.shape[:2]
         if None not in shape:
-            shape = self._scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
+            shape = self.scaled_size((int(shape[0] or 0), int(shape[1] or 0)))
         dtype = "uint16" if self.bit_depth == 16 and not is_map else "uint8"
         return Field(dtype, (channels, *shape), kind=kind)
 
@@ -265,6 +296,8 @@ class Preparation:
         }
         for sounds in self.sounds:
             records |= sounds(chunk)
+        for videos in self.videos:
+            records |= videos(chunk)
         return Chunk({**chunk.records, **records, **self._followed(chunk)}, chunk.keys)
 
     def _followed(self, chunk: Chunk) -> dict[str, Any]:
@@ -297,7 +330,7 @@ class Preparation:
         flat = torch.from_numpy(rows.reshape(-1, rows.shape[-1]))
         windows = torch.tensor([[*self._window(size), 0]]).expand(len(flat), -1)
         move = moved_boxes if kind == "boxes" else moved_points
-        return move(flat, windows, self._scaled_size(size)).numpy().reshape(rows.shape)
+        return move(flat, windows, self.scaled_size(size)).numpy().reshape(rows.shape)
 
     def _target(self, name: str) -> Field:
         field = self.settled[name]
@@ -327,8 +360,13 @@ class Preparation:
         return stored
 
     def _encoded(self, chunk: Chunk, name: str, number: int) -> bytes:
-        planes = self._pixels(chunk, name, number).transpose(2, 0, 1)
-        return encode_png(planes) if self.encode == "png" else encode_jpeg(planes, self._quality)
+        return self.encoded(self._pixels(chunk, name, number).transpose(2, 0, 1))
+
+    def encoded(self, planes: np.ndarray) -> bytes:
+        """Return pixels [C, H, W] as an image file: PNG if that is chosen, else JPEG."""
+        if self.encode == "png":
+            return encode_png(planes)
+        return encode_jpeg(planes, self._quality)
 
     def _check(self, chunk: Chunk, name: str, number: int) -> None:
         """Decode an image whose bytes are kept; a JPEG at 1/8, which reads the whole file."""
@@ -368,7 +406,7 @@ class Preparation:
                 image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
             return image, header.size
         height, width = header.size
-        wanted = self._scaled_size(header.size)
+        wanted = self.scaled_size(header.size)
         _, _, window_height, window_width = self._window(header.size)
         least = -(-height * wanted[0] // window_height), -(-width * wanted[1] // window_width)
         return decode_shrunk(data, channels, least, self.max_pixels), header.size
@@ -381,7 +419,7 @@ class Preparation:
         top, left, height, width, _ = windows[0].tolist()
         return top, left, height, width
 
-    def _scaled_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+    def scaled_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         """Return (height, width) of the result for an image of this size."""
         if self.size is not None:
             return self.size[0], self.size[1]
@@ -392,11 +430,15 @@ class Preparation:
             factor = min(1.0, self.max_side / max(size))
         return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
+    def scaled(self, image: np.ndarray) -> np.ndarray:
+        """Return a picture [H, W, C], cut and scaled."""
+        return self._scaled(image, image.shape[:2], is_map=False)
+
     def _scaled(self, image: np.ndarray, full_size: tuple[int, ...], is_map: bool) -> np.ndarray:
         """Cut and scale an image [H, W, C], which may be smaller than its ``full_size``."""
         top, left, height, width = self._window(image.shape[:2])
         image = image[top : top + height, left : left + width]
-        size = self._scaled_size(full_size)
+        size = self.scaled_size(full_size)
         if is_map:
             return scale_labels(image.transpose(2, 0, 1), size).transpose(1, 2, 0)
         if image.dtype == np.uint16:

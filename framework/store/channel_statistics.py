@@ -18,6 +18,7 @@ from framework.contracts.records import ChannelStatistics, Field, Records, Recor
 from framework.image.decode import decode
 from framework.image.header import BadImage
 from framework.order.batches import spread
+from framework.video.frame_files import BadFrames, frames_of
 
 NUM_RECORDS = 1000
 READ_RECORDS = 16  # at once, so that large images do not fill the memory
@@ -27,11 +28,13 @@ DIGITS = 6  # significant digits that do not depend on the layout or order of th
 def num_channels(field: Field) -> int | None:
     """Return the number of channels of a field that has statistics, or None.
 
-    Images have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Label maps, labels,
-    indices and signals have none.
+    Images and videos have statistics, and raw fields [C, H, W] of floats, uint8 or uint16. Label
+    maps, labels, indices and signals have none.
     """
     if field.kind == "labels":
         return None
+    if field.kind == "video":
+        return field.shape[3]
     if field.channels is not None:
         return field.channels
     measurable = np.dtype(field.dtype).kind == "f" or field.dtype in ("uint8", "uint16")
@@ -67,7 +70,7 @@ class StatisticsSampler:
     def add(self, record: Mapping[str, Any]) -> None:
         """Measure a record of decoded values or image bytes. An unreadable image is left out."""
         for name, field in self._fields.items():
-            with suppress(BadImage):
+            with suppress(BadImage, BadFrames):
                 self._shares[name].append(_shares(record[name], field))
 
     def result(self) -> dict[str, ChannelStatistics]:
@@ -107,7 +110,10 @@ class _Share(NamedTuple):
 
 
 def _shares(value: Any, field: Field) -> list[_Share]:
-    """Return one share per channel of a record's value."""
+    """Return one share per channel of a record's value; of a video, of its middle frame."""
+    if field.kind == "video":
+        frames = frames_of(value, field)
+        return _shares(frames[len(frames) // 2], field.frame)
     if field.encoding == "image":
         array = decode(value, field.channels or 3)
     elif isinstance(value, Tensor):

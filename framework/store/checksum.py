@@ -51,7 +51,7 @@ def buffers(values: Any) -> Sequence[Any]:
 
 def as_stored(values: Any, field: Field) -> Any:
     """Return a field's values as a writer stores them."""
-    if field.encoding == "image":
+    if field.encoding in ("image", "frames"):
         return values
     if field.encoding == "ragged":
         return [np.ascontiguousarray(array, dtype=field.dtype) for array in values]

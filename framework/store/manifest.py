@@ -21,7 +21,7 @@ from framework.errors import DataError
 
 SCHEMA = 4
 READABLE = (2, 3, 4)  # schema 2 has no statistics, and kinds of fields are derived
-ENCODINGS = ("raw", "ragged", "image")
+ENCODINGS = ("raw", "ragged", "image", "frames")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
@@ -89,6 +89,8 @@ def _field(name: str, block: dict[str, Any]) -> Field:
 
 def fits_kind(field: Field) -> bool:
     """Return whether a field can be of its kind."""
+    if field.encoding == "frames" or field.kind == "video":
+        return _fits_video(field)
     if field.kind == "labels":
         return field.dtype == "uint8" and field.channels == 1
     if field.kind in (*CARRIED, "audio"):
@@ -98,6 +100,16 @@ def fits_kind(field: Field) -> bool:
     if field.kind == "points":
         return field.dtype == "float32" and field.shape[-1:] in ((2,), (3,))
     return True
+
+
+def _fits_video(field: Field) -> bool:
+    form = (field.encoding, field.kind, field.dtype)
+    if form != ("frames", "video", "uint8") or len(field.shape) != 4:
+        return False
+    count, height, width, channels = field.shape
+    if count is not None or channels not in (1, 3):
+        return False
+    return (height is None) == (width is None) and 0 not in (height, width)
 
 
 def _statistics(name: str, block: dict[str, Any]) -> ChannelStatistics:

@@ -16,9 +16,11 @@ from framework.contracts.data import (
     MIRRORED,
     TURNED,
     UPSIDE_DOWN,
+    CutsVideos,
     RecordFunction,
     Scales,
     Transform,
+    cuts_videos,
     may_turn,
 )
 
@@ -87,17 +89,23 @@ class ComposeTransform:
         self.function: RecordFunction | None = _function(parts)
         self.size: tuple[int, int] | None = _size(parts)
         self.turns = any(map(may_turn, parts.values()))
+        cutting = [name for name, part in parts.items() if cuts_videos(part)]
+        if len(cutting) > 1:
+            raise ValueError(f"parts {' and '.join(cutting)} both cut clips: leave one out")
+        self.num_frames = sum(part.num_frames for part in parts.values() if cuts_videos(part))
+
+    def frame_numbers(self, lengths: Tensor, draws: Tensor | None) -> Tensor:
+        pairs = zip(self.parts.values(), self._own(draws), strict=True)
+        part, own = next(pair for pair in pairs if cuts_videos(pair[0]))
+        assert isinstance(part, CutsVideos)
+        return part.frame_numbers(lengths, own)
 
     def windows(self, sizes: Tensor, draws: Tensor | None) -> Tensor:
         nothing = torch.zeros(len(sizes), 2, dtype=torch.float64)
         images = _Virtual(
             nothing, sizes.double(), sizes, torch.zeros(len(sizes), dtype=torch.int64)
         )
-        parts = list(self.parts.values())
-        own: Sequence[Tensor | None] = [None] * len(parts)
-        if draws is not None:
-            own = draws.split([part.num_draws for part in parts], dim=1)
-        for part, draw in zip(parts, own, strict=True):
+        for part, draw in zip(self.parts.values(), self._own(draws), strict=True):
             before = images.sizes
             images.cut(part.windows(before, draw))
             if part.size is not None:
@@ -105,6 +113,12 @@ class ComposeTransform:
             elif isinstance(part, Scales):
                 images.sizes = part.scaled(before)
         return images.windows(sizes)
+
+    def _own(self, draws: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the draws of each part."""
+        if draws is None:
+            return [None] * len(self.parts)
+        return draws.split([part.num_draws for part in self.parts.values()], dim=1)
 
 
 def _function(parts: Mapping[str, Transform]) -> Any:

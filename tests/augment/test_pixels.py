@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from framework.augment import pixels
+from framework.augment.color_jitter import ColorJitter
 from framework.augment.crop_flip import shifted
-from framework.augment.normalize import normalized, scale_and_shift
+from framework.augment.cutmix import CutMix
+from framework.augment.flip import Flip
+from framework.augment.normalize import Normalize, normalized, scale_and_shift
 from framework.augment.pixels import PixelChange, PixelKernel, by_operators
+from framework.augment.random_erasing import RandomErasing
 
 IMAGE = torch.arange(2 * 3 * 6 * 7, dtype=torch.uint8).view(2, 3, 6, 7)
 MEAN = (0.1, 0.2, 0.3)
@@ -76,3 +80,33 @@ def test_the_operators_check_the_first_batch_of_each_kind_alone(monkeypatch):
         assert kernel(IMAGE, PixelChange()).equal(IMAGE)
     assert kernel(IMAGE, PixelChange(mirror=torch.tensor([True, True]))).equal(IMAGE.flip(-1))
     assert len(checked) == 2
+
+
+CLIPS = torch.randint(0, 256, (3, 3, 3, 8, 8), dtype=torch.uint8)  # as many frames as records
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        CutMix("video", "label", 2, 1.0, 1.0),
+        RandomErasing("video", 1.0, [0.2, 0.3], [0.5, 2.0], [0.0, 0.0, 0.0]),
+        ColorJitter("video", 0.5, 0.5, 0.5, 0.1),
+    ],
+)
+def test_clips_that_would_fit_by_chance_are_refused(augment):
+    batch = {"video": CLIPS, "label": torch.tensor([0, 1, 1])}
+    with pytest.raises(ValueError, match=r"\(3, 3, 3, 8, 8\) are no pictures"):
+        augment(batch, torch.rand(3, augment.num_draws))
+
+
+@pytest.mark.parametrize(
+    "augment", [Flip("video", 0.5, 0.5), Normalize("video", [0.1, 0.2, 0.3], [0.5, 0.4, 0.3])]
+)
+def test_all_frames_of_a_clip_are_changed_alike(augment):
+    draws = torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.1, 0.1]])
+    frames = [
+        augment({"video": CLIPS[:, number].clone()}, draws[:, : augment.num_draws])["video"]
+        for number in range(3)
+    ]
+    clips = augment({"video": CLIPS}, draws[:, : augment.num_draws])["video"]
+    assert torch.equal(clips, torch.stack(frames, 1))

@@ -23,6 +23,7 @@ from framework.transform.resize import Resize
 from framework.transform.rotate import Rotate
 from framework.transform.shorter_side import ShorterSide
 from framework.transform.sound_window import SoundWindow
+from framework.transform.video_window import VideoWindow
 from tests.conftest import make_context, write_store
 from tests.contract.cases import jpeg, pixels
 
@@ -44,6 +45,7 @@ TRANSFORMS = [
     FunctionTransform(noisy, RandomCrop([1, 1], 0.5, 0.5), False),
     OpenCVTransform(4, 0.5),
     SoundWindow(5),
+    VideoWindow(4, 2),
     Rotate([0, 1, 2, 3]),
     ComposeTransform(
         {
@@ -52,6 +54,7 @@ TRANSFORMS = [
             "flip": FlipTransform(0.5, 0.5),
         }
     ),
+    ComposeTransform({"clip": VideoWindow(4, 2), "flip": FlipTransform(0.5, 0.5)}),
     ComposeTransform({"turn": Rotate([0, 1, 2, 3]), "size": Resize([8, 6], True, True)}),
     ComposeTransform(
         {

@@ -131,10 +131,10 @@ def test_images_get_the_size_that_was_asked_for(data, options, size):
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 500))
 def test_the_shorter_side_gets_exactly_the_pixels_and_the_shape_stays(height, width, shorter):
-    found = Preparation(encode="jpeg", resize=shorter)._scaled_size((height, width))
+    found = Preparation(encode="jpeg", resize=shorter).scaled_size((height, width))
     assert min(found) == min(height, width, shorter)
     assert abs(found[0] * width - found[1] * height) <= max(height, width)
-    longest = Preparation(encode="jpeg", max_side=shorter)._scaled_size((height, width))
+    longest = Preparation(encode="jpeg", max_side=shorter).scaled_size((height, width))
     assert max(longest) == min(max(height, width), shorter)
 
 

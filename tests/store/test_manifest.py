@@ -205,3 +205,27 @@ def test_a_newer_schema_is_named():
 def test_a_newer_schema_with_unknown_keys_is_named():
     with pytest.raises(DataError, match=rf"D104.*schema {SCHEMA + 1}"):
         from_json("x.h5", _changed(schema=SCHEMA + 1, shards=["a", "b"]))
+
+
+VIDEO = {"dtype": "uint8", "shape": [None, None, None, 3], "encoding": "frames", "kind": "video"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "raw"},
+        {"encoding": "ragged"},
+        {"dtype": "float32"},
+        {"shape": [None, 4, None, 3]},
+        {"shape": [None, 4, 0, 3]},
+        {"shape": [5, 4, 4, 3]},
+        {"shape": [None, 4, 4, 2]},
+        {"shape": [None, 4, 4]},
+    ],
+)
+def test_a_video_that_cannot_be_is_refused(changes):
+    text = to_json(Manifest(0, {"video": Field("uint8", (None, None, None, 3), "frames")}))
+    assert from_json("x.h5", text).schema == 4
+    fields = {"video": {**VIDEO, **changes}}
+    with pytest.raises(DataError, match="D104"):
+        from_json("x.h5", edited_manifest(text, fields=fields))

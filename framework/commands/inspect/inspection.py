@@ -17,6 +17,7 @@ from framework.order.batches import spread
 from framework.store.layered import Edit, LayeredStore
 from framework.store.open_store import open_records
 from framework.store.versions import files_of
+from framework.video.frame_files import BadFrames, frames_of
 
 EXACT_BYTES = 1 << 28  # of a larger store only a sample of the fields of any length is read
 NUM_SAMPLES = 2048
@@ -89,11 +90,12 @@ def class_summary(manifest: Manifest) -> ClassSummary:
 
 
 class _Varying(NamedTuple):
-    """What varies from record to record in a field of image files or ragged arrays.
+    """What varies from record to record in a field of image files, videos or ragged arrays.
 
     Attributes:
-        lengths: bytes of each image file, or rows of each array, of those that were read.
-        sizes: (height, width) of each file that is an image.
+        lengths: bytes of each image file, frames of each video, or rows of each array, of those
+            that were read.
+        sizes: (height, width) of each file that is an image, and of each video's first frame.
     """
 
     lengths: list[int]
@@ -107,6 +109,17 @@ class _Varying(NamedTuple):
             self.lengths.append(len(data))
             with suppress(BadImage):
                 self.sizes.append(read_header(data).size)
+
+    def add_videos(self, values: Any, field: Field) -> None:
+        for data in values:
+            with suppress(BadFrames, BadImage):
+                frames = frames_of(data, field)
+                self.lengths.append(len(frames))
+                first = frames[0]
+                if isinstance(first, np.ndarray):
+                    self.sizes.append((first.shape[0], first.shape[1]))
+                else:
+                    self.sizes.append(read_header(first).size)
 
     @property
     def num_unreadable(self) -> int:
@@ -125,9 +138,9 @@ class _Varying(NamedTuple):
             result[unit] = {"mean": self.mean, **ends}
         return result
 
-    def image_facts(self, num_records: int) -> dict[str, Any]:
+    def image_facts(self, num_records: int, unit: str) -> dict[str, Any]:
         """Return values for JSON; ``height`` and ``width`` are [least, most]."""
-        result = self.facts(num_records, "record_bytes")
+        result = self.facts(num_records, unit)
         result["num_unreadable"] = self.num_unreadable
         if self.sizes:
             heights, widths = zip(*self.sizes, strict=True)
@@ -135,9 +148,8 @@ class _Varying(NamedTuple):
             result["width"] = [min(widths), max(widths)]
         return result
 
-    def text(self, num_records: int, row_bytes: int) -> str:
+    def text(self, num_records: int, unit: str, row_bytes: int = 1) -> str:
         """Return the words on the lengths: of a record, and of all records."""
-        unit = "bytes"
         if row_bytes > 1:
             unit = f"rows of {row_bytes:,} bytes"
         digits = int(self.mean < 100)
@@ -151,11 +163,13 @@ class _Varying(NamedTuple):
 
 
 def _varying_facts(manifest: Manifest, varying: dict[str, _Varying]) -> dict[str, Any]:
-    """Return the facts on image files and on ragged fields, by the names of the fields."""
-    facts: dict[str, Any] = {"images": {}, "ragged": {}}
+    """Return the facts on image files, videos and ragged fields, by the names of the fields."""
+    facts: dict[str, Any] = {"images": {}, "videos": {}, "ragged": {}}
     for name, values in varying.items():
         if manifest.fields[name].encoding == "image":
-            facts["images"][name] = values.image_facts(manifest.num_records)
+            facts["images"][name] = values.image_facts(manifest.num_records, "record_bytes")
+        elif manifest.fields[name].kind == "video":
+            facts["videos"][name] = values.image_facts(manifest.num_records, "record_frames")
         else:
             facts["ragged"][name] = values.facts(manifest.num_records, "record_rows")
     return facts
@@ -192,7 +206,10 @@ def _read(path: str) -> tuple[Manifest, int, dict[str, _Varying], list[Edit]]:
         for part in spread(manifest.num_records, count).split(BATCH):
             records = store.read(part)
             for name, values in varying.items():
-                values.add(records[name])
+                if manifest.fields[name].kind == "video":
+                    values.add_videos(records[name], manifest.fields[name])
+                else:
+                    values.add(records[name])
     history = store.history if isinstance(store, LayeredStore) else []
     store.close()
     return manifest, size_bytes, varying, history
@@ -209,13 +226,13 @@ def _field_line(name: str, field: Field, num_records: int, varying: _Varying | N
     if varying is None:
         size = np.dtype(field.dtype).itemsize * math.prod(side or 0 for side in field.shape)
         return line + f"{size:,} bytes a record, {size * num_records:,} in all"
-    row_bytes = 1
     if field.encoding == "ragged":
         row_bytes = np.dtype(field.dtype).itemsize * math.prod(field.row_shape)
-    line += varying.text(num_records, row_bytes)
-    if field.encoding == "image":
-        line += _image_words(varying)
-    return line
+        return line + varying.text(num_records, "bytes", row_bytes)
+    unit = "bytes"
+    if field.kind == "video":
+        unit = "frames"
+    return line + varying.text(num_records, unit) + _image_words(varying)
 
 
 def _image_words(files: _Varying) -> str:

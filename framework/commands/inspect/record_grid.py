@@ -14,6 +14,7 @@ from framework.image.label_map import decode_labels, label_colors
 from framework.order.batches import spread
 from framework.store.open_store import open_records
 from framework.system.durable import open_durable
+from framework.video.frame_files import BadFrames, frames_of
 
 TILE = 96  # pixels
 EDGE = 3  # pixels: the gray edge of a tile that keeps neighbors apart
@@ -26,7 +27,8 @@ CURVES = ((120, 200, 255), (255, 190, 90), (150, 230, 130), (240, 140, 200))  # 
 def write_grid(path: str, grid: Path, count: int) -> bool:
     """Write a PNG of up to ``count`` evenly spread records; return False if no field can be drawn.
 
-    Images are drawn, and series of shape [T] or [C, T]. The fields of a record are side by side.
+    Images are drawn, the middle frames of videos, and series of shape [T] or [C, T]. The fields of
+    a record are side by side.
     """
     store = open_records(path)
     strips = _strips(store, count)
@@ -56,8 +58,8 @@ def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
         tiles: list[np.ndarray] = []
         for name in images:
             try:
-                tiles.append(_image_tile(_pixels(records[name][row], fields[name])))
-            except BadImage as error:
+                tiles.append(_image_tile(_picture(records[name][row], fields[name])))
+            except (BadImage, BadFrames) as error:
                 what = f"is not a readable image ({error})"
                 raise DataError(106, store.name(index), what, "repair or remove it") from error
         values = [np.atleast_2d(records[name][row].numpy()).astype(np.float64) for name in series]
@@ -67,7 +69,8 @@ def _strips(store: RecordStore, count: int) -> list[np.ndarray]:
 
 def _is_image(field: Field) -> bool:
     deep = field.dtype == "uint16" and len(field.shape) == 3 and field.shape[0] in (1, 3)
-    return (field.channels is not None or deep) and 0 not in field.shape
+    is_picture = field.channels is not None or field.kind == "video"
+    return (is_picture or deep) and 0 not in field.shape
 
 
 def _is_series(field: Field) -> bool:
@@ -75,6 +78,17 @@ def _is_series(field: Field) -> bool:
     *channels, length = field.shape or (0,)
     is_line = not channels or (len(channels) == 1 and (channels[0] or 0) <= len(CURVES))
     return is_number and is_line and (length or 0) >= MIN_SERIES
+
+
+def _picture(value: torch.Tensor | memoryview, field: Field) -> np.ndarray:
+    """Return uint8 [H, W, C]: an image, or the middle frame of a video."""
+    if field.kind != "video":
+        return _pixels(value, field)
+    frames = frames_of(value, field)
+    middle = frames[len(frames) // 2]
+    if isinstance(middle, np.ndarray):
+        return middle
+    return _pixels(middle, field.frame)
 
 
 def _pixels(value: torch.Tensor | memoryview, field: Field) -> np.ndarray:

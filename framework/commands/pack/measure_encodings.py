@@ -20,6 +20,7 @@ from framework.pack.engine.jobs import MakeWriter, Prepare, chunk_bytes
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
 from framework.system.durable import temporary_name
+from framework.video.frame_files import FrameFiles, frames_of
 
 NUM_SAMPLES = 200
 SAMPLE_BYTES = 256 << 20  # of source items: enough to measure, little enough to hold
@@ -146,7 +147,8 @@ def _read_rate(path: str) -> float:
     store = open_store(path)
     count = store.manifest.num_records
     fields = store.manifest.fields
-    images = {name: field for name, field in fields.items() if field.encoding != "raw"}
+    images = {name: field for name, field in fields.items() if field.encoding == "image"}
+    videos = {name: field for name, field in fields.items() if field.kind == "video"}
 
     def read(indices: torch.Tensor) -> None:
         records = store.read(indices)
@@ -156,6 +158,12 @@ def _read_rate(path: str) -> float:
                     decode_labels(data)
                 else:
                     decode(data, field.shape[0] or 3)
+        for name, field in videos.items():
+            for data in records[name]:
+                frames = frames_of(data, field)
+                if isinstance(frames, FrameFiles):
+                    for file in frames:
+                        decode(file, field.shape[3] or 3)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the pool's threads are the parallelism

@@ -445,7 +445,7 @@ def _checked(work: PackWork, start: int, stop: int) -> Chunk:
     if work.split is not None and work.split.field is None:
         work.split.texts(chunk.keys, work.source.name(start))
     for name, field in work.manifest.fields.items():
-        if not chunk.keys or field.encoding == "image":
+        if not chunk.keys or field.encoding in ("image", "frames"):
             continue
         arrays: Any = chunk.records[name]
         if field.encoding == "raw":

@@ -16,6 +16,7 @@ from framework.store.manifest import to_json
 from framework.store.open_store import open_store
 from tests.conftest import FIELDS, make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, write_case
+from tests.pack.test_video_frames import packed
 
 
 def _close_with(manifest, records):
@@ -192,3 +193,13 @@ def test_facts_tell_the_size_of_image_files():
         0,
     )
     assert images["record_bytes"]["max"] == max(len(data) for data in records["image"])
+
+
+@pytest.mark.parametrize("encode", ["jpeg", "raw"])
+def test_frames_of_videos_are_counted(encode):
+    packed(encode=encode).close()
+    line = next(line for line in describe("x.h5") if line.startswith("field video"))
+    assert "8.3 frames a record (5 to 12), 25 in all, all 32 x 48 pixels" in line
+    known = facts("x.h5")["videos"]["video"]
+    assert known["record_frames"] == {"mean": 25 / 3, "min": 5, "max": 12}
+    assert (known["height"], known["num_unreadable"]) == ([32, 32], 0)

@@ -14,6 +14,7 @@ from framework.store.manifest import to_json
 from framework.store.open_store import open_store
 from tests.conftest import make_records, write_store
 from tests.contract.cases import IMAGE_FIELDS, jpeg, pixels, write_case
+from tests.pack.test_video_frames import packed, pixels_of
 
 
 def _grid(path, count=4):
@@ -136,3 +137,12 @@ def test_a_label_map_has_a_color_for_each_class():
     fields = {"label": Field("uint8", (1, 4, 4), kind="labels")}
     path = write_store("x.h5", {"label": np.full((1, 1, 4, 4), 3, np.uint8)}, fields)
     assert np.all(_grid(path)[EDGE:-EDGE, EDGE:-EDGE] == label_colors()[3])
+
+
+@pytest.mark.parametrize("encode", ["png", "raw"])
+def test_a_video_is_shown_by_its_middle_frame(encode):
+    store = packed(encode=encode)
+    middle = pixels_of(store, 2)[6]
+    store.close()
+    tile = _grid("x.h5", 3)[TILE:, :TILE]
+    assert np.all(tile[TILE // 2, TILE - EDGE - 10 : TILE - EDGE] == middle[16, 40])

@@ -1,0 +1,163 @@
+"""The preparation of videos for a store: their frames, each prepared as an image."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from framework.contracts.records import Chunk, Field, Records
+from framework.errors import DataError
+from framework.image.decode import convert, decode
+from framework.image.header import BadImage
+from framework.video.frame_files import BadFrames, frames_of, holds_files, joined_files
+from framework.video.video_file import BadVideo, video_frames
+
+MOST_BYTES = (1 << 31) - 1  # of a record; LMDB holds no more
+
+
+class FramePreparation(Protocol):
+    """What images become, as in ``Preparation``."""
+
+    @property
+    def encode(self) -> str: ...
+
+    @property
+    def max_pixels(self) -> int: ...
+
+    def scaled_size(self, size: tuple[int, ...]) -> tuple[int, int]: ...
+
+    def scaled(self, image: np.ndarray) -> np.ndarray: ...
+
+    def encoded(self, planes: np.ndarray) -> bytes: ...
+
+
+@final
+class VideoFrames:
+    """A pure, picklable change of video files, or of packed frames, into frames.
+
+    Args:
+        fields: The input's fields that are videos, by name.
+        images: The preparation of each frame.
+        channels: 1 or 3; None: as in the input.
+        frame_rate: Frames per second; None: all.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        images: FramePreparation,
+        channels: int | None,
+        frame_rate: float | None,
+    ) -> None:
+        self.given = fields
+        self.images = images
+        self.rate: Fraction | None = None
+        if frame_rate is not None:
+            self.rate = Fraction(str(frame_rate))
+        self.stored = {name: self._stored(field, channels) for name, field in fields.items()}
+
+    def _stored(self, field: Field, channels: int | None) -> Field:
+        """Return the stored field. Raw frames of files have no size yet."""
+        height, width = field.shape[1:3]
+        size: tuple[int | None, int | None] = (None, None)
+        if self.images.encode not in ("jpeg", "png") and height and width:
+            size = self.images.scaled_size((height, width))
+        return replace(field, shape=(None, *size, channels or field.shape[3]))
+
+    @property
+    def lack_size(self) -> bool:
+        """Whether ``with_size`` must come first."""
+        are_raw = self.images.encode == "raw"
+        return are_raw and any(None in field.shape[1:] for field in self.stored.values())
+
+    def with_size(self, chunk: Chunk) -> "VideoFrames":
+        """Set the size of raw frames: that of the first ones in the chunk. DataError D260."""
+        for name, field in self.stored.items():
+            first = next(self._frames(chunk.records[name][0], chunk.keys[0], name))
+            self.stored[name] = replace(field, shape=(None, *first.shape))
+        return self
+
+    def __call__(self, chunk: Chunk) -> Records:
+        """Return the fields.
+
+        Raises:
+            DataError: D260 for a video that cannot be read, D107 for raw frames of another size.
+        """
+        records: Records = {}
+        for name in self.given:
+            pairs = zip(chunk.records[name], chunk.keys, strict=True)
+            records[name] = [self._value(data, key, name) for data, key in pairs]
+        return records
+
+    def _value(self, data: Any, key: str, name: str) -> Any:
+        stored = self.stored[name]
+        are_files = None in stored.shape[1:]
+        is_kept = self.images.encode == "keep" or not are_files
+        if is_kept and self.given[name] == stored and _are_frames(data, stored):
+            return data
+        frames = self._frames(data, key, name)
+        try:
+            if not are_files:
+                return _joined(self._raw(frames, key, name))
+            files = (self.images.encoded(frame.transpose(2, 0, 1)) for frame in frames)
+            return _joined(files, joined_files)
+        except BadVideo as error:
+            raise _bad(key, name, error) from error
+
+    def _frames(self, data: Any, key: str, name: str) -> Iterator[np.ndarray]:
+        """Yield the prepared frames: uint8 [H, W, C]. DataError D260."""
+        channels = self.stored[name].shape[3] or 3
+        try:
+            for frame in self._read(data, self.given[name]):
+                yield self.images.scaled(convert(frame, channels))
+        except (BadVideo, BadFrames, BadImage) as error:
+            raise _bad(key, name, error) from error
+
+    def _read(self, data: Any, field: Field) -> Iterator[np.ndarray]:
+        if not _are_frames(data, field):
+            yield from video_frames(data, self.rate, self.images.max_pixels)
+            return
+        if self.rate is not None:
+            raise BadVideo("packed frames have no times: leave pack.frame_rate out")
+        for frame in frames_of(data, field):
+            if isinstance(frame, np.ndarray):
+                yield frame
+            else:
+                yield decode(frame, field.shape[3] or 3, self.images.max_pixels)
+
+    def _raw(self, frames: Iterator[np.ndarray], key: str, name: str) -> Iterator[bytes]:
+        shape = self.stored[name].row_shape
+        for frame in frames:
+            if frame.shape != shape:
+                what = f"{name} is {_text(frame.shape)}, the first {_text(shape)}"
+                fix = "set pack.size=[height,width], or pack.encode=jpeg or png"
+                raise DataError(107, key, what, fix)
+            yield frame.tobytes()
+
+
+def _are_frames(data: Any, field: Field) -> bool:
+    """Return whether a value holds frames already, and is no video file."""
+    return None not in field.shape[1:] or holds_files(data)
+
+
+def _joined(frames: Iterable[bytes], join: Callable[[list[bytes]], bytes] = b"".join) -> bytes:
+    """Return frames as one value. BadVideo if it is too large."""
+    parts: list[bytes] = []
+    total = 0
+    for frame in frames:
+        parts.append(frame)
+        total += len(frame)
+        if total > MOST_BYTES:
+            raise BadVideo("its frames take 2 GiB: cut it, or set pack.frame_rate or pack.size")
+    return join(parts)
+
+
+def _bad(key: str, name: str, error: ValueError) -> DataError:
+    what = f"{name} is not a readable video ({error})"
+    return DataError(260, key, what, "correct or remove it")
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

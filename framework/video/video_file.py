@@ -1,0 +1,200 @@
+"""Video files in memory: their frames, decoded by PyAV.
+
+- A frame is uint8 [H, W, 3] (RGB), turned upright by the file's rotation.
+- Only the formats of ``SUFFIXES`` are read. Others may name further files or addresses.
+- A frame that the decoder had to repair, another size, and a missing end are errors. A missing end
+  shows unless the format says neither how many frames nor what duration there is (MPEG-PS).
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from framework.system.extras import needed
+
+EXTRA = "video"
+SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+QUICKTIME = (b"ftyp", b"moov", b"mdat", b"wide")  # the first part of a file
+STILLS = (b"avif", b"heic", b"heix", b"mif1")  # images in the same container
+MOST_FRAMES = 1 << 20  # nearly 10 hours, at 30 a second
+ENOUGH = Fraction(9, 10)  # of the declared duration, which is not exact
+
+
+class BadVideo(ValueError):
+    """A file that is not a whole video."""
+
+
+class _Timed(NamedTuple):
+    """A frame of PyAV's, and when it is shown, in seconds."""
+
+    frame: Any
+    begin: Fraction
+    end: Fraction
+
+
+def is_video(data: Any) -> bool:
+    """Return whether a file begins as a video of a known format."""
+    return _format_of(data) is not None
+
+
+def _format_of(data: Any) -> str | None:
+    """Return FFmpeg's name of a file's format, or None."""
+    head = bytes(data[:12])
+    if head[4:8] in QUICKTIME and head[8:] not in STILLS:
+        return "mov"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"RIFF" and head[8:] == b"AVI ":
+        return "avi"
+    if head[:4] == b"\0\0\1\xba":
+        return "mpeg"
+    return None
+
+
+def video_frames(data: Any, rate: Fraction | None, max_pixels: int) -> Iterator[np.ndarray]:
+    """Yield the frames of a file in memory.
+
+    Args:
+        data: The file's bytes.
+        rate: Frames per second: at each tick, the frame that is shown then. None: all frames.
+        max_pixels: Of a frame.
+
+    Raises:
+        BadVideo: The file is no video, is damaged, or has larger frames or too many.
+        ResourceError: R112 without PyAV.
+    """
+    with _opened(data, max_pixels) as container:
+        stream = container.streams.best("video")
+        if stream is None or stream.codec_context is None:
+            raise BadVideo("no video in it that can be decoded")
+        frames = _decoded(container, stream, max_pixels)
+        if rate is not None:
+            frames = _at_rate(frames, rate)
+        count = 0
+        for timed in frames:
+            count += 1
+            if count > MOST_FRAMES:
+                raise BadVideo(f"more than {MOST_FRAMES:,} frames")
+            yield _pixels(timed.frame)
+    if not count:
+        raise BadVideo("no frame in it")
+
+
+@contextmanager
+def _opened(data: Any, max_pixels: int) -> Generator[Any]:
+    needed("av", EXTRA)
+    import av  # noqa: PLC0415
+    import av.error  # noqa: PLC0415
+    import av.logging  # noqa: PLC0415
+
+    av.logging.set_level(None)  # our errors name the problem
+    name = _format_of(data)
+    if name is None:
+        raise BadVideo("not a file of a known format")
+    try:
+        with av.open(BytesIO(data), format=name, metadata_errors="replace") as container:
+            yield container
+    except av.error.FFmpegError as error:
+        raise BadVideo(error.strerror) from error
+    except (ArithmeticError, UnicodeError, MemoryError) as error:
+        raise BadVideo(f"damaged: {type(error).__name__}") from error
+
+
+def _decoded(container: Any, stream: Any, max_pixels: int) -> Iterator[_Timed]:
+    """Yield the stream's frames, each with a time. BadVideo."""
+    codec = stream.codec_context
+    codec.thread_count = 1  # packing has a process per core
+    codec.options = {"max_pixels": str(max_pixels)}  # what a frame itself says
+    _check_size(codec.width, codec.height, max_pixels)
+    size: tuple[int, int] | None = None
+    end = start = Fraction(0)
+    for frame in container.decode(stream):
+        if frame.is_corrupt:
+            raise BadVideo("damaged: a frame cannot be decoded whole")
+        _check_size(frame.width, frame.height, max_pixels)
+        if size is None:
+            size = frame.width, frame.height
+            start = end = _time_of(frame, Fraction(0))
+        if size != (frame.width, frame.height):
+            was = f"{size[1]} x {size[0]}"
+            raise BadVideo(f"a frame is {frame.height} x {frame.width}, those before it {was}")
+        begin = _time_of(frame, end)
+        end = begin + _duration_of(frame, stream)
+        yield _Timed(frame, begin, end)
+    declared = _declared(stream)
+    if end - start < ENOUGH * declared:
+        seconds = f"{float(end - start):.3g} of {float(declared):.3g} seconds"
+        raise BadVideo(f"truncated: {seconds}")
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        size = f"frames of {height} x {width} pixels"
+        raise BadVideo(f"{size} are more than {max_pixels}, which pack.max_pixels may raise")
+
+
+def _time_of(frame: Any, usual: Fraction) -> Fraction:
+    """Return when a frame begins, in seconds. AVI does not always say it."""
+    if frame.pts is None or frame.time_base is None:
+        return usual
+    return frame.pts * frame.time_base
+
+
+def _duration_of(frame: Any, stream: Any) -> Fraction:
+    if frame.duration and frame.time_base:
+        return frame.duration * frame.time_base
+    if stream.average_rate:
+        return 1 / stream.average_rate
+    return Fraction(0)
+
+
+def _declared(stream: Any) -> Fraction:
+    """Return the duration that the file declares, in seconds; 0 if it does not.
+
+    QuickTime's reader itself notices a missing end, and edits may leave frames out.
+    """
+    name = stream.container.format.name
+    if name == "avi" and stream.average_rate:
+        return stream.frames / stream.average_rate
+    if name.startswith("matroska"):
+        return _seconds(stream.metadata.get("DURATION", ""))
+    return Fraction(0)
+
+
+def _seconds(text: str) -> Fraction:
+    """Return the seconds of a text such as 00:01:02.500000000, and 0 of any other."""
+    hours, _, rest = text.partition(":")
+    minutes, _, seconds = rest.partition(":")
+    try:
+        return (int(hours) * 60 + int(minutes)) * 60 + Fraction(seconds)
+    except (ValueError, ZeroDivisionError):
+        return Fraction(0)
+
+
+def _at_rate(frames: Iterator[_Timed], rate: Fraction) -> Iterator[_Timed]:
+    """Yield the frame that is shown at each tick; the first one is shown at tick 0."""
+    shown: _Timed | None = None
+    start = Fraction(0)
+    ticks = 0
+    for timed in frames:
+        if shown is None:
+            start = timed.begin
+        while shown is not None and start + ticks / rate < timed.begin:
+            yield shown
+            ticks += 1
+        shown = timed
+    while shown is not None and (not ticks or start + ticks / rate < shown.end):
+        yield shown
+        ticks += 1
+
+
+def _pixels(frame: Any) -> np.ndarray:
+    """Return a frame, upright: uint8 [H, W, 3]."""
+    turns, rest = divmod(frame.rotation, 90)
+    if rest:
+        raise BadVideo(f"rotated by {frame.rotation} degrees")
+    return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))

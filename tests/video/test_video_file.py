@@ -1,0 +1,208 @@
+import io
+import resource
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.video.video_file import BadVideo, is_video, video_frames
+
+STEP = 8  # levels between a frame and the next one
+LEFT_IS_BRIGHT = 40  # levels that the left half is brighter
+FORMATS = [
+    ("mp4", "libx264"),
+    ("mp4", "mpeg4"),
+    ("mov", "mjpeg"),
+    ("matroska", "libx264"),
+    ("webm", "libvpx-vp9"),
+    ("avi", "mpeg4"),
+    ("mpeg", "mpeg1video"),
+]
+MOST = 1 << 20
+
+
+def video(count=12, size=(32, 48), rate=25, form="mp4", codec="libx264", times=None):
+    """The bytes of a file that PyAV wrote: frame i has the level 8 * i, and 40 more at the left.
+
+    ``times`` has the number of each frame on the clock of ``rate``.
+    """
+    file = io.BytesIO()
+    with av.open(file, "w", format=form) as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.height, stream.width = size
+        stream.bit_rate = 8_000_000  # so that the levels stay
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for number in range(count):
+            pixels = np.full((*size, 3), STEP * number, np.uint8)
+            pixels[:, : size[1] // 2] += LEFT_IS_BRIGHT
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = number if times is None else times[number]
+            frame.time_base = Fraction(1, rate)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def numbers_of(frames):
+    """The number of each frame of ``video``, by the level of its right half."""
+    return [round(float(frame[:, frame.shape[1] // 2 + 4 :].mean()) / STEP) for frame in frames]
+
+
+def frames(data, rate=None, max_pixels=MOST):
+    return list(video_frames(data, rate, max_pixels))
+
+
+@pytest.mark.parametrize(("form", "codec"), FORMATS)
+def test_all_frames_of_a_file_come_in_order(form, codec):
+    data = video(form=form, codec=codec)
+    decoded = frames(data)
+    assert is_video(data)
+    assert numbers_of(decoded) == list(range(12))
+    assert {(frame.shape, frame.dtype.name) for frame in decoded} == {((32, 48, 3), "uint8")}
+
+
+@pytest.mark.parametrize(("form", "codec"), FORMATS)
+def test_a_rate_takes_the_frame_that_is_shown_at_each_tick(form, codec):
+    data = video(20, form=form, codec=codec)
+    assert numbers_of(frames(data, Fraction(25))) == list(range(20))
+    assert numbers_of(frames(data, Fraction(10))) == [0, 2, 5, 7, 10, 12, 15, 17]
+    assert numbers_of(frames(data, Fraction(1, 2))) == [0]
+
+
+def test_a_higher_rate_repeats_frames():
+    assert numbers_of(frames(video(3), Fraction(50))) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_variable_rate_follows_the_times_of_the_frames():
+    data = video(4, rate=10, times=[0, 1, 5, 6])
+    assert numbers_of(frames(data)) == [0, 1, 2, 3]
+    assert numbers_of(frames(data, Fraction(10))) == [0, 1, 1, 1, 1, 2, 3]
+
+
+def _rotated(data, matrix):
+    """The file with another display matrix of 16.16 numbers in its track header."""
+    at = data.index(b"tkhd") + 4 + 40
+    return data[:at] + struct.pack(">9i", *matrix) + data[at + 36 :]
+
+
+ONE, LAST = 1 << 16, 1 << 30
+CLOCKWISE = (0, ONE, 0, -ONE, 0, 0, 0, 0, LAST)
+UPSIDE_DOWN = (-ONE, 0, 0, 0, -ONE, 0, 0, 0, LAST)
+
+
+def test_frames_are_turned_upright():
+    upright = frames(video(2))[1].astype(int)
+    turned = frames(_rotated(video(2), CLOCKWISE))[1]
+    assert turned.shape == (48, 32, 3)
+    assert turned[:10].mean() > turned[-10:].mean() + 20  # what was left is now above
+    assert np.array_equal(turned, np.rot90(upright, -1))
+    assert np.array_equal(frames(_rotated(video(2), UPSIDE_DOWN))[1], np.rot90(upright, 2))
+
+
+def test_what_is_no_video_is_refused():
+    for data in (b"", b"RIFF", b"a text, not a video", bytes(1000), video()[4:]):
+        assert not is_video(data)
+        with pytest.raises(BadVideo, match="known format"):
+            frames(data)
+
+
+def test_an_image_in_the_same_container_is_no_video():
+    assert not is_video(b"\0\0\0\x1cftypavif" + bytes(100))
+
+
+def _with_index_first(data):
+    """The same frames in an MP4 file whose index precedes them, as files for the web have it."""
+    options = {"movflags": "faststart"}
+    with av.open(io.BytesIO(data)) as old, av.open("first.mp4", "w", options=options) as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                new.mux(packet)
+    return Path("first.mp4").read_bytes()
+
+
+@pytest.mark.parametrize(("form", "codec"), [*FORMATS[:1], *FORMATS[3:6], ("mp4", "first")])
+def test_a_truncated_file_is_refused(form, codec):
+    if codec == "first":
+        data = _with_index_first(video(30))
+        assert data.index(b"moov") < data.index(b"mdat")
+        assert len(frames(data)) == 30
+    else:
+        data = video(30, form=form, codec=codec)
+    for share in (0.01, 0.3, 0.6, 0.8):
+        with pytest.raises(BadVideo):
+            frames(data[: int(share * len(data))])
+
+
+def test_a_file_with_sound_alone_is_refused():
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        frame.rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with pytest.raises(BadVideo, match="no video in it"):
+        frames(file.getvalue())
+
+
+def test_a_file_without_a_frame_is_refused():
+    with pytest.raises(BadVideo):
+        frames(video(0))
+
+
+def test_large_frames_are_refused_before_they_are_decoded():
+    with pytest.raises(BadVideo, match=r"32 x 48 pixels are more than 100, which pack\.max_pixels"):
+        frames(video(), max_pixels=100)
+
+
+@pytest.mark.parametrize("side", [3000, 16_000, 60_000])
+def test_a_large_size_that_a_frame_declares_takes_no_memory(side):
+    data = video(form="mov", codec="mjpeg")
+    at = data.index(b"\xff\xc0") + 5  # height and width of the first JPEG
+    hostile = data[:at] + struct.pack(">HH", side, side) + data[at + 4 :]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadVideo):
+        frames(hostile)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # KiB
+
+
+def test_another_size_within_a_file_is_refused():
+    first, second = (
+        video(5, form="mpeg", codec="mpeg1video"),
+        video(5, (48, 32), form="mpeg", codec="mpeg1video"),
+    )
+    with pytest.raises(BadVideo, match="a frame is 48 x 32, those before it 32 x 48"):
+        frames(first + second)
+
+
+def test_a_gap_in_time_does_not_make_frames_without_end(monkeypatch):
+    monkeypatch.setattr("framework.video.video_file.MOST_FRAMES", 1000)
+    data = video(3, form="matroska", times=[0, 1, 10_000_000])
+    assert len(frames(data)) == 3
+    with pytest.raises(BadVideo, match="more than 1,000 frames"):
+        frames(data, Fraction(25))
+
+
+DATA = {(form, codec): video(20, form=form, codec=codec) for form, codec in FORMATS}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(FORMATS), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 7)), min_size=1)
+)
+def test_a_damaged_file_gives_frames_or_an_error(kind, flips):
+    data = bytearray(DATA[kind])
+    for place, bit in flips:
+        data[int(place * (len(data) - 1))] ^= 1 << bit
+    try:
+        decoded = frames(bytes(data))
+    except BadVideo:
+        return
+    assert len({frame.shape for frame in decoded}) == 1
