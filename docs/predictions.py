@@ -66,7 +66,8 @@ def detect(run: Path) -> None:
     kept: list[list[dict[str, object]]] = []
     for corners, classes, best in zip(boxes.corners, boxes.classes, scores, strict=True):
         count = int((best >= LEAST_SCORE).sum())
-        rows = zip(corners[:count].round(decimals=1).tolist(), classes.tolist(), strict=False)
+        pixels = [[round(side, 1) for side in box] for box in corners[:count].tolist()]
+        rows = zip(pixels, classes.tolist(), strict=False)
         kept.append([{"box": box, "label": label} for box, label in rows])
     (DATA / "detect.json").write_text(json.dumps(kept) + "\n")
 
