@@ -31,6 +31,7 @@ TOGETHER = {
             "stats",
             "tfrecord",
             "turbo",
+            "video",
         ],
         [OURS],
     ),

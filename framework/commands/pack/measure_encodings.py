@@ -164,6 +164,8 @@ def _read_rate(path: str) -> float:
                 if isinstance(frames, FrameFiles):
                     for file in frames:
                         decode(file, field.shape[3] or 3)
+                else:
+                    frames.copy()  # from the mapped file, as a batch does
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the pool's threads are the parallelism
