@@ -103,6 +103,7 @@ UNTRANSFORMED = ("dataset", "dataset_drawing")  # those of them that refuse a tr
 WAYS = [(0, "thread"), (2, "thread"), (2, "process")]  # of reading: how many workers, of which kind
 TAKEN = {  # by sources that take not all of them
     "dali": WAYS[:2],
+    "dali_layered": WAYS[:2],
     "synthetic": WAYS[:1],
     "dataset_drawing": [WAYS[0], WAYS[2]],
 }
