@@ -110,9 +110,11 @@ def test_other_numbers_of_channels_are_refused():
         _store(source=source)
 
 
-def test_a_damaged_sound_is_named():
-    source = FunctionInput("f", lambda item: {"audio": sound()[: 900 - item]}, None, 1, None)
-    store = _store(source=source)
-    with pytest.raises(DataError, match="D181"):
-        _store("x.lmdb", FunctionInput("f", lambda _: {"audio": b"fLaC"}, None, 1, None))
-    store.close()
+@pytest.mark.parametrize(
+    "data", [b"fLaC", sound()[:900], sound(kind="FLAC")[:-9], sound(kind="FLAC")[:400] + b"x" * 400]
+)
+def test_a_damaged_sound_is_named_when_it_is_packed(data):
+    source = _folder()
+    Path("sounds/a/1.wav").write_bytes(data)
+    with pytest.raises(DataError, match=r"D181.*sounds/a/1\.wav: audio: "):
+        _store(source=source)
