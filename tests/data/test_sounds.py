@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.data.hdf5 import hdf5_source
 from framework.data.reader import BatchReader, Request
 from framework.errors import DataError
 from framework.input.folder import FolderInput
@@ -108,6 +109,14 @@ def test_other_numbers_of_channels_are_refused():
     source = FunctionInput("f", lambda item: {"audio": files[item]}, None, 2, None)
     with pytest.raises(DataError, match=r"D180.*2 channels, the first has 1"):
         _store(source=source)
+
+
+def test_a_source_gives_windows_of_one_length_and_counts_no_padding_of_them():
+    _store().close()
+    source = hdf5_source("x.h5", context=make_context(3, transform=SoundWindow(400)))
+    assert [batch["audio"].shape for batch, *_ in source.batches(0)] == [(3, 400)]
+    assert source.content() == {}
+    source.close()
 
 
 @pytest.mark.parametrize(

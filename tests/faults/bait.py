@@ -421,11 +421,11 @@ def annotation_files() -> list[Bait]:
     def change(name: str, place: str, key: str, value: Any, field: str = "boxes,label") -> None:
         about = annotations()
         about[place][0][key] = value
-        add(f"{place} {key} = {str(value)[:30]} ({name})", about, field)
+        add(f"{place} {key} = {str(value)[:60]} ({name})", about, field)
 
     for value in (*STRANGERS, HUGE, 0, 0.5):
         for key in ("id", "height", "width", "file_name"):
-            change("image", "images", key, value)
+            change(type(value).__name__, "images", key, value)
         for key in ("image_id", "category_id", "iscrowd"):
             change("object", "annotations", key, value)
         change("category", "categories", "name", value)
