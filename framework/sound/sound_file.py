@@ -16,6 +16,7 @@ SUFFIXES = (".wav", ".flac")
 # length of a file is no bound.
 MOST_SAMPLES = 1 << 28
 OF_16_BITS = ("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW")
+OF_FLOATS = ("FLOAT", "DOUBLE")
 BLOCK_FRAMES = 1 << 16
 CHUNK = struct.Struct("<4sI")  # of a WAV file: its name, and its bytes behind these 8
 MOST_CHUNKS = 1000
@@ -50,11 +51,15 @@ def sound_header(data: Any) -> SoundHeader:
 def checked_header(data: Any) -> SoundHeader:
     """Return the header of a file whose frames can all be decoded. BadSound, ResourceError R112.
 
-    A header alone does not tell that a FLAC file is truncated or damaged.
+    A header alone does not tell that a FLAC file is truncated or damaged, or a sample not finite.
     """
     with _opened(data) as file:
-        block = np.empty((BLOCK_FRAMES, file.channels), np.int16)
-        num_frames = sum(map(len, file.blocks(out=block)))
+        dtype = np.float32 if file.subtype in OF_FLOATS else np.int16
+        num_frames = 0
+        for block in file.blocks(out=np.empty((BLOCK_FRAMES, file.channels), dtype)):
+            num_frames += len(block)
+            if not np.isfinite(block).all():
+                raise BadSound("a sample is not a finite number")
         if num_frames != file.frames:
             raise BadSound(f"truncated: {num_frames} of {file.frames} frames")
         return SoundHeader(file.samplerate, file.channels, file.frames)

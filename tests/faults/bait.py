@@ -188,12 +188,22 @@ def shards() -> list[Bait]:
         for name, content in contents.items()
         for kind in ("trained", "packed")
     ]
-    arrays = {"pickled": hostile.numpy_objects(), "huge": npy((HUGE, HUGE)), "deep": npy("(" * 9999)}
-    arrays |= {"negative": npy((-5, 3)), "of texts": npy((1,), "<U9"), "of objects": npy((1,), "|O")}
+    arrays = {
+        "pickled": hostile.numpy_objects(),
+        "huge": npy((HUGE, HUGE)),
+        "deep": npy("(" * 9999),
+    }
+    arrays |= {
+        "negative": npy((-5, 3)),
+        "of texts": npy((1,), "<U9"),
+        "of objects": npy((1,), "|O"),
+    }
     for name, data in arrays.items():
         content = member("1.npy", data) + member("1.cls", b"0") + end
         fields = "input.fields={x: npy, label: cls}"
-        found.append(Bait(f"shard array {name}", partial(_shard, content, "packed", fields), "x.tar"))
+        found.append(
+            Bait(f"shard array {name}", partial(_shard, content, "packed", fields), "x.tar")
+        )
     for name, plant in INDEXES.items():
         found.append(Bait(f"shard index {name}", partial(_indexed, good + end, plant), "x.tar"))
     return found
@@ -327,7 +337,7 @@ def tables() -> list[Bait]:
         "an image bomb": lambda: table(image=pa.array([png_bomb()])),
         "a name that is a command": lambda: table(**{"\x1b[2J\n": pa.array([1])}),
         "a name of nothing": lambda: table(**{"": pa.array([1])}),
-        "no column": lambda: table(),
+        "no column": table,
         "metadata that is no JSON": lambda: about(b"{" * 9999),
         "deep metadata": lambda: about(b'{"info":' * 9999),
         "metadata of wrong types": lambda: about(b'{"info": {"features": {"label": {"names": {"a": 1}}}}}'),
@@ -411,34 +421,53 @@ def _table(make: Callable[[], bytes], name: str, kind: str) -> tuple[str, ...]:
 
 def annotation_files() -> list[Bait]:
     """Changes of ``annotations``, and texts that are none."""
-    found: list[Bait] = []
+    return [*_wrong_values(), *_wrong_numbers(), *_wrong_regions(), *_wrong_files()]
 
-    def add(name: str, content: Any, field: str = "boxes,label") -> None:
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        plant = partial(_annotated, data, field)
-        found.append(Bait(f"annotations {name}", plant, "coco.json"))
 
-    def change(name: str, place: str, key: str, value: Any, field: str = "boxes,label") -> None:
-        about = annotations()
-        about[place][0][key] = value
-        add(f"{place} {key} = {str(value)[:60]} ({name})", about, field)
+def _coco(name: str, content: Any, field: str = "boxes,label") -> Bait:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    # a name that could be one is that of a missing image
+    victim = "" if "file_name" in name else "coco.json"
+    return Bait(f"annotations {name}", partial(_annotated, data, field), victim)
 
+
+def _changed(name: str, place: str, key: str, value: Any, field: str = "boxes,label") -> Bait:
+    about = annotations()
+    about[place][0][key] = value
+    return _coco(f"{place} {key} = {str(value)[:60]} ({name})", about, field)
+
+
+def _wrong_values() -> Iterator[Bait]:
+    keys = {
+        "images": ("id", "height", "width", "file_name"),
+        "annotations": ("image_id", "category_id", "iscrowd"),
+        "categories": ("id", "name"),
+    }
     for value in (*STRANGERS, HUGE, 0, 0.5):
-        for key in ("id", "height", "width", "file_name"):
-            change(type(value).__name__, "images", key, value)
-        for key in ("image_id", "category_id", "iscrowd"):
-            change("object", "annotations", key, value)
-        change("category", "categories", "name", value)
-        change("category", "categories", "id", value)
-        change("mask", "annotations", "segmentation", value, "mask")
+        for place, names in keys.items():
+            for key in names:
+                yield _changed(type(value).__name__, place, key, value)
+        yield _changed("mask", "annotations", "segmentation", value, "mask")
+    names = (SECRET, "/etc/hostname", "/dev/zero", "a\0b", "x" * 5000, "..", "", "\ud800.jpg")
+    for name in (*names, "pipe", "folder", "\x1b[2J.jpg", "~/x", "$HOME", "http://x/y.jpg"):
+        yield _changed("name", "images", "file_name", name)
+    for key in ("images", "annotations", "categories"):
+        yield _coco(f"without {key}", {k: v for k, v in annotations().items() if k != key})
+        for value in STRANGERS[:7]:
+            yield _coco(f"{key} = {value}", {**annotations(), key: value})
+
+
+def _wrong_numbers() -> Iterator[Bait]:
     for number in NUMBERS:
-        change("box", "annotations", "bbox", [number] * 4)
-        change("box", "annotations", "bbox", [0, 0, number, number])
-        change("polygon", "annotations", "segmentation", [[number] * 6], "mask")
-        change("counts", "annotations", "segmentation", _lengths([number, 1]), "mask")
+        yield _changed("box", "annotations", "bbox", [number] * 4)
+        yield _changed("box", "annotations", "bbox", [0, 0, number, number])
+        yield _changed("polygon", "annotations", "segmentation", [[number] * 6], "mask")
+        yield _changed("counts", "annotations", "segmentation", _lengths([number, 1]), "mask")
     for box in ([], [1, 2, 3], [1] * 5, "1234", {"x": 1}, [[1], 2, 3, 4], ["1"] * 4):
-        change("box", "annotations", "bbox", box)
-    many_points = [float(n % 17) for n in range(2 * MANY)]
+        yield _changed("box", "annotations", "bbox", box)
+
+
+def _wrong_regions() -> Iterator[Bait]:
     regions = {
         "negative": _lengths([-5, 197]),
         "huge": _lengths([1 << 62, 1 << 62]),
@@ -451,17 +480,19 @@ def annotation_files() -> list[Bait]:
         "another size": {"size": [1 << 31, 1 << 31], "counts": [1 << 62]},
         "no size": {"counts": [192]},
         "size of texts": {"size": ["16", "12"], "counts": [192]},
-        "many points": [many_points],
+        "many points": [[float(n % 17) for n in range(2 * MANY)]],
         "many polygons": [[1, 1, 9, 1, 9, 9]] * MANY,
         "odd": [[1, 2, 3, 4, 5, 6, 7]],
         "of texts": [["1"] * 6],
         "deep": [[[[1]]]],
     }
     for name, region in regions.items():
-        change(f"region {name}", "annotations", "segmentation", region, "mask")
-    names = (SECRET, "/etc/hostname", "/dev/zero", "a\0b", "x" * 5000, "..", "", "\ud800.jpg")
-    for name in (*names, "pipe", "folder", "\x1b[2J.jpg", "~/x", "$HOME", "http://x/y.jpg"):
-        change("name", "images", "file_name", name)
+        yield _changed(f"region {name}", "annotations", "segmentation", region, "mask")
+
+
+def _wrong_files() -> Iterator[Bait]:
+    whole = annotations()
+    data = json.dumps(whole).encode()
     texts = {
         "deep": b"[" * MANY,
         "deep objects": b'{"images":' * MANY,
@@ -470,32 +501,21 @@ def annotation_files() -> list[Bait]:
         "a number": b"5",
         "nothing": b"",
         "twice": b'{"images": [], "images": [{"id": 1}], "annotations": [], "categories": []}',
-        "UTF-16": json.dumps(annotations()).encode("utf-16"),
-        "BOM": b"\xef\xbb\xbf" + json.dumps(annotations()).encode(),
+        "UTF-16": json.dumps(whole).encode("utf-16"),
+        "BOM": b"\xef\xbb\xbf" + data,
         "not UTF-8": b'{"images": "\xff\xfe"}',
         "pickled": pickle.dumps(hostile.CALLS["os.system"]()),
-        "half": json.dumps(annotations()).encode()[:-20],
-        "behind": json.dumps(annotations()).encode() + b"{}",
+        "half": data[:-20],
+        "behind": data + b"{}",
     }
-    for name, data in texts.items():
-        add(f"text {name}", data)
-    for key in ("images", "annotations", "categories"):
-        for value in ("none", *STRANGERS[:7]):
-            add(f"{key} = {value}", {**annotations(), key: value})
-            if value == "none":
-                add(f"without {key}", {k: v for k, v in annotations().items() if k != key})
-    twice = annotations()
-    twice["images"].append(twice["images"][0])
-    add("an image twice", twice)
-    twice = annotations()
-    twice["categories"] *= 2
-    add("a category twice", twice)
+    for name, content in texts.items():
+        yield _coco(f"text {name}", content)
+    yield _coco("an image twice", {**whole, "images": whole["images"] * 2})
+    yield _coco("a category twice", {**whole, "categories": whole["categories"] * 2})
     classes = [{"id": number, "name": f"class {number}"} for number in range(3000)]
-    add("classes beyond a mask", {**annotations(), "categories": classes}, "mask")
-    many = annotations()
-    many["annotations"] = many["annotations"][:1] * 20_000
-    add("objects without end", many, "mask")
-    return found
+    yield _coco("classes beyond a mask", {**whole, "categories": classes}, "mask")
+    objects = whole["annotations"][:1] * 20_000
+    yield _coco("objects without end", {**whole, "annotations": objects}, "mask")
 
 
 def _lengths(counts: Any) -> dict[str, Any]:
@@ -551,11 +571,11 @@ def hdf5_files() -> list[Bait]:
         "other lengths": lambda f: [f.create_dataset(n, data=np.zeros(s)) for n, s in (("x", 3), ("y", 4))],
         "an image bomb": lambda f: f.create_dataset("x", (1,), h5py.vlen_dtype(np.dtype("u1"))).__setitem__(0, np.frombuffer(png_bomb(), "u1")),
     }  # fmt: skip
-    found = [
-        Bait(f"HDF5 {name}", partial(_hdf5, plant), "x.h5") for name, plant in plain.items()
+    found = [Bait(f"HDF5 {name}", partial(_hdf5, plant), "x.h5") for name, plant in plain.items()]
+    found += [
+        Bait(f"HDF5 {plant.__name__}", partial(_hdf5, partial(plant, name="x")), "x.h5")
+        for plant in plants.PLANTS
     ]
-    for plant in plants.PLANTS:
-        found.append(Bait(f"HDF5 {plant.__name__}", partial(_hdf5, partial(plant, name="x")), "x.h5"))
     heap = partial(_hdf5, plain["labels of texts"], patched=True)
     found.append(Bait("HDF5 heap of huge texts", heap, "x.h5"))
     attributes = {"huge": "x" * 60_000, "pickled": np.void(b"\x80\x04."), "empty": h5py.Empty("f4")}
@@ -630,7 +650,9 @@ def _wild_lmdb(number: int) -> tuple[str, ...]:
     page = struct.unpack_from("<I", data, 40)[0]
     newest = max((0, page), key=lambda start: struct.unpack_from("<Q", data, start + 144)[0])
     root = struct.unpack_from("<Q", data, newest + 128)[0]
-    starts = range(page * root, page * (root + 1)) if number != 1 else range(2 * page, len(data), page)
+    starts = (
+        range(page * root, page * (root + 1)) if number != 1 else range(2 * page, len(data), page)
+    )
     for start in starts if number == 1 else [page * root]:
         kind, lower = struct.unpack_from("<HH", data, start + 10)
         for slot in range(start + 16, start + lower, 2) if kind in (1, 2) else ():
@@ -638,7 +660,13 @@ def _wild_lmdb(number: int) -> tuple[str, ...]:
             if number == 1 and kind == 2:
                 struct.pack_into("<HH", data, node, 0xFFFF, (len(data) - node) >> 17)
             elif number != 1 and kind == 1:
-                child = root if number == 0 else struct.unpack_from("<H", data, start + struct.unpack_from("<H", data, start + 16)[0])[0]
+                child = (
+                    root
+                    if number == 0
+                    else struct.unpack_from(
+                        "<H", data, start + struct.unpack_from("<H", data, start + 16)[0]
+                    )[0]
+                )
                 struct.pack_into("<HHH", data, node, child, 0, 0)
     Path("x.lmdb").write_bytes(data)
     return words

@@ -104,7 +104,10 @@ def _cases(folder: Path) -> dict[str, Case]:
     of_keys = 'input.fields={image: "image-%09d", text: "text-%09d", label: "label-%09d"}'
     read = {
         "data=tar": ({"x.tar": shard}, "data.train=x.tar"),
-        "data=tar, its index": ({f"x.tar{INDEX_SUFFIX}": index, "x.tar": shard}, "data.train=x.tar"),
+        "data=tar, its index": (
+            {f"x.tar{INDEX_SUFFIX}": index, "x.tar": shard},
+            "data.train=x.tar",
+        ),
         "data=parquet": ({"x.parquet": table.getvalue()}, "data.train=x.parquet"),
     }
     packed = {

@@ -64,7 +64,9 @@ def test_a_file_that_no_error_names_is_told():
 
 def test_a_canary_and_a_change_beside_the_box_are_told(monkeypatch):
     for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
-        monkeypatch.setattr(bait, "answered", lambda *_, path=path: Path(path).write_text("") and "")
+        monkeypatch.setattr(
+            bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""
+        )
         os.mkdir(path.strip("./"))
         os.chdir(path.strip("./"))
         assert words in bait.attempt(bait.Bait("evil", tuple, ""))

@@ -19,7 +19,8 @@ class _Named(MemoryInput):
 
 
 @pytest.mark.parametrize(
-    ("name", "where"), [("a.tar: 7", "a.tar: 7: image"), ("a.csv: line 9", "a.csv: line 9: 7: image")]
+    ("name", "where"),
+    [("a.tar: 7", "a.tar: 7: image"), ("a.csv: line 9", "a.csv: line 9: 7: image")],
 )
 def test_the_name_of_the_item_comes_first(name, where):
     error = item_error(KEYED, _Named(name), 0, "7")

@@ -104,6 +104,12 @@ def test_a_flac_file_with_a_flipped_bit_is_found_before_it_is_heard():
         checked_header(bytes(data))
 
 
+def test_samples_that_are_not_finite_are_found():
+    data = sound(300, subtype="FLOAT")[:-400] + struct.pack("<f", float("nan")) * 100
+    with pytest.raises(BadSound, match="finite"):
+        checked_header(data)
+
+
 def test_other_formats_are_refused():
     with pytest.raises(BadSound, match="neither"):
         sound_header(sound(kind="AIFF"))
