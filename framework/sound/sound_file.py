@@ -56,7 +56,9 @@ def checked_header(data: Any) -> SoundHeader:
     with _opened(data) as file:
         dtype = np.float32 if file.subtype in OF_FLOATS else np.int16
         num_frames = 0
-        for block in file.blocks(out=np.empty((BLOCK_FRAMES, file.channels), dtype)):
+        memory = np.empty((BLOCK_FRAMES, file.channels), dtype)
+        # Files of GSM and the like have no number of frames by default: they cannot seek.
+        for block in file.blocks(frames=file.frames, out=memory):
             num_frames += len(block)
             if not np.isfinite(block).all():
                 raise BadSound("a sample is not a finite number")
@@ -94,7 +96,7 @@ def resampled(data: Any, rate: int) -> bytes:
         if file.samplerate == rate:
             return bytes(data)
         subtype = "PCM_16" if file.subtype in OF_16_BITS else "PCM_24"
-        samples = soxr.resample(file.read(dtype="float64"), file.samplerate, rate)
+        samples = soxr.resample(file.read(file.frames, dtype="float64"), file.samplerate, rate)
     target = BytesIO()
     soundfile.write(target, samples, rate, format="FLAC", subtype=subtype)
     return target.getvalue()

@@ -110,6 +110,12 @@ def test_samples_that_are_not_finite_are_found():
         checked_header(data)
 
 
+def test_files_that_cannot_seek_are_checked_and_resampled():
+    data = sound(3200, subtype="GSM610")
+    assert checked_header(data).num_frames == len(read_sound(data))
+    assert sound_header(resampled(data, 16000)).rate == 16000
+
+
 def test_other_formats_are_refused():
     with pytest.raises(BadSound, match="neither"):
         sound_header(sound(kind="AIFF"))
