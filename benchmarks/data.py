@@ -1,11 +1,12 @@
 """Reading and packing beside the peers: every contestant in a process of its own, round robin, on the same data.
 
     make bench-data IMAGES=FOLDER_OR_TAR CIFAR=FOLDER_OR_TAR
-    python benchmarks/data.py --images ... --cifar ... [--rounds 5] [--quick] [--workloads ABCDEP] [--only ffcv]
+    python benchmarks/data.py --images ... --cifar ... [--rounds 5] [--quick] [--workloads ABCDEMPRS] [--only ffcv]
 
 Workloads: **A** full-size JPEG files -> random-resized crop 224, flip, batches of 64, uint8 NCHW. **B** the same prepared (shorter side 256,
 quality 90). **C** the same as raw pixels (the middle 256 x 256). **D** small raw images, shuffled, batches of 256, uint8 NCHW. **E** D with
-flip, pad-4 crop, normalized float32. **F** start and memory, as seen in A. **P** packing, and how far the pixels are from Pillow's.
+flip, pad-4 crop, normalized float32. **M** B with masks and boxes through one random-resized crop. **R** records of 1 to 1,000 float32.
+**S** the share of padding with and without buckets. **F** start and memory, as seen in A. **P** packing, and how far the pixels are from Pillow's.
 
 Method: a contestant's process imports torch (its memory is then looked at), its own libraries, opens its data (the first batch is
 timed from here), runs an epoch that is checked and not timed, then three timed laps. A lap is whole epochs, at least half a second.
@@ -27,9 +28,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from peers import made, measure, report  # noqa: E402
 from peers.work import Work  # noqa: E402
 
-NUM_IMAGES, NUM_SMALL, QUICK_SHARE = 800, 40_000, 10
-BATCH_SIZE = {"A": 64, "B": 64, "C": 64, "D": 256, "E": 256}
-DATA_OF = {"A": "A", "B": "B", "C": "C", "D": "D", "E": "D"}
+NUM_IMAGES, NUM_SMALL, NUM_RAGGED, QUICK_SHARE = 800, 40_000, 40_000, 10
+BATCH_SIZE = {"A": 64, "B": 64, "C": 64, "D": 256, "E": 256, "M": 64, "R": 256}
+DATA_OF = {"A": "A", "B": "B", "C": "C", "D": "D", "E": "D", "M": "M", "R": "R"}
 
 
 class Contestant(NamedTuple):
@@ -49,6 +50,8 @@ def contestants() -> Iterator[Contestant]:
             yield from image_files(workload, filter_)
         yield from raw_images(filter_)
     yield from small_images()
+    yield from marked_images()
+    yield from ragged_rows()
 
 
 def image_files(workload: str, filter_: str) -> Iterator[Contestant]:
@@ -159,12 +162,34 @@ def small_images() -> Iterator[Contestant]:
     yield row("E", "peer", "DALI CPU (external_source)", "dali", "small")
 
 
+def marked_images() -> Iterator[Contestant]:
+    def row(role: str, name: str, enter: str, make: str = "") -> Contestant:
+        return Contestant("M", role, "linear", name, f"peers.{enter}", make and f"peers.{make}")
+
+    yield row("ours", "paceline hdf5", "ours.marked_hdf5", "ours.make_marked")
+    yield row("peer", "DataLoader + Albumentations", "albumentations.marked")
+
+
+def ragged_rows() -> Iterator[Contestant]:
+    def row(role: str, name: str, enter: str, make: str) -> Contestant:
+        return Contestant("R", role, "-", name, f"peers.{enter}", f"peers.{make}")
+
+    variable = "ragged.make_variable"
+    yield row("ours", "paceline hdf5", "ours.ragged_hdf5", "ours.make_ragged")
+    yield row("ours", "paceline lmdb", "ours.ragged_lmdb", "ours.make_ragged")
+    yield row("peer", "HDF5 of variable length, by batch", "ragged.by_batch", variable)
+    yield row("peer", "HDF5 of variable length, DataLoader", "ragged.by_item", variable)
+    yield row("peer", "litdata", "litdata.ragged", "litdata.make_ragged")
+
+
 BASELINES = {
     "A": "DataLoader + Pillow",
     "B": "DataLoader + Pillow",
     "C": "textbook HDF5",
     "D": "textbook HDF5",
     "E": "per item, DataLoader",
+    "M": "DataLoader + Albumentations",
+    "R": "HDF5 of variable length, DataLoader",
 }
 
 
@@ -174,8 +199,9 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         share = QUICK_SHARE if options.quick else 1
-        self.counts = dict.fromkeys("ABC", options.images_count // share) | {
-            "D": options.small_count // share
+        self.counts = dict.fromkeys("ABCM", options.images_count // share) | {
+            "D": options.small_count // share,
+            "R": options.ragged_count // share,
         }
         self.log = Path(options.work, "log.txt").absolute()
 
@@ -197,13 +223,13 @@ class Bench:
         images, small = self.options.images, self.options.cifar
         for workload in sorted(wanted):
             needed, option = (small, "--cifar") if workload in "DE" else (images, "--images")
-            if needed is None:
+            if needed is None and workload not in "RS":
                 absent[workload] = f"no {option} given"
-        if wanted - set(absent) & set("ABCP"):
+        if wanted - set(absent) & set("ABCMP"):
             self._once(
                 "A", images, lambda folder: made.make_full_size(images, folder, self.counts["A"])
             )
-        if wanted - set(absent) & set("BC"):
+        if wanted - set(absent) & set("BCM"):
             self._once(
                 "B",
                 images,
@@ -217,6 +243,10 @@ class Bench:
             )
         if wanted - set(absent) & set("DE"):
             self._once("D", small, lambda folder: made.make_small(small, folder, self.counts["D"]))
+        if "M" in wanted - set(absent):
+            self._once("M", images, lambda folder: made.make_marked(self.folder("B"), folder))
+        if "R" in wanted:
+            self._once("R", "random", lambda folder: made.make_ragged(folder, self.counts["R"]))
         return absent
 
     def _once(self, data: str, source: str, make: Callable[[str], None]) -> None:
@@ -296,12 +326,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=len(os.sched_getaffinity(0)),
         help="threads or processes of every contestant",
     )
-    parser.add_argument("--workloads", default="ABCDEP")
+    parser.add_argument("--workloads", default="ABCDEMPRS")
     parser.add_argument(
         "--only", action="append", help="contestants whose name contains this; may be repeated"
     )
     parser.add_argument("--images-count", type=int, default=NUM_IMAGES)
     parser.add_argument("--small-count", type=int, default=NUM_SMALL)
+    parser.add_argument("--ragged-count", type=int, default=NUM_RAGGED)
     parser.add_argument(
         "--timeout", type=float, default=600, help="seconds one contestant may take"
     )
@@ -329,6 +360,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed = bench.make_formats(rows)
     results = list(bench.rounds(rows, failed))
     extra = packing(bench) if "P" in options.workloads and "P" not in absent else {}
+    if "S" in options.workloads:
+        extra["padding"] = told_by("padding", str(bench.counts["R"]))
     facts = {
         "command": " ".join([Path(sys.argv[0]).name, *(arguments or sys.argv[1:])]),
         **report.circumstances(),
@@ -357,25 +390,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def packing(bench: Bench) -> dict[str, Any]:
     """Packing and pixel differences, in processes of their own."""
+    arguments = bench.folder("A"), str(bench.options.workers), str(bench.options.rounds)
+    return {name: told_by(name, *arguments) for name in ("packing", "difference")}
+
+
+def told_by(name: str, *arguments: str) -> dict[str, Any]:
+    """What the module ``peers.NAME`` prints, run in a process of its own; ``failed``: why not."""
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", f"peers.{name}", *arguments]
     environment = {**os.environ, "PYTHONPATH": measure.PATH}
-    found: dict[str, Any] = {}
-    for name in ("packing", "difference"):
-        command = [
-            sys.executable,
-            "-m",
-            f"peers.{name}",
-            bench.folder("A"),
-            str(bench.options.workers),
-            str(bench.options.rounds),
-        ]
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        found[name] = (
-            json.loads(done.stdout)
-            if done.returncode == 0
-            else {"failed": done.stderr.strip().rpartition("\n")[2]}
-        )
-    return found
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr.strip().rpartition("\n")[2]}
+    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":

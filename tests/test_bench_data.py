@@ -70,6 +70,21 @@ def test_a_quick_run_compares_equal_work_and_writes_it_down(tmp_path):
     assert all(row["memory_bytes"] > 0 and row["first_s"] > 0 for row in results["results"])
 
 
+@pytest.mark.slow
+def test_masks_ragged_fields_and_padding_are_measured(tmp_path):
+    images = make_images(tmp_path / "images", 20, 96)
+    counts = ["--images-count", "200", "--ragged-count", "3000", "--laps", "1", "--workers", "1"]
+    only = ["--only", "paceline", "--only", "variable", "--only", "Albumentations"]
+    done, text = run("--quick", "--workloads", "MRS", "--images", str(images), *counts, *only)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(next(Path("results").glob("*-data-quick.json")).read_text())
+    assert not results["failed"]
+    assert {row["workload"] for row in results["results"]} == {"M", "R"}
+    shares = {row["order"]: row["padding"] for row in results["padding"]["rows"]}
+    assert shares["order=buckets"] < shares["order=full"] / 2
+    assert "| order=full |" in text
+
+
 def test_what_has_no_data_is_named_and_not_run():
     done, text = run("--quick", "--workloads", "DP")
     assert done.returncode == 0, done.stderr

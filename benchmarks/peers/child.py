@@ -46,8 +46,8 @@ def lap(epoch: Any, number: int, num_records: int) -> tuple[int, float]:
     """(next epoch's number, records per second)."""
     start, first, count = time.perf_counter(), number, 0
     while (passed := time.perf_counter() - start) < LAP_S:
-        for images, _ in epoch(number):
-            count += len(images)
+        for _, numbers in epoch(number):  # a batch of R is one row of values
+            count += len(numbers)
         number += 1
         if count != (number - first) * num_records:
             raise ValueError(f"{count} records in {number - first} epochs of {num_records}")

@@ -27,6 +27,12 @@ class Planes(StreamingDataset):
         ]
 
 
+class Rows(StreamingDataset):
+    def __getitem__(self, index: Any) -> tuple[np.ndarray, int]:
+        item = super().__getitem__(index)
+        return item["values"], item["number"]
+
+
 def jpeg(work: Work) -> Epoch:
     dataset = Images(work.path("litdata"), shuffle=True, drop_last=False)
     dataset.antialias = work.antialias
@@ -37,9 +43,20 @@ def small(work: Work) -> Epoch:
     return _epochs(Planes(work.path("litdata"), shuffle=True, drop_last=False), work)
 
 
-def _epochs(dataset: StreamingDataset, work: Work) -> Epoch:
+def ragged(work: Work) -> Epoch:
+    from peers.ragged import joined  # here: the other rows must not pay for h5py
+
+    dataset = Rows(work.path("litdata"), shuffle=True, drop_last=False)
+    return _epochs(dataset, work, collate_fn=joined)
+
+
+def _epochs(dataset: StreamingDataset, work: Work, **options: Any) -> Epoch:
     loader = StreamingDataLoader(
-        dataset, batch_size=work.batch_size, num_workers=work.num_workers, persistent_workers=True
+        dataset,
+        batch_size=work.batch_size,
+        num_workers=work.num_workers,
+        persistent_workers=True,
+        **options,
     )
     return lambda _: iter(loader)
 
@@ -69,6 +86,22 @@ def make_small(work: Work) -> None:
     item = partial(pixel_item, path=os.path.abspath(work.path("raw.npy")))
     optimize(
         item,
+        list(range(work.num_records)),
+        work.path("litdata"),
+        chunk_bytes="64MB",
+        num_workers=work.num_workers,
+    )
+
+
+def ragged_item(number: int, folder: str, ends: list[int]) -> dict[str, Any]:
+    values = np.load(os.path.join(folder, "values.npy"), mmap_mode="r")
+    return {"values": np.array(values[ends[number] : ends[number + 1]]), "number": number}
+
+
+def make_ragged(work: Work) -> None:
+    ends = [0, *np.cumsum(np.load(work.path("lengths.npy"))).tolist()]
+    optimize(
+        partial(ragged_item, folder=os.path.abspath(work.folder), ends=ends),
         list(range(work.num_records)),
         work.path("litdata"),
         chunk_bytes="64MB",

@@ -1,4 +1,4 @@
-"""The data every contestant's format is made from: files for A and B, raw.npy for C and D."""
+"""The data every contestant's format is made from: files for A, B and M, raw.npy for C and D, arrays for R."""
 
 import io
 import os
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+LONGEST_RAGGED = 1000  # values
+NUM_BOXES = 5  # of an image
 ENDINGS = (".jpg", ".jpeg", ".png")
 SHORTER_SIDE, QUALITY = 256, 90
 
@@ -96,3 +98,30 @@ def make_small(source: str, folder: str, count: int) -> None:
         raise ValueError(f"{source}: images of {pixels.shape[1:]}, not 32 x 32")
     os.makedirs(folder, exist_ok=True)
     np.save(Path(folder, "raw.npy"), pixels)
+
+
+def make_marked(prepared_folder: str, folder: str) -> None:
+    """M, from B: the files, a label map of a few rectangles for each, and the rectangles as boxes."""
+    rng = np.random.default_rng(0)
+    boxes: list[np.ndarray] = []
+    os.makedirs(Path(folder, "masks"))
+    Path(folder, "files").symlink_to(os.path.abspath(Path(prepared_folder, "files")))
+    for number, path in enumerate(sorted(Path(folder, "files").glob("*/*"))):
+        with Image.open(path) as image:
+            width, height = image.size
+        corners = np.sort(rng.integers(0, (width, height), (NUM_BOXES, 2, 2)), axis=1)
+        corners[:, 1] += 1
+        boxes.append(corners.reshape(-1, 4))
+        mask = np.zeros((height, width), np.uint8)
+        for kind, (left, top, right, bottom) in enumerate(boxes[-1].tolist(), 1):
+            mask[top:bottom, left:right] = kind
+        Image.fromarray(mask).save(Path(folder, "masks", f"{number:06}.png"))
+    np.save(Path(folder, "boxes.npy"), np.array(boxes, np.float32))
+
+
+def make_ragged(folder: str, count: int) -> None:
+    """R: random numbers, each record from 1 to 1,000 of them."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, LONGEST_RAGGED + 1, count)
+    np.save(Path(folder, "lengths.npy"), lengths)
+    np.save(Path(folder, "values.npy"), rng.random(int(lengths.sum()), np.float32))

@@ -41,7 +41,7 @@ def part(group: str, name: str, **changes: Any) -> Any:
 
 def context(work: Work, verify: str = "off") -> SourceContext:
     """A Source's context as a training run makes it. Workers: one thread per core where images are decoded."""
-    small = work.workload in "DE"
+    small = work.workload in "DER"
     transform = (
         part("transform", "none")
         if small
@@ -85,6 +85,32 @@ def folder(work: Work) -> Epoch:
 
 def tar(work: Work) -> Epoch:
     return epochs(tar_source(work.path("shards"), context=context(work)))
+
+
+def ragged_hdf5(work: Work) -> Epoch:
+    return _rows(hdf5_source(work.path("ragged.h5"), context=_nested(work)))
+
+
+def ragged_lmdb(work: Work) -> Epoch:
+    return _rows(lmdb_source(work.path("ragged.lmdb"), context=_nested(work)))
+
+
+def _nested(work: Work) -> SourceContext:
+    return replace(context(work), collate="nested")
+
+
+def _rows(source: Source) -> Epoch:
+    """R: the values of a batch one after another, which a nested tensor holds."""
+
+    def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch, _, _ in source.batches(number):
+            yield batch["values"].values(), batch["index"]
+
+    return epoch
+
+
+def marked_hdf5(work: Work) -> Epoch:
+    return epochs(hdf5_source(work.path("marked.h5"), context=context(work)))
 
 
 def dataset_pillow(work: Work) -> Epoch:
@@ -161,3 +187,32 @@ def _write(writer_class: Any, name: str, work: Work, planes: bool) -> None:
         )
         writer.write({"image": values}, [f"{number:06}" for number in span])
     writer.close(Manifest(work.num_records, {"image": field}, source="benchmarks/data.py"))
+
+
+def make_ragged(work: Work) -> None:
+    """ragged.h5 and ragged.lmdb."""
+    field = Field("float32", (None,))
+    arrays = work.ragged()
+    for writer_class, name in ((HDF5Writer, "ragged.h5"), (LMDBWriter, "ragged.lmdb")):
+        writer = writer_class(
+            work.path(name), fields={"values": field}, num_records=work.num_records
+        )
+        writer.write({"values": arrays}, [f"{number:06}" for number in range(work.num_records)])
+        writer.close(Manifest(work.num_records, {"values": field}, source="benchmarks/data.py"))
+
+
+def make_marked(work: Work) -> None:
+    """marked.h5: image files, label maps and boxes."""
+    fields = {
+        "image": JPEG,
+        "mask": Field("uint8", (1, None, None), "image", "labels"),
+        "boxes": Field("float32", (None, 4), kind="boxes"),
+    }
+    writer = HDF5Writer(work.path("marked.h5"), fields=fields, num_records=work.num_records)
+    records = {
+        "image": [Path(path).read_bytes() for path in work.files()],
+        "mask": [Path(path).read_bytes() for path in work.masks()],
+        "boxes": list(np.load(work.path("boxes.npy"))),
+    }
+    writer.write(records, [f"{number:06}" for number in range(work.num_records)])
+    writer.close(Manifest(work.num_records, fields, source="benchmarks/data.py"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 SIZE = 224  # pixels of a result's side in A, B and C
@@ -22,7 +23,7 @@ Epoch = Callable[
 
 @dataclass(frozen=True)
 class Work:
-    """One workload (A, B, C, D or E) as one contestant meets it. ``folder`` holds its data, in every contestant's own format.
+    """One workload (A, B, C, D, E, M or R) as one contestant meets it. ``folder`` holds its data, in every contestant's own format.
 
     ``num_workers``: processes or threads, as many as there are cores. ``antialias``: whether shrinking averages.
     """
@@ -40,6 +41,15 @@ class Work:
     def files(self) -> list[str]:
         """The workload's image files; a record's number is its place in this list."""
         return [str(path) for path in sorted(Path(self.folder, "files").glob("*/*"))]
+
+    def masks(self) -> list[str]:
+        """M's label maps, in the order of ``files``."""
+        return [str(path) for path in sorted(Path(self.folder, "masks").glob("*"))]
+
+    def ragged(self) -> list[np.ndarray]:
+        """R's records: float32 of 1 to 1,000 values."""
+        ends = np.cumsum(np.load(self.path("lengths.npy")))
+        return np.split(np.load(self.path("values.npy")), ends[:-1])
 
 
 def random_window(height: int, width: int, rng: Any = random) -> tuple[int, int, int, int]:

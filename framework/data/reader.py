@@ -17,6 +17,7 @@ from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
+    CutsSounds,
     CutsVideos,
     KnowsLabels,
     RecordFunction,
@@ -174,8 +175,10 @@ class BatchReader:
     @cached_property
     def padded(self) -> dict[str, str]:
         """The names of the lengths of padded arrays, by field."""
-        ragged = self.ragged.items()
-        names = {name: length_name(name, field, self.collate) for name, field in ragged}
+        ragged = dict(self.ragged)
+        if isinstance(self.transform, CutsSounds):  # windows have one length
+            ragged = {name: field for name, field in ragged.items() if name not in self.sounds}
+        names = {name: length_name(name, field, self.collate) for name, field in ragged.items()}
         return {name: length for name, length in names.items() if length is not None}
 
     @cached_property

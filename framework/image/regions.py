@@ -25,7 +25,7 @@ def region_mask(region: Any, height: int, width: int) -> np.ndarray:
     mask = np.zeros((height, width), np.uint8)
     if isinstance(region, list):
         for polygon in region:
-            _fill(mask, polygon)
+            _fill(mask, polygon, 1)
         return mask
     if not isinstance(region, dict) or list(region.get("size", ())) != [height, width]:
         raise ValueError("neither polygons nor run lengths of this image's size")
@@ -41,14 +41,14 @@ def region_mask(region: Any, height: int, width: int) -> np.ndarray:
     return np.repeat(inside, counts).reshape(width, height).T.astype(np.uint8)
 
 
-def _fill(mask: np.ndarray, polygon: Any) -> None:
-    """Set the pixels of a polygon to 1. Borders differ from pycocotools' by at most a pixel."""
+def _fill(mask: np.ndarray, polygon: Any, value: int) -> None:
+    """Set the pixels of a polygon. Borders differ from pycocotools' by at most a pixel."""
     points = np.asarray(polygon, np.float64)
     if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not np.isfinite(points).all():
         raise ValueError("a polygon is not at least three points of finite numbers")
     # COCO's pixel 0 goes from 0 to 1, and OpenCV's has its center at 0.
     scaled = (points.reshape(-1, 2).clip(-FARTHEST, FARTHEST) - 0.5) * (1 << FRACTION_BITS)
-    cv2.fillPoly(mask, [np.round(scaled).astype(np.int32)], (1,), shift=FRACTION_BITS)
+    cv2.fillPoly(mask, [np.round(scaled).astype(np.int32)], (value,), shift=FRACTION_BITS)
 
 
 def run_lengths(text: str) -> list[int]:
@@ -92,5 +92,9 @@ def painted(
     """
     painting = np.full((height, width), background, np.uint8)
     for region, value in regions:
+        if isinstance(region, list):  # a mask of the whole image takes long if objects are many
+            for polygon in region:
+                _fill(painting, polygon, value)
+            continue
         painting[region_mask(region, height, width) == 1] = value
     return painting[None]

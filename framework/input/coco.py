@@ -246,7 +246,9 @@ class _Reading:
                 raise DataError(163, self.source.path, f"has image {entry['id']} twice", fix)
             if not 0 < height <= MAX_PIXELS or not 0 < width <= MAX_PIXELS // height:
                 raise ValueError(f"image {entry['id']} has {height} x {width} pixels")
-            name = str(entry["file_name"])
+            name = entry["file_name"]
+            if not isinstance(name, str):
+                raise TypeError(f"image {entry['id']} has a file_name that is no text")
             os.fsencode(name)  # ValueError for what no file can be called
             images[entry["id"]] = _Image(name, height, width, [])
         return images

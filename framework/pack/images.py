@@ -27,6 +27,7 @@ from framework.image.decode import (
 from framework.image.header import BadImage
 from framework.image.label_map import decode_labels
 from framework.image.scale import scale, scale_labels
+from framework.pack.item_error import item_error
 from framework.pack.sound_rates import SoundRates
 from framework.pack.video_frames import VideoFrames
 from framework.transform.resize import centered
@@ -262,10 +263,14 @@ class Preparation:
         for item in range(min(source.manifest.num_records, TRIES)):
             try:
                 chunk = source.read(item, item + 1)
+            except DataError as error:
+                errors.append(error)
+                continue
+            try:
                 if chunk.keys:
                     return measure(chunk)
             except DataError as error:
-                errors.append(error)
+                errors.append(item_error(error, source, item, chunk.keys[0]))
         if errors:
             raise errors[0]
         what = f"no record in its first {TRIES} items"

@@ -7,12 +7,14 @@ import numpy as np
 
 from framework.contracts.records import Chunk, Records
 from framework.errors import DataError
-from framework.sound.sound_file import BadSound, SoundHeader, resampled, sound_header
+from framework.sound.sound_file import BadSound, SoundHeader, checked_header, resampled
 
 
 @final
 class SoundRates:
-    """A pure, picklable change of sounds. The first readable record decides.
+    """A pure, picklable change of sounds, which are decoded once to find damage.
+
+    The first readable record decides.
 
     Args:
         names: The fields.
@@ -56,7 +58,7 @@ class SoundRates:
 
 def _header(data: Any, where: str) -> SoundHeader:
     try:
-        return sound_header(data)
+        return checked_header(data)
     except BadSound as error:
         raise _bad(where, error) from error
 

@@ -1,5 +1,6 @@
 """WAV and FLAC files in memory: their header, a window of their samples, another rate."""
 
+import struct
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import BytesIO
@@ -15,6 +16,12 @@ SUFFIXES = (".wav", ".flac")
 # length of a file is no bound.
 MOST_SAMPLES = 1 << 28
 OF_16_BITS = ("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW")
+OF_FLOATS = ("FLOAT", "DOUBLE")
+BLOCK_FRAMES = 1 << 16
+CHUNK = struct.Struct("<4sI")  # of a WAV file: its name, and its bytes behind these 8
+MOST_CHUNKS = 1000
+# What FFmpeg and SoX write if they write to a pipe, and cannot correct the size later.
+UNKNOWN_BYTES = (0xFFFFFFFF, 0x7FFFF000)
 
 
 class BadSound(ValueError):
@@ -38,6 +45,25 @@ def is_sound(data: Any) -> bool:
 def sound_header(data: Any) -> SoundHeader:
     """Return the header of a file in memory. BadSound, ResourceError R112."""
     with _opened(data) as file:
+        return SoundHeader(file.samplerate, file.channels, file.frames)
+
+
+def checked_header(data: Any) -> SoundHeader:
+    """Return the header of a file whose frames can all be decoded. BadSound, ResourceError R112.
+
+    A header alone does not tell that a FLAC file is truncated or damaged, or a sample not finite.
+    """
+    with _opened(data) as file:
+        dtype = np.float32 if file.subtype in OF_FLOATS else np.int16
+        num_frames = 0
+        memory = np.empty((BLOCK_FRAMES, file.channels), dtype)
+        # Files of GSM and the like have no number of frames by default: they cannot seek.
+        for block in file.blocks(frames=file.frames, out=memory):
+            num_frames += len(block)
+            if not np.isfinite(block).all():
+                raise BadSound("a sample is not a finite number")
+        if num_frames != file.frames:
+            raise BadSound(f"truncated: {num_frames} of {file.frames} frames")
         return SoundHeader(file.samplerate, file.channels, file.frames)
 
 
@@ -70,7 +96,7 @@ def resampled(data: Any, rate: int) -> bytes:
         if file.samplerate == rate:
             return bytes(data)
         subtype = "PCM_16" if file.subtype in OF_16_BITS else "PCM_24"
-        samples = soxr.resample(file.read(dtype="float64"), file.samplerate, rate)
+        samples = soxr.resample(file.read(file.frames, dtype="float64"), file.samplerate, rate)
     target = BytesIO()
     soundfile.write(target, samples, rate, format="FLAC", subtype=subtype)
     return target.getvalue()
@@ -81,10 +107,36 @@ def _opened(data: Any) -> Generator[Any]:
     needed("soundfile", EXTRA)
     import soundfile  # noqa: PLC0415
 
+    if not is_sound(data):  # soundfile reads many other formats
+        raise BadSound("it begins as neither")
+    _check_size(data)
     try:
         with soundfile.SoundFile(BytesIO(data)) as file:
             if not 0 <= file.frames * file.channels <= MOST_SAMPLES:
                 raise BadSound(f"{file.frames} frames of {file.channels} channels")
             yield file
+    except soundfile.LibsndfileError as error:  # whose text has the address of the file in memory
+        raise BadSound(error.error_string) from error
     except (RuntimeError, TypeError) as error:  # soundfile's own, also for a seek
         raise BadSound(" ".join(str(error).split())[:200]) from error
+
+
+def _check_size(data: Any) -> None:
+    """Check that a WAV file holds all samples of its header. BadSound.
+
+    libsndfile reads those that are there, and says nothing.
+    """
+    view, place = memoryview(data), 12
+    if bytes(view[:4]) != b"RIFF":
+        return
+    for _ in range(MOST_CHUNKS):
+        if place + CHUNK.size > len(view):
+            raise BadSound("truncated: its samples are missing")
+        name, size = CHUNK.unpack_from(view, place)
+        place += CHUNK.size
+        if name == b"data":
+            if size > len(view) - place and size not in UNKNOWN_BYTES:
+                raise BadSound(f"truncated: {len(view) - place} of {size} bytes of samples")
+            return
+        place += size + size % 2
+    raise BadSound(f"more than {MOST_CHUNKS} chunks")

@@ -21,6 +21,9 @@ from framework.store.identity import Identity, identify, unreadable
 from framework.store.label import MOST_CLASSES
 
 MOST_GROUP_BYTES = 4 << 30  # decoded; a hostile file may declare any number
+# Numbers that a file of few bytes declares: a column of zeros needs next to none.
+MOST_SMALL_BYTES = 256 << 20
+MOST_RATIO = 1100  # of the bytes of numbers to those of a larger file, as of deflate
 MOST_JSON_BYTES = 1 << 24
 SCAN_ROWS = 1 << 16
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream format
@@ -96,6 +99,10 @@ class _ParquetFile:
         self.rows = [self.metadata.row_group(group).num_rows for group in groups]
         if sum(self.rows) != self.metadata.num_rows or min(self.rows, default=0) < 0:
             raise ValueError(f"its groups hold {sum(self.rows)} of {self.metadata.num_rows} rows")
+        row_bytes = sum(_row_bytes(field.type) for field in self.schema)
+        declared = max(self.rows, default=0) * row_bytes
+        if declared > max(MOST_SMALL_BYTES, MOST_RATIO * os.path.getsize(path)):
+            raise ValueError(f"a group declares {declared:,} bytes of numbers")
 
     def _open(self, metadata: Any = None) -> Any:
         return library().parquet.ParquetFile(
@@ -348,6 +355,15 @@ def library() -> ColumnLibrary:
 
     broken = (pyarrow.ArrowException, OSError, ValueError, LookupError, MemoryError, TypeError)
     return ColumnLibrary(pyarrow, pyarrow.parquet, pyarrow.types, (*broken, OverflowError))
+
+
+def _row_bytes(kind: Any) -> int:
+    """Return the bytes of a decoded value of a type: 0 if they are not known before."""
+    types = library().types
+    kind = _storage_type(kind)
+    if types.is_fixed_size_list(kind):
+        return kind.list_size * _row_bytes(kind.value_type)
+    return kind.bit_width // 8 if types.is_primitive(kind) else 0
 
 
 def form_of(kind: Any, is_label: bool) -> str | None:

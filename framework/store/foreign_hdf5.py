@@ -35,6 +35,11 @@ H5PY_ERRORS = (
     *(MemoryError, IndexError),
 )
 FIX = "download or copy the file again"
+# Packing reads a few records at a time, which must not decompress their chunk each time.
+CACHE_BYTES = 64 << 20
+# Of a value of any length in its data set: its length, and where its bytes are. HDF5 allocates
+# what the length says.
+ELEMENT = np.dtype([("length", "<u4"), ("place", "V12")])
 MOST_DIMENSIONS = 32  # of an array of torch's or NumPy's that a store can hold
 
 # HDF5 runs code from these folders if a file names a plugin as its filter. Remove all of them.
@@ -62,7 +67,7 @@ def open_hdf5(path: str) -> h5py.File:
     """Open a file for reading, without locks. DataError D101, D102."""
     check_exists(path)
     try:
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=CACHE_BYTES)
     except PermissionError as error:
         what = "cannot be read: Permission denied"
         raise DataError(101, path, what, "give read permission") from error
@@ -179,6 +184,7 @@ class ForeignHDF5:
     def _read(self, name: str, rows: Any) -> Any:
         file: Any = self.file
         try:
+            _check_lengths(file[name], self.path, rows)
             return file[name][rows]
         except H5PY_ERRORS as error:
             what = f"dataset {name!r} cannot be read ({words_of(error, 200)})"
@@ -204,6 +210,21 @@ class ForeignHDF5:
         if isinstance(value, bytes):
             return value.decode(errors="surrogateescape")
         return value if isinstance(value, str) else np.asarray(value)
+
+
+def _check_lengths(dataset: Any, path: str, rows: Any) -> None:
+    """Raise ValueError if a value of any length is longer than its file.
+
+    Data sets in chunks are not checked.
+    """
+    start = dataset.id.get_offset()
+    is_plain = dataset.id.get_storage_size() == ELEMENT.itemsize * dataset.size
+    if start is None or dataset.dtype.kind != "O" or not is_plain:
+        return
+    elements = np.memmap(path, ELEMENT, "r", start, (math.prod(dataset.shape),))
+    longest = int(elements["length"][rows].max(initial=0))
+    if longest > os.path.getsize(path):
+        raise ValueError(f"a value of {longest} elements")
 
 
 def _nodes(path: str, file: h5py.File) -> dict[str, Dataset | None]:

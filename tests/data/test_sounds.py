@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from framework.data.hdf5 import hdf5_source
 from framework.data.reader import BatchReader, Request
 from framework.errors import DataError
 from framework.input.folder import FolderInput
@@ -110,9 +111,19 @@ def test_other_numbers_of_channels_are_refused():
         _store(source=source)
 
 
-def test_a_damaged_sound_is_named():
-    source = FunctionInput("f", lambda item: {"audio": sound()[: 900 - item]}, None, 1, None)
-    store = _store(source=source)
-    with pytest.raises(DataError, match="D181"):
-        _store("x.lmdb", FunctionInput("f", lambda _: {"audio": b"fLaC"}, None, 1, None))
-    store.close()
+def test_a_source_gives_windows_of_one_length_and_counts_no_padding_of_them():
+    _store().close()
+    source = hdf5_source("x.h5", context=make_context(3, transform=SoundWindow(400)))
+    assert [batch["audio"].shape for batch, *_ in source.batches(0)] == [(3, 400)]
+    assert source.content() == {}
+    source.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"fLaC", sound()[:900], sound(kind="FLAC")[:-9], sound(kind="FLAC")[:400] + b"x" * 400]
+)
+def test_a_damaged_sound_is_named_when_it_is_packed(data):
+    source = _folder()
+    Path("sounds/a/1.wav").write_bytes(data)
+    with pytest.raises(DataError, match=r"D181.*sounds/a/1\.wav: audio: "):
+        _store(source=source)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from framework.measure.host import machine
 from tests.faults import (
+    bait,
     cycles,
+    foreign,
     hostile,
     mutated,
     options,
@@ -105,6 +107,8 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "options": (options.rows, 540),
     "spelling": (spelling.rows, 1000),
     "hostile": (hostile.rows, 246),
+    "foreign": (foreign.rows, 2000),
+    "bait": (bait.rows, 360),
     "cycles": (cycles.rows, 1000),
 }
 

@@ -80,3 +80,9 @@ def test_the_last_region_lies_on_top():
     maps = painted([(SQUARE, 3), ([[2, 1, 4, 1, 4, 3, 2, 3]], 5)], 6, 8)
     assert maps.shape == (1, 6, 8)
     assert (maps[0, 2, 3], maps[0, 2, 5], maps[0, 5, 7]) == (5, 3, 0)
+
+
+def test_polygons_that_overlap_are_one_region_in_a_painting():
+    squares = [[1, 1, 6, 1, 6, 6, 1, 6], [3, 3, 9, 3, 9, 9, 3, 9]]
+    expected = 5 * region_mask(squares, 12, 12)[None]
+    assert np.array_equal(painted([(squares, 5)], 12, 12), expected)

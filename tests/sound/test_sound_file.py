@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from framework.sound.sound_file import (
     BadSound,
+    checked_header,
     is_sound,
     read_sound,
     resampled,
@@ -72,6 +73,52 @@ def test_a_file_that_declares_more_than_memory_holds_is_refused():
     struct.pack_into(">Q", data, 18, bits)
     with pytest.raises(BadSound):
         read_sound(bytes(data))
+
+
+@pytest.mark.parametrize(("kind", "subtype"), KINDS)
+def test_a_truncated_file_is_never_a_shorter_sound(kind, subtype):
+    data = sound(300, 8000, 1, kind, subtype)
+    for size in range(len(data) - (len(data) % 2)):
+        with pytest.raises(BadSound):
+            checked_header(data[:size])
+        with pytest.raises(BadSound):
+            read_sound(data[:size])
+
+
+def test_a_wav_file_from_a_pipe_does_not_know_its_size():
+    data = bytearray(sound(300))
+    struct.pack_into("<I", data, 40, 0xFFFFFFFF)
+    assert checked_header(bytes(data)).num_frames == 300
+
+
+def test_a_wav_file_of_many_chunks_is_refused():
+    with pytest.raises(BadSound, match="1000 chunks"):
+        sound_header(sound(300)[:12] + b"junk\0\0\0\0" * 2000)
+
+
+def test_a_flac_file_with_a_flipped_bit_is_found_before_it_is_heard():
+    data = bytearray(sound(5000, kind="FLAC"))
+    data[-200] ^= 1
+    assert sound_header(bytes(data)).num_frames == 5000
+    with pytest.raises(BadSound):
+        checked_header(bytes(data))
+
+
+def test_samples_that_are_not_finite_are_found():
+    data = sound(300, subtype="FLOAT")[:-400] + struct.pack("<f", float("nan")) * 100
+    with pytest.raises(BadSound, match="finite"):
+        checked_header(data)
+
+
+def test_files_that_cannot_seek_are_checked_and_resampled():
+    data = sound(3200, subtype="GSM610")
+    assert checked_header(data).num_frames == len(read_sound(data))
+    assert sound_header(resampled(data, 16000)).rate == 16000
+
+
+def test_other_formats_are_refused():
+    with pytest.raises(BadSound, match="neither"):
+        sound_header(sound(kind="AIFF"))
 
 
 @settings(max_examples=60)

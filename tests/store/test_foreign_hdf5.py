@@ -1,4 +1,6 @@
 import pickle
+import struct
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -75,3 +77,12 @@ def test_names_that_are_not_utf8_are_left_out():
     file = ForeignHDF5("x.h5")
     assert list(file.nodes) == ["x"]
     assert suggested_fields(file) == {"x": "x"}
+
+
+def test_a_text_that_declares_more_than_its_file_is_not_allocated():
+    with h5py.File("x.h5", "w") as file:
+        file["text"] = ["x" * 99, "y"]
+    data = Path("x.h5").read_bytes()
+    Path("x.h5").write_bytes(data.replace(struct.pack("<I", 99), struct.pack("<I", 1 << 30)))
+    with pytest.raises(DataError, match=r"D102.*1073741824 elements"):
+        ForeignHDF5("x.h5").read("text", 0, 2)

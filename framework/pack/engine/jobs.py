@@ -28,6 +28,7 @@ from framework.contracts.records import (
 from framework.errors import DataError, ResourceError
 from framework.order.batches import spread
 from framework.pack.engine.journal import BadItem, JobResult, Journal
+from framework.pack.item_error import item_error
 from framework.pack.split import SplitRule
 from framework.store.channel_statistics import StatisticsSampler
 from framework.store.checksum import content_crcs
@@ -192,11 +193,19 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
-    """Read items ``start`` to ``stop``, and return their records after the preparation."""
+    """Read items ``start`` to ``stop``, and return their records after the preparation.
+
+    If a preparation of a single record fails, its error has the name of the item.
+    """
     chunk = source.read(start, stop)
     if prepare is None or not chunk.keys:
         return chunk
-    return prepare(chunk)
+    try:
+        return prepare(chunk)
+    except DataError as error:
+        if len(chunk.keys) > 1:
+            raise
+        raise item_error(error, source, start, chunk.keys[0]) from error
 
 
 def chunk_bytes(chunk: Chunk) -> int:

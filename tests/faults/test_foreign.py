@@ -1,0 +1,88 @@
+"""A sample of the damaged and hostile files of other programs; ``make faults`` has all of them."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from framework.errors import DataError
+from framework.store import column_files
+from framework.store.parquet_store import ParquetStore
+from tests.faults import bait, foreign
+from tests.faults.lanes import repeat
+from tests.sound.test_sound_file import sound
+
+DRAW = random.Random(3)
+SAMPLE = [item for make in bait.KINDS.values() for item in DRAW.sample(make(), 2)]
+CASES = ("data=tar", "input=parquet", "input=hdf5, columns", "input=coco")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_named_or_gives_a_result(name):
+    assert foreign.damaged(name, random.Random(5)) == ""
+
+
+@pytest.mark.parametrize("name", ["input=tar", "input=lmdb"])
+def test_a_file_that_is_cut_off_is_named_or_gives_every_record(name):
+    assert foreign.cut(name, random.Random(6)) == ""
+
+
+def test_damaged_sounds_are_the_same_twice_or_refused():
+    assert not repeat("", foreign.decoded, 12, 9, lanes=1).failed
+
+
+def test_a_damaged_sound_is_packed_and_heard_or_named():
+    assert foreign.heard(random.Random(4)) == ""
+
+
+@pytest.mark.parametrize("item", SAMPLE, ids=lambda item: item.name)
+def test_a_hostile_file_is_named_or_gives_a_result(item):
+    assert bait.attempt(item) == ""
+
+
+def test_every_bait_has_a_name_of_its_own():
+    names = [item.name for item in bait.baits()]
+    assert len(set(names)) == len(names) > 500
+
+
+# ------------------------------------------------------------------- what finds nothing must be able to
+
+
+def test_the_packed_records_are_compared_with_those_of_the_whole_file():
+    case = foreign.cases()["input=parquet"]
+    said = foreign.guarded(foreign._answered, case, case.contents[case.victim], {"label": [5]})
+    assert "other records" in said
+
+
+def test_a_file_that_no_error_names_is_told():
+    item = bait.Bait("nameless", lambda: (*foreign.PACK, "input=tar", "input.path=none.tar"), "x")
+    assert "does not name x" in bait.attempt(item)
+
+
+def test_a_canary_and_a_change_beside_the_box_are_told(monkeypatch):
+    for path, words in (("canary", "EXECUTED"), ("../outside.jpg", "FOLLOWED")):
+        monkeypatch.setattr(
+            bait, "answered", lambda *_, path=path: Path(path).write_text("") and ""
+        )
+        os.mkdir(path.strip("./"))
+        os.chdir(path.strip("./"))
+        assert words in bait.attempt(bait.Bait("evil", tuple, ""))
+        os.chdir("..")
+
+
+def test_a_sound_that_a_careless_reader_shortens_would_be_told(monkeypatch):
+    def careless(data, start=0, count=None):
+        return soundfile.read(foreign.io.BytesIO(data), dtype="float32")[0]
+
+    monkeypatch.setattr(foreign, "read_sound", careless)
+    assert "silently" in foreign._decoded(sound()[:900], sound())
+
+
+def test_numbers_that_a_file_of_few_bytes_declares_are_refused(monkeypatch):
+    monkeypatch.setattr(column_files, "MOST_SMALL_BYTES", 1 << 20)
+    Path("x.parquet").write_bytes(bait.table(label=np.zeros(1 << 20, np.int64)))
+    with pytest.raises(DataError, match=r"D102.*x\.parquet.*declares 8,388,608 bytes"):
+        _ = ParquetStore("x.parquet").manifest
