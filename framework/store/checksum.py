@@ -6,7 +6,7 @@ A call of it takes longer than the bytes of a short record, so those are left to
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,4 +96,12 @@ def as_stored(values: Any, field: Field) -> Any:
 
 def digest(crcs: np.ndarray) -> str:
     """Return the SHA-256 of CRC32s in order, in hexadecimal."""
-    return hashlib.sha256(np.asarray(crcs, "<u4").tobytes()).hexdigest()
+    return digest_of([crcs])
+
+
+def digest_of(parts: Iterable[np.ndarray]) -> str:
+    """Return the SHA-256 of the CRC32s of all parts."""
+    total = hashlib.sha256()
+    for crcs in parts:
+        total.update(crcs.astype("<u4").tobytes())
+    return total.hexdigest()
