@@ -114,7 +114,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         # Older versions of this program can read a store that needs nothing newer.
-        needed = 3
+        needed = 0
         if any(field.encoding == "ragged" for field in self.fields.values()):
             needed = 4
         if self.first_key is not None:

@@ -46,7 +46,7 @@ TARGET_JOBS = 16
 BLOCK_BYTES = 4 << 20
 BLOCK_ITEMS = 1024
 # The same of an input that reads arrays: more records at once, and less memory.
-ARRAY_JOB_BYTES = 16 << 20
+ARRAY_JOB_BYTES = 8 << 20
 ARRAY_BLOCK_BYTES = 1 << 20
 ARRAY_BLOCK_ITEMS = 1 << 17
 # A job with at most so many bytes of records keeps them in memory until they are written. The items

@@ -43,7 +43,7 @@ DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a 
 JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the store
 JOIN_RECORDS = 4096
 NUMBERED_BYTES = 2 << 20
-NUMBERED_RECORDS = 1 << 17
+NUMBERED_RECORDS = 1 << 15
 
 
 def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
