@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 
 import numpy as np
@@ -251,8 +252,8 @@ class NumberKeys(Sequence[str]):
 def joined_keys(parts: Sequence[Sequence[str]]) -> Sequence[str]:
     """Return all keys: consecutive numbers if the parts are, else a list."""
     numbers = [part for part in parts if isinstance(part, NumberKeys)]
-    ends = zip(numbers, numbers[1:], strict=False)
-    if parts and len(numbers) == len(parts) and all(a.stop == b.start for a, b in ends):
+    is_run = all(first.stop == second.start for first, second in pairwise(numbers))
+    if parts and len(numbers) == len(parts) and is_run:
         return NumberKeys(numbers[0].start, numbers[-1].stop)
     return [key for part in parts for key in part]
 

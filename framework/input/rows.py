@@ -247,7 +247,10 @@ def _has_other_length(value: Any, field: Field) -> bool:
 
 
 def chunk_of(
-    rows: Sequence[Row], keys: Sequence[str], fields: Mapping[str, Field], name: Callable[[int], str]
+    rows: Sequence[Row],
+    keys: Sequence[str],
+    fields: Mapping[str, Field],
+    name: Callable[[int], str],
 ) -> Chunk:
     """Return rows as a chunk. An error calls row ``i`` ``name(i)``.
 

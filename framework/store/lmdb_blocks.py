@@ -10,7 +10,7 @@ detects a block in a wrong place.
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch

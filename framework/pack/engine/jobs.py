@@ -362,9 +362,7 @@ def with_listed_keys(chunk: Chunk) -> Chunk:
     return chunk._replace(keys=list(chunk.keys))
 
 
-def _note_crcs(
-    work: PackWork, chunks: Iterable[Chunk], crcs: list[np.ndarray]
-) -> Iterator[Chunk]:
+def _note_crcs(work: PackWork, chunks: Iterable[Chunk], crcs: list[np.ndarray]) -> Iterator[Chunk]:
     """Yield the chunks that hold records, and append the records' checksums to ``crcs``."""
     for chunk in chunks:
         if chunk.keys:
@@ -442,7 +440,7 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[owners[first]], what, "correct the labels")
+        raise DataError(152, chunk.keys[int(owners[first])], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 

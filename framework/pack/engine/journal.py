@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from framework.errors import ResourceError
-from framework.system.durable import open_durable, temporary_name, write_text
+from framework.system.durable import temporary_name, write_bytes, write_text
 
 CRC = np.dtype("<u4")
 
@@ -81,10 +81,9 @@ class Journal:
 
         ``crcs`` are the checksums of its records: uint32 [num_records].
         """
-        with open_durable(self._note(result.number)) as file:
-            # ASCII, since names may hold any bytes
-            file.write(json.dumps(asdict(result)).encode("ascii") + b"\n")
-            file.write(crcs.astype(CRC).tobytes())
+        # ASCII, since names may hold any bytes
+        line = json.dumps(asdict(result)).encode("ascii") + b"\n"
+        write_bytes(self._note(result.number), line + crcs.astype(CRC).tobytes())
 
     def noted(self, number: int) -> JobResult | None:
         """Return what ``note`` wrote down for a job, even if its file has been moved since."""

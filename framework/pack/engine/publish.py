@@ -124,7 +124,9 @@ def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[
 
     ``numbered`` says whether keys are numbers, so that a record costs little more than its bytes.
     """
-    most, most_bytes = (NUMBERED_RECORDS, NUMBERED_BYTES) if numbered else (JOIN_RECORDS, JOIN_BYTES)
+    most, most_bytes = (
+        (NUMBERED_RECORDS, NUMBERED_BYTES) if numbered else (JOIN_RECORDS, JOIN_BYTES)
+    )
     step = max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
     for start in range(0, num_records, step):
         yield torch.arange(start, min(start + step, num_records))
