@@ -310,9 +310,9 @@ def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
 
 @runtime_checkable
 class ReadsArrays(Protocol):
-    """A capability of an input: each item is a record, and a range costs little more than its bytes.
+    """A capability of an input: each item is a record, and a range is read at once.
 
-    So packing reads many small records at once.
+    A range costs little more than its bytes, so packing reads many small records at a time.
     """
 
     def range_files(self, start: int, stop: int) -> Sequence[str] | None:

@@ -30,7 +30,7 @@ def fits_blocks(fields: Mapping[str, Field]) -> bool:
     return all(field.encoding == "raw" for field in fields.values())
 
 
-class Block(NamedTuple):
+class BlockValue(NamedTuple):
     """The number of a block's first record, and the value."""
 
     start: int
@@ -52,9 +52,9 @@ class BlockBuffer:
         }
         self._crcs = np.empty(self.capacity, np.uint32)
 
-    def add(self, records: Records, crcs: np.ndarray) -> list[Block]:
+    def add(self, records: Records, crcs: np.ndarray) -> list[BlockValue]:
         """Add records with the checksums of their fields, and return the blocks that are full."""
-        blocks: list[Block] = []
+        blocks: list[BlockValue] = []
         taken = 0
         while taken < len(crcs):
             count = min(self.capacity - self._count, len(crcs) - taken)
@@ -69,7 +69,7 @@ class BlockBuffer:
                 blocks += self.rest()
         return blocks
 
-    def rest(self) -> list[Block]:
+    def rest(self) -> list[BlockValue]:
         """Return a block of the records that wait, if any does."""
         if not self._count:
             return []
@@ -77,7 +77,7 @@ class BlockBuffer:
         crcs = numbered_crcs(self._crcs[: self._count], numbers).astype(CRC)
         parts = [column[: self._count].tobytes() for column in self._columns.values()]
         value = b"".join(part.ljust(_padded(len(part)), b"\0") for part in (*parts, crcs.tobytes()))
-        block = Block(self._start, value)
+        block = BlockValue(self._start, value)
         self._start += self._count
         self._count = 0
         return [block]

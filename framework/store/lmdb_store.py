@@ -27,7 +27,7 @@ from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
-from framework.store.lmdb_blocks import Block, BlockBuffer, Blocks, fits_blocks
+from framework.store.lmdb_blocks import BlockValue, BlockBuffer, Blocks, fits_blocks
 from framework.store.lmdb_btree import read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon
@@ -35,11 +35,13 @@ from framework.system.native import find
 
 MANIFEST_KEY = b"manifest"  # sorts after the key of every record
 FIRST_MAP_BYTES = 64 << 20
+# A transaction looks at pages of its map, around which the system maps others: some 60 kB each.
+REMAP_BLOCKS = 64
 MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers stop here
 
 
 @final
-class LMDBStore(FileStore["_OpenStore"]):
+class LMDBStore(FileStore["_OpenFile"]):
     """A RecordStore over one LMDB file."""
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
@@ -84,8 +86,8 @@ class LMDBStore(FileStore["_OpenStore"]):
         crcs = np.array([_crc(content, index, key) for content, index, key in items], np.uint32)
         return mismatches(indices, crcs, values.crcs(indices))
 
-    def _map(self) -> "_OpenStore":
-        return _OpenStore(self.path)
+    def _map(self) -> "_OpenFile":
+        return _OpenFile(self.path)
 
 
 @final
@@ -96,6 +98,7 @@ class LMDBWriter(FileWriter):
     """
 
     _buffer: BlockBuffer | None = None
+    _num_blocks = 0
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
@@ -132,8 +135,11 @@ class LMDBWriter(FileWriter):
             items.append((_number_key(index), b"".join((head, *parts, key))))
         self._put(items)
 
-    def _put_blocks(self, blocks: Sequence[Block]) -> None:
+    def _put_blocks(self, blocks: Sequence[BlockValue]) -> None:
         for start, value in blocks:
+            self._num_blocks += 1
+            if self._num_blocks % REMAP_BLOCKS == 0:  # the same size: only to map the file anew
+                self._environment.set_mapsize(self._environment.info()["map_size"])
             if len(value) > MAX_VALUE_BYTES:
                 where = f"{self.path}: record {start}"
                 raise _too_large(where, len(value))
@@ -164,7 +170,7 @@ class LMDBWriter(FileWriter):
 
 
 @final
-class _OpenStore:
+class _OpenFile:
     """A mapped file: the blocks of its records, or a value for each.
 
     DataError D102, D103 or D105 if it is no intact store.

@@ -292,14 +292,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class _Written(NamedTuple):
+class _WrittenJob(NamedTuple):
     """A written job, and the checksums of its records: uint32 [num_records]."""
 
     result: JobResult
     crcs: np.ndarray
 
 
-def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement) -> _Written:
+def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement) -> _WrittenJob:
     """Write a job's file. A job of more than ``HELD_BYTES`` reads all of its items twice."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
@@ -348,7 +348,7 @@ def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncre
         keys.start if keys else None,
         bad,
     )
-    return _Written(result, all_crcs)
+    return _WrittenJob(result, all_crcs)
 
 
 def _numbers(parts: Sequence[Sequence[str]]) -> NumberKeys | None:
