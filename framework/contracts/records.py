@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, final, overload, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -123,14 +124,20 @@ class Manifest:
     statistics: Mapping[str, ChannelStatistics] = field(  # by field; empty before schema 3
         default_factory=dict[str, ChannelStatistics]
     )
-    schema: int = 3  # version of this format; 4 if a field is ragged or a video
+    # The key of record i is the number first_key + i, and no keys are stored; None: they are.
+    first_key: int | None = None
+    # Version of this format: 5 if keys are numbers, else 4 if a field is ragged or a video, else 3.
+    schema: int = 3
     version: int = 1  # of the store, counted by its layers, and not kept inside it
 
     def __post_init__(self) -> None:
-        # Older versions of this program can read a store without such fields.
-        encodings = {field.encoding for field in self.fields.values()}
-        if self.schema < 4 and encodings & {"ragged", "frames"}:
-            object.__setattr__(self, "schema", 4)
+        # Older versions of this program can read a store that needs nothing newer.
+        needed = 0
+        if {field.encoding for field in self.fields.values()} & {"ragged", "frames"}:
+            needed = 4
+        if self.first_key is not None:
+            needed = 5
+        object.__setattr__(self, "schema", max(self.schema, needed))
 
     @property
     def label_maps(self) -> tuple[str, ...]:
@@ -216,13 +223,19 @@ class RecordWriter(Protocol):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         """Append records, with a name for each.
 
+        ``keys`` may be a ``NumberKeys``, which a file of our own does not store. Then those of
+        every call must be one, and continue those of the call before.
+
         Raw fields are NumPy arrays [B, *shape]; ragged fields are lists of B NumPy arrays; fields
         of images and videos are lists of B ``bytes``.
         """
         ...
 
     def close(self, manifest: Manifest) -> None:
-        """Fill in the digest and commit. The file is then on disk under its final name."""
+        """Fill in what the file alone knows, and commit: it is then on disk under its final name.
+
+        These are the digest, and the first key if keys are numbers.
+        """
         ...
 
     def abort(self) -> None:
@@ -230,11 +243,43 @@ class RecordWriter(Protocol):
         ...
 
 
+@final
+class NumberKeys(Sequence[str]):
+    """Keys that are the numbers ``start`` to ``stop``, without a string for each."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        numbers = range(self.start, self.stop)[place]
+        if isinstance(numbers, int):
+            return str(numbers)
+        return list(map(str, numbers))
+
+
+def joined_keys(parts: Sequence[Sequence[str]]) -> Sequence[str]:
+    """Return all keys: consecutive numbers if the parts are, else a list."""
+    numbers = [part for part in parts if isinstance(part, NumberKeys)]
+    is_run = all(first.stop == second.start for first, second in pairwise(numbers))
+    if parts and len(numbers) == len(parts) and is_run:
+        return NumberKeys(numbers[0].start, numbers[-1].stop)
+    return [key for part in parts for key in part]
+
+
 class Chunk(NamedTuple):
     """Records for a store, as ``RecordWriter.write`` takes them. B may be 0."""
 
     records: Records
-    keys: list[str]
+    keys: Sequence[str]
 
 
 class RecordInput(Protocol):
@@ -278,6 +323,28 @@ def item_files_of(source: RecordInput, index: int) -> Sequence[str]:
     if isinstance(source, ItemsOfFiles):
         return source.item_files(index)
     return ()
+
+
+@runtime_checkable
+class ReadsArrays(Protocol):
+    """A capability of an input: each item is a record, and a range is read at once.
+
+    A range costs little more than its bytes, so packing reads many small records at a time.
+    """
+
+    def range_files(self, start: int, stop: int) -> Sequence[str] | None:
+        """Return the paths of all files that decide the records of a range of items.
+
+        None if this input, as it was configured, reads item by item.
+        """
+        ...
+
+
+def range_files_of(source: RecordInput, start: int, stop: int) -> Sequence[str] | None:
+    """Return the files of a range of items that is read at once, and None if it is not."""
+    if isinstance(source, ReadsArrays):
+        return source.range_files(start, stop)
+    return None
 
 
 @runtime_checkable

@@ -1,22 +1,26 @@
 """Named arrays: a .npz or .npy file.
 
-Arrays that are not compressed are read through a memory map, however large they are.
+Arrays are read through a memory map, however large they are. Those that are compressed are
+decompressed into a temporary file first.
 """
 
 import mmap
+import shutil
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import IO, Any, BinaryIO, final
 
 import numpy as np
 
-from framework.errors import DataError, listed
+from framework.errors import DataError, ResourceError, listed
 from framework.input.rows import ColumnInput, text_by_field
-from framework.store.array_values import array_of_npy, not_arrays, read_npy_header
+from framework.store.array_values import not_arrays, read_npy_header
 from framework.store.file_format import SIGNATURE
+from framework.system.durable import FULL
 
 BLOCK = 1 << 20  # bytes of a .npz that are read at a time to compare them with their CRC32
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, struct.error, zlib.error)
@@ -80,7 +84,7 @@ class ArraysInput(ColumnInput):
             raise not_arrays(self.path, f"{scalars or 'nothing'} cannot be records")
         return arrays
 
-    def _arrays_of_npz(self, file: BinaryIO) -> dict[str, np.ndarray]:
+    def _arrays_of_npz(self, file: BinaryIO) -> dict[str, "MappedArray"]:
         """Return the chosen members. Others may be what is no array, or cannot be a field."""
         with zipfile.ZipFile(file) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
@@ -94,22 +98,43 @@ class ArraysInput(ColumnInput):
             }
 
 
-def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> np.ndarray:
+@final
+class MappedArray:
+    """An array in a file. A slice of it is a copy, and its pages leave this process's memory."""
+
+    def __init__(self, data: mmap.mmap, array: np.ndarray) -> None:
+        self._data = data
+        self._array = array  # over ``data``
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        part = np.array(self._array[rows])
+        self._data.madvise(mmap.MADV_DONTNEED)
+        return part
+
+
+def _map_array(file: BinaryIO, begin: int, size: int, where: str) -> MappedArray:
     """Return the array of a .npy file of ``size`` bytes at ``begin``, over a memory map."""
     file.seek(begin)
     header = read_npy_header(file, size, where)
-    return header.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), begin)
+    data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return MappedArray(data, header.view(data, begin))
 
 
 def _array_of_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: BinaryIO, path: str
-) -> np.ndarray:
-    """Map a stored member after a check of its CRC32, or read a compressed one."""
+) -> MappedArray:
+    """Map a stored member after a check of its CRC32, or a decompressed copy of it."""
     where = f"{path}: {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as inside:
             read_npy_header(inside, member.file_size, where)  # pyright: ignore[reportArgumentType]  # an archive's member reads like a file
-        return array_of_npy(archive.read(member), where)
+        with archive.open(member) as inside, tempfile.TemporaryFile() as copy:
+            _decompress(inside, copy, where)
+            return _map_array(copy, 0, member.file_size, where)
     with archive.open(member) as inside:
         while inside.read(BLOCK):  # the last read compares the CRC32
             pass
@@ -117,3 +142,16 @@ def _array_of_member(
     name_size, extra_size = struct.unpack("<HH", file.read(4))
     begin = member.header_offset + 30 + name_size + extra_size
     return _map_array(file, begin, member.file_size, where)
+
+
+def _decompress(inside: IO[bytes], copy: IO[bytes], where: str) -> None:
+    """Copy a member. ResourceError R266 if the temporary folder has no space for it."""
+    try:
+        shutil.copyfileobj(inside, copy, BLOCK)
+        copy.flush()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        what = f"has no space for {where}, which is compressed"
+        fix = "free some, set TMPDIR to another folder, or save it with numpy.savez"
+        raise ResourceError(266, tempfile.gettempdir(), what, fix) from error

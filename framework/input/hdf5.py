@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest, Records
+from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError, listed
 from framework.image.header import is_image
 from framework.input.rows import (
     Row,
     check_same_length,
     chunk_of,
+    extremes,
     field_of,
+    ranges,
     text_by_field,
     typed_row,
 )
@@ -29,7 +31,7 @@ from framework.store.walk_tree import named_files
 
 WILD = "*"
 ATTRIBUTE = "@"
-BLOCK = 4096  # labels that are read at once
+BLOCK = 1 << 16  # labels that are read at once
 
 
 class _Node(NamedTuple):
@@ -207,20 +209,22 @@ class HDF5Input:
         is_number = isinstance(first, np.ndarray) and first.dtype.kind in "iu" and not first.ndim
         if not is_number and not isinstance(first, str):
             return None
-        count = self.table.starts[-1]
-        values: list[Any] = []
-        for start in range(0, count, BLOCK):
-            values += list(self._own_values(LABEL, start, min(start + BLOCK, count)))
+        blocks = (
+            self._own_values(LABEL, part.start, part.stop)
+            for part in ranges(self.table.starts[-1], BLOCK)
+        )
         if not is_number:
-            numbers, classes = label_column(values, self.classes, self.where, self.name)
+            texts = [text for block in blocks for text in block]
+            numbers, classes = label_column(texts, self.classes, self.where, self.name)
             return np.array(numbers, np.int64), classes
-        if min(values) < 0:
+        least, largest = extremes(map(np.asarray, blocks))
+        if least < 0:
             return None
-        return None, numbered_classes(int(max(values)), self.classes, self.where)
+        return None, numbered_classes(largest, self.classes, self.where)
 
     def read(self, start: int, stop: int) -> Chunk:
         """Return the records. Numbers along the first axis are read by one slice per data set."""
-        keys = [str(number) for number in range(start, stop)]
+        keys: Sequence[str] = NumberKeys(start, stop)
         if self.table.keys is not None:
             keys = self.table.keys[start:stop]
         fields = self._fields
@@ -299,6 +303,14 @@ class HDF5Input:
 
     def item_files(self, index: int) -> Sequence[str]:
         return (self._node(index)[0].file.path,)
+
+    def range_files(self, start: int, stop: int) -> Sequence[str] | None:
+        columns, keys, starts = self.table.columns.values(), self.table.keys, self.table.starts
+        is_plain = all(nodes[0].dataset.kind == "numbers" for nodes in columns)
+        if keys is not None or self.kinds or not is_plain:
+            return None
+        spans = zip(self.files, starts, starts[1:], strict=False)
+        return [file.path for file, first, last in spans if first < stop and start < last]
 
 
 def _check_alike(field: str, first: _Node, other: _Node) -> None:

@@ -6,7 +6,7 @@ of ``ColumnInput``, which gives an array for each field.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from framework.contracts.records import Chunk, Field, Manifest, Records
+from framework.contracts.records import Chunk, Field, Manifest, NumberKeys, Records
 from framework.errors import ConfigError, DataError
 from framework.image.decode import BadImage, num_channels
 from framework.sound.sound_file import is_sound
@@ -25,6 +25,7 @@ from framework.video.video_file import is_video
 
 # One record before it is stored. A field is ``bytes`` (an image file), ``str`` or a NumPy array.
 Row = dict[str, Any]
+BLOCK_VALUES = 1 << 18  # labels that are read at once
 MAX_BAD_ITEMS = 100  # Give up after this many bad items, and raise the first error.
 
 
@@ -119,17 +120,37 @@ class ColumnInput(ABC):
     def _class_names(self) -> list[str]:
         label = self.arrays.get("label")
         if label is not None and label.ndim == 1 and label.dtype.kind in "iu":
-            labels = label[:]
-            if labels.min() >= 0:
-                return numbered_classes(int(labels.max()), self.classes, self.path)
+            least, largest = extremes(label[part] for part in ranges(len(label), BLOCK_VALUES))
+            if least >= 0:
+                return numbered_classes(largest, self.classes, self.path)
         return check_classes((), self.classes, self.path)
 
     def read(self, start: int, stop: int) -> Chunk:
         records = {name: native(array[start:stop]) for name, array in self.arrays.items()}
-        return Chunk(records, [str(number) for number in range(start, stop)])
+        return Chunk(records, NumberKeys(start, stop))
 
     def name(self, index: int) -> str:
         return f"{self.path}: record {index}"
+
+    @abstractmethod
+    def item_files(self, index: int) -> Sequence[str]:
+        """Return the files of all arrays."""
+
+    def range_files(self, start: int, stop: int) -> Sequence[str] | None:
+        return self.item_files(start)
+
+
+def extremes(parts: Iterable[np.ndarray]) -> tuple[int, int]:
+    """Return the least and the largest integer of all parts, each of which has some."""
+    pairs = [(int(part.min()), int(part.max())) for part in parts]
+    least, largest = zip(*pairs, strict=True)
+    return min(least), max(largest)
+
+
+def ranges(count: int, size: int) -> Iterator[slice]:
+    """Yield slices of ``size`` that hold ``count`` values."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 def check_same_length(path: str, lengths: dict[str, int]) -> int:
@@ -230,7 +251,10 @@ def _has_other_length(value: Any, field: Field) -> bool:
 
 
 def chunk_of(
-    rows: Sequence[Row], keys: list[str], fields: Mapping[str, Field], name: Callable[[int], str]
+    rows: Sequence[Row],
+    keys: Sequence[str],
+    fields: Mapping[str, Field],
+    name: Callable[[int], str],
 ) -> Chunk:
     """Return rows as a chunk. An error calls row ``i`` ``name(i)``.
 

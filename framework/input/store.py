@@ -115,6 +115,13 @@ class StoreInput:
             base = os.path.join(base, MANIFEST)
         return [base, *layer_paths(path)]
 
+    def range_files(self, start: int, stop: int) -> Sequence[str] | None:
+        if any(field.encoding != "raw" for field in self.manifest.fields.values()):
+            return None
+        first, last = self._store_number(start), self._store_number(stop - 1)
+        numbers = range(first, last + 1)
+        return [path for number in numbers for path in self.item_files(self.starts[number])]
+
     def _store_number(self, index: int) -> int:
         return int(np.searchsorted(self.starts, index, side="right")) - 1
 

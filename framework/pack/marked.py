@@ -20,6 +20,7 @@ from framework.contracts.records import (
     Records,
     item_files_of,
     notes_of,
+    range_files_of,
 )
 from framework.errors import ConfigError, DataError
 from framework.image.decode import MAX_PIXELS, encode_png, image_size
@@ -245,6 +246,11 @@ class MarkedInput:
 
     def item_files(self, index: int) -> Sequence[str]:
         return item_files_of(self.source, index)
+
+    def range_files(self, start: int, stop: int) -> Sequence[str] | None:
+        if self.labels:  # each map is mapped alone
+            return None
+        return range_files_of(self.source, start, stop)
 
 
 def marked(source: RecordInput, block: Mapping[str, Any], max_pixels: Any) -> MarkedInput:

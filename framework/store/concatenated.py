@@ -143,6 +143,7 @@ class MixedStore(Concatenation):
             digest=digest,
             shards=(),
             statistics={},
+            first_key=None,
         )
 
     def part(self, number: int) -> RecordStore:

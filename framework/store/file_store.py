@@ -1,5 +1,6 @@
 """Base classes of stores that are one file, and of the writers of such stores."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -8,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Field, Manifest, Records
+from framework.contracts.records import Field, Manifest, NumberKeys, Records
 from framework.errors import DataError
-from framework.store.checksum import as_stored, content_crcs, digest
+from framework.store.checksum import as_stored, content_crcs
 from framework.store.file_format import refuse_unpacked
 from framework.store.identity import Identity, identify
 from framework.store.manifest import to_json
@@ -26,7 +28,7 @@ class MappedFile(Protocol):
     manifest: Manifest
 
     def keys(self, indices: Tensor) -> list[Any]:
-        """Return the name of each record, as a buffer of bytes."""
+        """Return the name of each record, as a buffer of bytes, if names are stored."""
         ...
 
 
@@ -65,6 +67,9 @@ class FileStore(ABC, Generic[MappedT]):
     def damaged(self, indices: Tensor, records: Records) -> list[int]: ...
 
     def key(self, index: int) -> str:
+        first = self.manifest.first_key
+        if first is not None:
+            return str(first + index)
         return bytes(self._open().keys(torch.tensor([index]))[0]).decode(errors="surrogateescape")
 
     def name(self, index: int) -> str:
@@ -110,7 +115,9 @@ class FileWriter(ABC):
         self.path = Path(path)
         self.fields = fields
         self._num_records = num_records
-        self._crcs: list[int] = []
+        self._num_written = 0
+        self._first_key: int | None = None
+        self._digest = hashlib.sha256()
         self._is_open = True
         self._publish = publish(self.path)
         self._temporary = self._publish.__enter__()
@@ -118,14 +125,16 @@ class FileWriter(ABC):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         stored = {name: as_stored(records[name], field) for name, field in self.fields.items()}
         crcs = content_crcs(stored, self.fields)
-        self._append(stored, [key.encode(errors="surrogateescape") for key in keys], crcs)
-        self._crcs += crcs
+        self._append(stored, self._kept(keys), crcs)
+        self._digest.update(crcs.astype("<u4").tobytes())
+        self._num_written += len(crcs)
 
     def close(self, manifest: Manifest) -> None:
-        if len(self._crcs) != self._num_records:
-            what = f"{len(self._crcs)} of {self._num_records} records were written"
+        if self._num_written != self._num_records:
+            what = f"{self._num_written} of {self._num_records} records were written"
             raise DataError(105, str(self.path), what, "report this bug")
-        self._finish(to_json(replace(manifest, digest=digest(self._crcs))))
+        digest = self._digest.hexdigest()
+        self._finish(to_json(replace(manifest, digest=digest, first_key=self._first_key)))
         self._is_open = False
         self._publish.__exit__(None, None, None)
 
@@ -135,9 +144,29 @@ class FileWriter(ABC):
             self._drop()
             abandon(self._publish)
 
+    @property
+    def _can_number(self) -> bool:
+        """Whether the file may leave out keys that are numbers."""
+        return True
+
+    def _kept(self, keys: Sequence[str]) -> list[bytes] | None:
+        """Return the keys to store; None if they are numbers, which are not stored."""
+        if isinstance(keys, NumberKeys) and self._can_number:
+            if not self._num_written:
+                self._first_key = keys.start
+            if self._first_key is not None and keys.start == self._first_key + self._num_written:
+                return None
+        if self._first_key is not None:
+            what = f"record {self._num_written} has another key than its number"
+            raise DataError(105, str(self.path), what, "report this bug")
+        return [key.encode(errors="surrogateescape") for key in keys]
+
     @abstractmethod
-    def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
-        """Write the next records and their keys. ``crcs`` are the checksums of these records."""
+    def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
+        """Write the next records and their keys, if keys are stored.
+
+        ``crcs`` are the checksums of these records: uint32 [B].
+        """
 
     @abstractmethod
     def _finish(self, manifest: str) -> None:

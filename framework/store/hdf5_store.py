@@ -8,7 +8,7 @@ The file holds:
 - ``records``: a dataset per raw field; a group of ``data`` (uint8) and ``offsets`` (int64 [N + 1])
   per image field; the same per ragged field, whose ``data`` are rows;
 - ``crc32`` (uint32 [N]): the checksum of each record;
-- ``keys``: the names of the records, as ``data`` and ``offsets``;
+- ``keys``: the names of the records, as ``data`` and ``offsets``, unless they are numbers;
 - the attribute ``manifest`` of the root, which is written last.
 """
 
@@ -16,6 +16,7 @@ import io
 import math
 import os
 import tempfile
+from array import array
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,7 +78,7 @@ class HDF5Store(FileStore["_OpenStore"]):
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
         crcs = content_crcs(records, self.manifest.fields)
-        return mismatches(indices, crcs, self._open().crcs[indices])
+        return mismatches(indices, crcs, self._open().crcs[indices.numpy()])
 
     def close(self) -> None:
         mapped = self._mapped
@@ -128,6 +129,7 @@ class HDF5Writer(FileWriter):
         group = self._file.create_group("records")
         self._raw: dict[str, Any] = {}
         self._spools: dict[str, _Spool] = {"keys": _Spool(self.path.parent)}
+        self._crcs = _Spool(self.path.parent, "uint32")
         for name, field in fields.items():
             if field.encoding != "raw":
                 rows = ("uint8", ())
@@ -145,20 +147,27 @@ class HDF5Writer(FileWriter):
                 name, shape, field.dtype, chunks=chunks, compression=compression
             )
 
-    def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
-        start = len(self._crcs)  # the records before, since each has one checksum
+    def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
+        start = self._num_written
         for name, values in records.items():
             if name in self._raw:
-                self._raw[name][start : start + len(keys)] = values
+                self._raw[name][start : start + len(crcs)] = values
             else:
                 self._spools[f"records/{name}"].write(values)
-        self._spools["keys"].write(keys)
+        if keys is not None:
+            self._spools["keys"].write(keys)
+        self._crcs.write([crcs])
         self._target.check()
 
     def _finish(self, manifest: str) -> None:
+        if self._first_key is not None:
+            self._spools.pop("keys").close()
         for name, spool in self._spools.items():
-            spool.copy_into(self._file.create_group(name))
-        self._file.create_dataset("crc32", data=np.array(self._crcs, np.uint32))
+            group = self._file.create_group(name)
+            data = spool.dataset(group, "data")
+            group.create_dataset("offsets", data=spool.offsets())
+            spool.move_into(data)
+        self._crcs.move_into(self._crcs.dataset(self._file, "crc32"))
         # A short text is stored in the object header, with a fixed length. HDF5 does not check the
         # length of a text outside of the header: a damaged one makes it allocate up to 4 GiB.
         is_short = len(manifest) < MAX_HEADER_MANIFEST_BYTES
@@ -171,7 +180,7 @@ class HDF5Writer(FileWriter):
         self._target.ignores_writes = True
         self._file.close()
         self._target.close()
-        for spool in self._spools.values():
+        for spool in (*self._spools.values(), self._crcs):
             spool.close()
 
 
@@ -211,9 +220,9 @@ class _OpenStore:
         num_records = manifest.num_records
         part = "crc32"
         try:
-            self.crcs = torch.from_numpy(_memory_map(path, file, "crc32").numpy().astype(np.int64))
-            if self.crcs.shape != (num_records,):
-                raise ValueError(f"{len(self.crcs)} checksums for {num_records} records")
+            self.crcs = _memory_map(path, file, "crc32").numpy()
+            if self.crcs.shape != (num_records,) or self.crcs.dtype != np.uint32:
+                raise ValueError(f"{self.crcs.shape} checksums for {num_records} records")
             part = "keys"
             self.keys: Any = lambda indices: [b""] * len(indices)
             if "keys" in file:
@@ -391,7 +400,7 @@ class _Spool:
     def __init__(self, folder: Path, dtype: str = "uint8", row_shape: tuple[int, ...] = ()) -> None:
         # The file has no name, so that a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._lengths: list[int] = []
+        self._lengths = array("q")
         self._dtype = np.dtype(dtype)
         self._row_shape = row_shape
 
@@ -399,15 +408,20 @@ class _Spool:
         self._file.writelines(values)
         self._lengths.extend(map(len, values))
 
-    def copy_into(self, group: Any, block_bytes: int = 16 << 20) -> None:
-        """Write all to ``group`` as ``data`` and ``offsets``, and remove the file."""
-        offsets = np.cumsum([0, *self._lengths], dtype=np.int64)
-        data = group.create_dataset("data", (offsets[-1], *self._row_shape), self._dtype)
-        group.create_dataset("offsets", data=offsets)
+    def offsets(self) -> np.ndarray:
+        """Return where each value begins among all rows, and the last one's end: int64."""
+        return np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
+
+    def dataset(self, group: Any, name: str) -> Any:
+        """Return a new dataset for all rows."""
+        return group.create_dataset(name, (sum(self._lengths), *self._row_shape), self._dtype)
+
+    def move_into(self, data: Any, block_bytes: int = 1 << 20) -> None:
+        """Write all rows to ``data``, and remove the file."""
         row_bytes = math.prod(self._row_shape) * self._dtype.itemsize
         rows_at_once = max(1, block_bytes // row_bytes)
         self._file.seek(0)
-        for start in range(0, int(offsets[-1]), rows_at_once):
+        for start in range(0, len(data), rows_at_once):
             block = np.frombuffer(self._file.read(rows_at_once * row_bytes), self._dtype)
             rows = block.reshape(-1, *self._row_shape)
             data[start : start + len(rows)] = rows

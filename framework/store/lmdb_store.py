@@ -4,11 +4,14 @@ A value consists of a header, the bytes of the fields, and the record's key. The
 little-endian, padded to 8 bytes: a CRC32, the length of the key, and the length of each field in
 the manifest's order. The CRC32 covers the fields, the number and the key, so that it also detects
 a value in a wrong place. Files have LMDB 0.9's format, which every other reader knows.
+
+Records that are arrays of one size, with numbers as keys, are stored in blocks instead: see
+``lmdb_blocks``.
 """
 
 import math
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 import lmdb
@@ -17,28 +20,35 @@ import torch
 from isal.isal_zlib import crc32
 from torch import Tensor
 
-from framework.contracts.records import Field, Ragged, Records
+from framework.contracts.records import Field, Manifest, Ragged, Records
 from framework.errors import DataError
 from framework.store.checksum import buffers, content_crcs, mismatches
 from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
+from framework.store.lmdb_blocks import BlockBuffer, Blocks, BlockValue, fits_blocks
 from framework.store.lmdb_btree import read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon
+from framework.system.native import find
 
 MANIFEST_KEY = b"manifest"  # sorts after the key of every record
 FIRST_MAP_BYTES = 64 << 20
+# A transaction looks at pages of its map, around which the system maps others: some 60 kB each.
+REMAP_BLOCKS = 64
 MAX_VALUE_BYTES = (1 << 31) - 1  # LMDB's own limit is twice that; other readers stop here
 
 
 @final
-class LMDBStore(FileStore["_Values"]):
+class LMDBStore(FileStore["_OpenFile"]):
     """A RecordStore over one LMDB file."""
 
     def read(self, indices: Tensor, views: Collection[str] = ()) -> Records:
-        values = self._open()
+        opened = self._open()
+        if opened.blocks is not None:
+            return _read_blocks(opened.blocks, indices, views)
+        values = opened.values
         starts = values.starts(indices)
         records: Records = {}
         for place, (name, field) in enumerate(self.manifest.fields.items()):
@@ -52,7 +62,10 @@ class LMDBStore(FileStore["_Values"]):
 
     def column(self, name: str) -> Any:
         indices = torch.arange(self.manifest.num_records)
-        return self._open().column(name, indices, self._bounds(name, indices))
+        opened = self._open()
+        if opened.blocks is not None:
+            return opened.blocks.column(name, opened.blocks.rows(indices))
+        return opened.values.column(name, indices, self._bounds(name, indices))
 
     def lengths(self, name: str) -> Tensor:
         start, stop = self._bounds(name, torch.arange(self.manifest.num_records))
@@ -61,17 +74,20 @@ class LMDBStore(FileStore["_Values"]):
     def _bounds(self, name: str, indices: Tensor) -> list[Tensor]:
         """Return where a field of each record begins and ends in the file."""
         place = list(self.manifest.fields).index(name)
-        return self._open().starts(indices)[place : place + 2]
+        return self._open().values.starts(indices)[place : place + 2]
 
     def damaged(self, indices: Tensor, records: Records) -> list[int]:
-        values = self._open()
-        contents = content_crcs(records, self.manifest.fields)
+        opened = self._open()
+        if opened.blocks is not None:
+            return opened.blocks.damaged(indices, records)
+        values = opened.values
+        contents = content_crcs(records, self.manifest.fields).tolist()
         items = zip(contents, indices.tolist(), values.keys(indices), strict=True)
-        crcs = [_crc(content, index, key) for content, index, key in items]
-        return mismatches(indices, crcs, values.heads(indices)[:, 0])
+        crcs = np.array([_crc(content, index, key) for content, index, key in items], np.uint32)
+        return mismatches(indices, crcs, values.crcs(indices))
 
-    def _map(self) -> "_Values":
-        return _Values(self.path)
+    def _map(self) -> "_OpenFile":
+        return _OpenFile(self.path)
 
 
 @final
@@ -80,6 +96,9 @@ class LMDBWriter(FileWriter):
 
     The map grows by itself. Only ``close`` syncs: a temporary file may be lost.
     """
+
+    _buffer: BlockBuffer | None = None
+    _num_blocks = 0
 
     def __init__(self, path: str, *, fields: Mapping[str, Field], num_records: int) -> None:
         super().__init__(path, fields, num_records)
@@ -92,23 +111,43 @@ class LMDBWriter(FileWriter):
             abandon(self._publish)
             raise OSError(28, f"LMDB cannot write ({error})") from error
 
-    def _append(self, records: Records, keys: list[bytes], crcs: list[int]) -> None:
+    @property
+    def _can_number(self) -> bool:
+        return fits_blocks(self.fields)
+
+    def _append(self, records: Records, keys: list[bytes] | None, crcs: np.ndarray) -> None:
+        if keys is None:
+            if self._buffer is None:
+                self._buffer = BlockBuffer(self.fields)
+            self._put_blocks(self._buffer.add(records, crcs))
+            return
         columns = [buffers(values) for values in records.values()]
         items: list[tuple[bytes, bytes]] = []
         head_bytes = _head_bytes(len(columns))
-        rows = zip(crcs, keys, *columns, strict=True)
-        for index, (content, key, *parts) in enumerate(rows, len(self._crcs)):
+        rows = zip(crcs.tolist(), keys, *columns, strict=True)
+        for index, (content, key, *parts) in enumerate(rows, self._num_written):
             lengths = [len(key), *map(len, parts)]
             if sum(lengths) > MAX_VALUE_BYTES:
                 where = f"{self.path}: record {index} ({key.decode(errors='surrogateescape')})"
-                what = f"{sum(lengths)} bytes, an LMDB value holds {MAX_VALUE_BYTES}"
-                raise DataError(116, where, what, "choose output=hdf5, or make records smaller")
+                raise _too_large(where, sum(lengths))
             crc = _crc(content, index, key)
             head = struct.pack(f"<{1 + len(lengths)}I", crc, *lengths).ljust(head_bytes, b"\0")
             items.append((_number_key(index), b"".join((head, *parts, key))))
         self._put(items)
 
+    def _put_blocks(self, blocks: Sequence[BlockValue]) -> None:
+        for start, value in blocks:
+            self._num_blocks += 1
+            if self._num_blocks % REMAP_BLOCKS == 0:  # the same size: only to map the file anew
+                self._environment.set_mapsize(self._environment.info()["map_size"])
+            if len(value) > MAX_VALUE_BYTES:
+                where = f"{self.path}: record {start}"
+                raise _too_large(where, len(value))
+            self._put([(_number_key(start), value)])
+
     def _finish(self, manifest: str) -> None:
+        if self._buffer is not None:
+            self._put_blocks(self._buffer.rest())
         self._put([(MANIFEST_KEY, manifest.encode())])
         self._environment.sync(True)
         self._environment.close()
@@ -131,11 +170,13 @@ class LMDBWriter(FileWriter):
 
 
 @final
-class _Values:
-    """The values of a mapped file. DataError D102, D103 or D105 if it is no intact store."""
+class _OpenFile:
+    """A mapped file: the blocks of its records, or a value for each.
+
+    DataError D102, D103 or D105 if it is no intact store.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path = path
         meta = read_meta(path)
         # Mode "c" shares the page cache. Torch gets a writable array that cannot change the file.
         self.file = np.memmap(path, np.uint8, "c", shape=(meta.num_pages * meta.page_bytes,))
@@ -151,8 +192,50 @@ class _Values:
             raise _foreign(path, lmdb_advice(path))
         last = int(offsets[-1])
         self.manifest = from_json(path, bytes(self.file[last : last + int(sizes[-1])]))
-        num_records = len(keys) - 1
-        is_numbered = np.array_equal(keys[:-1], np.arange(num_records, dtype=np.uint64))
+        table = keys[:-1], offsets[:-1], sizes[:-1]
+        self.blocks: Blocks | None = None
+        if self.manifest.first_key is not None and fits_blocks(self.manifest.fields):
+            self.blocks = Blocks(path, self.file, self.manifest, *table)
+        else:
+            self.values = _Values(path, self.file, self.manifest, *table)
+
+    def keys(self, indices: Tensor) -> list[memoryview]:
+        return self.values.keys(indices)
+
+
+def _read_blocks(blocks: Blocks, indices: Tensor, views: Collection[str]) -> Records:
+    rows = blocks.rows(indices)
+    return {
+        name: blocks.views(name, rows) if name in views else blocks.column(name, rows)
+        for name in blocks.manifest.fields
+    }
+
+
+@final
+class _Values:
+    """A value for each record of a mapped file. DataError D105 if they are not all there.
+
+    Args:
+        path: Of the file, for errors.
+        file: The map: uint8 [size].
+        manifest: Of the store.
+        keys: The number of each record: uint64.
+        offsets: Where each value begins in the map: int64.
+        sizes: The bytes of each value: int64.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        file: np.ndarray,
+        manifest: Manifest,
+        keys: np.ndarray,
+        offsets: np.ndarray,
+        sizes: np.ndarray,
+    ) -> None:
+        self.path, self.file, self.manifest = path, file, manifest
+        num_records = len(keys)
+        is_numbered = np.array_equal(keys, np.arange(num_records, dtype=np.uint64))
         if self.manifest.num_records != num_records or not is_numbered:
             what = f"{num_records} records, its manifest says {self.manifest.num_records}"
             raise DataError(105, path, what, "pack it again")
@@ -180,8 +263,10 @@ class _Values:
         self.lengths = torch.tensor(lengths, dtype=torch.int64)
         # If all lengths are known, every record has its fields at the same places.
         self.fixed: list[int] | None = None
+        self._check_heads: Any = None
         if -1 not in lengths:
             self.fixed = np.cumsum([0, *lengths]).tolist()
+            self._check_heads = find("paceline_lmdb_heads")
 
     def heads(self, indices: Tensor) -> Tensor:
         """Return headers as int64 [B, 2 + num_fields]: CRC32, length of the key, of the fields."""
@@ -198,6 +283,9 @@ class _Values:
         """
         if not len(indices):
             return [indices] * (self.num_fields + 1)
+        if self.fixed is not None and self._check_heads is not None:
+            begins = self._fixed_starts(indices)
+            return [begins + start for start in self.fixed]
         lengths = self.heads(indices)[:, 1:]
         offsets = self.offsets[indices] + self.head_bytes
         is_bad = lengths.sum(1) != self.sizes[indices] - self.head_bytes
@@ -207,6 +295,24 @@ class _Values:
         if self.fixed is not None:
             return [offsets + start for start in self.fixed]
         return list(torch.cat([offsets.unsqueeze(1), lengths[:, 1:]], dim=1).cumsum(1).unbind(1))
+
+    def _fixed_starts(self, indices: Tensor) -> Tensor:
+        """Return where fields of known lengths begin: int64 [B]. The headers are checked."""
+        indices = indices.contiguous()
+        starts = torch.empty_like(indices)
+        table = self.offsets.data_ptr(), self.sizes.data_ptr(), len(self.offsets)
+        fields = self.lengths.data_ptr(), self.num_fields, self.head_bytes
+        wanted = indices.data_ptr(), len(indices)
+        bad = self._check_heads(self.flat.data_ptr(), *table, *wanted, *fields, starts.data_ptr())
+        if bad < 0:
+            raise IndexError(f"records {indices.tolist()} of {len(self.offsets)}")
+        if bad < len(indices):
+            raise self._misfit(indices, torch.arange(len(indices)) == bad)
+        return starts
+
+    def crcs(self, indices: Tensor) -> np.ndarray:
+        """Return the stored CRC32s: uint32 [B]."""
+        return self.heads(indices)[:, 0].numpy().astype(np.uint32)
 
     def keys(self, indices: Tensor) -> list[memoryview]:
         return self.parts(self.starts(indices)[-1], (self.offsets + self.sizes)[indices])
@@ -239,6 +345,11 @@ class _Values:
         where = f"{self.path}: record {int(indices[int(is_bad.int().argmax())])}"
         what = "its header does not fit its length or the manifest"
         return DataError(105, where, what, "pack it again")
+
+
+def _too_large(where: str, num_bytes: int) -> DataError:
+    what = f"{num_bytes} bytes, an LMDB value holds {MAX_VALUE_BYTES}"
+    return DataError(116, where, what, "choose output=hdf5, or make records smaller")
 
 
 def _foreign(path: str, advice: str) -> DataError:

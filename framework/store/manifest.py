@@ -19,8 +19,9 @@ from framework.contracts.records import (
 )
 from framework.errors import DataError
 
-SCHEMA = 4
-READABLE = (2, 3, 4)  # schema 2 has no statistics, and kinds of fields are derived
+SCHEMA = 5
+READABLE = (2, 3, 4, 5)  # schema 2 has no statistics, and kinds of fields are derived
+MOST_RECORDS = 1 << 62  # so that the sum of two numbers fits int64
 ENCODINGS = ("raw", "ragged", "image", "frames")
 # What a damaged manifest raises while it is read.
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
@@ -30,6 +31,8 @@ def to_json(manifest: Manifest) -> str:
     """Return the text, which holds its own CRC32: a flipped bit in a name must be noticed."""
     data = asdict(manifest)
     del data["version"]
+    if manifest.first_key is None:  # which older versions do not know
+        del data["first_key"]
     return json.dumps({**data, "crc32": _crc(data)})
 
 
@@ -131,5 +134,7 @@ def _check_sizes(manifest: Manifest) -> None:
         sizes += [shard.num_records, shard.size_bytes]
         if type(shard.name) is not str:
             raise TypeError(f"a shard has the name {shard.name}")
+    if manifest.first_key is not None:
+        sizes += [manifest.first_key, MOST_RECORDS - manifest.first_key - manifest.num_records]
     if any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError("impossible sizes")

@@ -201,10 +201,15 @@ def open_durable(path: Path) -> Generator[IO[bytes], None, None]:
             yield file
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Publish ``data``."""
+    with open_durable(path) as file:
+        file.write(data)
+
+
 def write_text(path: Path, text: str) -> None:
     """Publish ``text`` as UTF-8."""
-    with open_durable(path) as file:
-        file.write(text.encode(errors="surrogateescape"))  # file names may be any bytes
+    write_bytes(path, text.encode(errors="surrogateescape"))  # file names may be any bytes
 
 
 def write_json(path: Path, value: Any) -> None:

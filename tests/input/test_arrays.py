@@ -1,5 +1,7 @@
 import contextlib
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.errors import DataError
+from framework.errors import DataError, ResourceError
+from framework.input import arrays
 from framework.input.arrays import ArraysInput
 from framework.input.rows import check_same_length
 
@@ -36,7 +39,7 @@ def test_every_array_is_a_field():
     records, keys = source.read(1, 4)
     assert np.array_equal(records["x"], X[1:4])
     assert records["label"].tolist() == [2, 1, 0]
-    assert keys == ["1", "2", "3"]
+    assert list(keys) == ["1", "2", "3"]
 
 
 def test_one_npy_file_is_one_field_named_by_the_file():
@@ -76,11 +79,54 @@ def test_foreign_byte_order_and_layout_are_read_as_the_same_numbers(save):
     assert found["big"].dtype == np.dtype("=f4")
 
 
-def test_what_is_not_compressed_is_not_loaded():
-    np.savez("x.npz", x=X)
-    np.save("x.npy", X)
-    for name in ("x.npz", "x.npy"):
-        assert not ArraysInput(name, None).arrays["x"].flags.owndata
+READ_ALL = """
+import sys
+from framework.input.arrays import ArraysInput
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+source = ArraysInput(sys.argv[1], None)
+count = source.manifest.num_records
+source.read(0, 1000)
+before = peak()
+for start in range(0, count, 1000):
+    source.read(start, start + 1000)
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_memory_does_not_grow_with_the_array(save):
+    array = np.zeros((1 << 20, 8), np.float32)  # 32 MiB
+    name = "x.npy" if save is np.save else "x.npz"
+    save(name, array)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, name], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 8 << 10  # KiB
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4"])
+def test_a_slice_is_a_copy_in_this_machines_byte_order(order, dtype):
+    np.save("x.npy", np.asarray(X[:, 0], dtype, order=order))
+    records, _ = ArraysInput("x.npy", None).read(2, 5)
+    assert np.array_equal(records["x"], X[2:5, 0])
+    assert records["x"].dtype == np.float32
+    assert records["x"].flags.c_contiguous
+
+
+def test_no_space_for_a_decompressed_array_is_named(monkeypatch):
+    np.savez_compressed("x.npz", x=X)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays.shutil, "copyfileobj", full)
+    with pytest.raises(ResourceError, match=r"R266.*has no space for x\.npz: x\.npy"):
+        _ = ArraysInput("x.npz", None).manifest
 
 
 def test_a_missing_file_is_named():

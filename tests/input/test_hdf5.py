@@ -57,7 +57,16 @@ def test_records_lie_along_the_first_axis():
     records, keys = pickle.loads(pickle.dumps(source)).read(1, 4)
     assert np.array_equal(records["x"], X[1:4])
     assert (records["x"].dtype, records["label"].tolist()) == (np.float32, [2, 1, 0])
-    assert (source.manifest.classes, keys) == (["0", "1", "2"], ["1", "2", "3"])
+    assert (source.manifest.classes, list(keys)) == (["0", "1", "2"], ["1", "2", "3"])
+
+
+def test_only_plain_numbers_along_the_first_axis_are_read_as_arrays():
+    path = _hdf5(x=X, label=LABEL)
+    assert HDF5Input(path).range_files(0, 3) == [path]
+    assert HDF5Input(path, {"x": "*"}).range_files(0, 1) is None
+    source = HDF5Input(path)
+    source.kinds = {"x": "ragged"}
+    assert source.range_files(0, 3) is None
 
 
 def test_fields_choose_and_name_data_sets():

@@ -41,7 +41,7 @@ def test_an_array_comes_back_zipped_or_not(zipped):
 def test_images_and_labels_become_records():
     source = _input()
     records, keys = source.read(1, 4)
-    assert keys == ["1", "2", "3"]
+    assert list(keys) == ["1", "2", "3"]
     assert np.array_equal(records["image"], IMAGES[1:4, None])
     assert records["label"].tolist() == [0, 9, 1]
     assert records["label"].dtype == np.int64

@@ -7,6 +7,7 @@ import torch
 
 from framework.contracts.records import Field, Manifest
 from framework.errors import DataError
+from framework.input.arrays import ArraysInput
 from framework.input.store import StoreInput
 from framework.pack.engine.jobs import stamps as item_stamps
 from framework.pack.engine.pack_store import pack
@@ -121,6 +122,33 @@ def test_damage_is_not_packed_again(path):
         StoreInput(path).read(0, 50)
 
 
+@pytest.mark.parametrize("path", ["x.h5", "x.lmdb"])
+def test_records_that_are_left_out_leave_the_other_keys_as_they_are(path):
+    fields = {"x": Field("float32", (4,))}
+    values = np.arange(40, dtype=np.float32).reshape(10, 4)
+    np.save("x.npy", values)
+    pack(packing(path, ArraysInput("x.npy", None)))
+    # LMDB may hold an older copy of a page, too.
+    damaged = Path(path).read_bytes().replace(values[3].tobytes(), values[4].tobytes())
+    Path(path).write_bytes(damaged)
+    packed = pack(packing(f"new-{path}", StoreInput(path), on_error="skip"))
+    assert [bad.item for bad in packed.bad] == [3]
+    store = open_store(f"new-{path}")
+    assert (store.manifest.fields, store.manifest.first_key) == (fields, None)
+    assert [store.key(index) for index in range(9)] == list("012456789")
+
+
+def test_keys_that_are_numbers_stay_numbers_when_stores_are_packed_again():
+    np.save("x.npy", np.zeros((10, 2)))
+    pack(packing("x.h5", ArraysInput("x.npy", None)))
+    pack(packing("y.lmdb", StoreInput("x.h5")))
+    assert open_store("y.lmdb").manifest.first_key == 0
+    pack(packing("z.h5", StoreInput(["x.h5", "y.lmdb"])))
+    store = open_store("z.h5")
+    assert store.manifest.first_key is None
+    assert [store.key(index) for index in (0, 9, 10, 19)] == ["0", "9", "0", "9"]
+
+
 def test_a_missing_store_is_named():
     with pytest.raises(DataError, match=r"D101.*gone\.h5"):
         _ = StoreInput(["gone.h5"]).manifest
@@ -130,10 +158,11 @@ def test_a_missing_store_is_named():
 def test_a_store_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(path):
     source = StoreInput([_write("other.h5", make_records(2)), _write(path, make_records(3))])
     source.read(0, 5)
-    before = item_stamps(source, 1, 3)
+    spans = [(0, 2), (1, 3), (2, 5)]  # of the first store, both, the second
+    before = [item_stamps(source, *span) for span in spans]
     _write(path, {**make_records(3), "label": np.arange(3)[::-1]})
-    after = item_stamps(source, 1, 3)
-    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False]
+    after = [item_stamps(source, *span) for span in spans]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, False]
     with pytest.raises(DataError, match=rf"D117.*{path}"):
         source.read(0, 5)
 

@@ -13,7 +13,8 @@ from framework.contracts.records import Field
 from framework.data.hdf5 import hdf5_source
 from framework.data.lmdb import lmdb_source
 from framework.errors import DataError
-from framework.store.checksum import buffers, content_crcs, digest
+from framework.store import checksum
+from framework.store.checksum import buffers, content_crcs, digest, numbered_crcs
 from framework.store.hdf5_store import HDF5Store
 from framework.store.lmdb_store import LMDBStore
 from tests.conftest import FIELDS, make_context, make_records, write_store
@@ -55,7 +56,25 @@ def test_a_records_crc_is_over_all_its_fields_in_order(images, tail):
         "a": images,
         "b": np.frombuffer(tail * len(images), np.uint8).reshape(len(images), len(tail)),
     }
-    assert content_crcs(records, fields) == [crc32(image + tail) for image in images]
+    assert content_crcs(records, fields).tolist() == [crc32(image + tail) for image in images]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 16, 61, 600])
+def test_the_crcs_of_arrays_are_zlibs_however_they_are_computed(monkeypatch, compiled, size):
+    if not compiled:
+        monkeypatch.setattr(checksum, "find", lambda _: None)
+    rows = np.random.default_rng(size).integers(0, 256, (50, size), np.uint8)
+    labels = torch.arange(50, dtype=torch.int16)
+    fields = {"a": Field("uint8", (size,)), "b": Field("int16", ())}
+    expected = [crc32(r.tobytes() + b.tobytes()) for r, b in zip(rows, labels.numpy(), strict=True)]
+    crcs = content_crcs({"a": rows, "b": labels}, fields)
+    assert crcs.tolist() == expected
+    numbers = np.arange(7, 57)
+    assert numbered_crcs(crcs, numbers).tolist() == [
+        crc32(number.to_bytes(8, "big"), crc)
+        for number, crc in zip(numbers.tolist(), expected, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (4, 0), (4,), (4, 2, 3)])
@@ -73,7 +92,7 @@ def test_the_digest_is_that_of_the_crcs_whoever_stores_them():
         for suffix in STORES
     }
     assert found == dict.fromkeys(STORES, digest(content_crcs(make_records(9), FIELDS)))
-    assert digest([1, 2]) != digest([2, 1])
+    assert digest(np.array([1, 2])) != digest(np.array([2, 1]))
 
 
 @pytest.mark.parametrize("suffix", STORES)

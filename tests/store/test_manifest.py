@@ -30,6 +30,19 @@ def test_a_manifest_comes_back_from_its_text():
     assert from_json("x.h5", to_json(WHOLE)) == WHOLE
 
 
+def test_only_keys_that_are_numbers_need_a_newer_version():
+    numbered = replace(WHOLE, first_key=7)
+    assert from_json("x.h5", to_json(numbered)) == numbered
+    assert (numbered.schema, WHOLE.schema) == (5, 3)
+    assert "first_key" not in to_json(WHOLE)
+
+
+@pytest.mark.parametrize("first_key", [-1, 1.5, "0", True, 1 << 62, 1 << 80])
+def test_an_impossible_first_key_is_refused(first_key):
+    with pytest.raises(DataError, match=r"D104.*x\.h5"):
+        from_json("x.h5", _changed(first_key=first_key))
+
+
 def test_a_manifest_comes_back_from_bytes():
     assert from_json("x.lmdb", to_json(WHOLE).encode()) == WHOLE
 

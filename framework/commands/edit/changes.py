@@ -48,7 +48,11 @@ def append(path: str, store: RecordStore, value: str) -> StoreChange:
     source = StoreInput([path, value])
     before = store.manifest
     manifest = replace(
-        before, num_records=source.manifest.num_records, classes=source.manifest.classes
+        before,
+        num_records=source.manifest.num_records,
+        classes=source.manifest.classes,
+        first_key=None,  # the numbers of both stores are not consecutive
+        schema=3,
     )
     count = before.num_records
 
@@ -82,7 +86,9 @@ def drop(path: str, store: RecordStore, value: str) -> StoreChange:
             yield _kept(chunk, np.flatnonzero(mask[rows])), stored
             stored = None
 
-    manifest = replace(store.manifest, num_records=count - len(dropped))
+    left = count - len(dropped)
+    # Numbers of records that are kept have gaps.
+    manifest = replace(store.manifest, num_records=left, first_key=None, schema=3)
     return StoreChange(manifest, fields, 1, parts)
 
 
@@ -105,7 +111,7 @@ def _kept(chunk: Chunk, places: np.ndarray) -> Chunk:
     for name, values in chunk.records.items():
         is_array = isinstance(values, np.ndarray)
         records[name] = values[places] if is_array else [values[place] for place in places]
-    return Chunk(records, [chunk.keys[place] for place in places])
+    return Chunk(records, [""] * len(places))
 
 
 def relabel(path: str, store: RecordStore, value: str) -> StoreChange:

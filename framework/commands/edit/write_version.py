@@ -1,7 +1,7 @@
 """Write the layer of a new version, which then exists as a whole or not at all."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from framework.errors import ResourceError
 from framework.pack.engine.jobs import class_counts
 from framework.pack.engine.packing import PackProgress
 from framework.store.channel_statistics import StatisticsSampler
-from framework.store.checksum import as_stored, content_crcs, digest
+from framework.store.checksum import as_stored, content_crcs
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.layered import Edit, layer_manifest
 from framework.store.open_store import open_store
@@ -63,7 +63,8 @@ def _write(change: StoreChange, edit: Edit, layer: Path, tell: Tell) -> Edit:
     manifest = replace(change.manifest, class_counts=(), shards=(), statistics={}, digest="")
     sampler = StatisticsSampler(manifest.fields, manifest.num_records)
     counts = np.zeros(len(manifest.classes), np.int64)
-    crcs: list[int] = []
+    crcs: list[np.ndarray] = []
+    num_done = 0
     with uninterrupted():
         writer = HDF5Writer(str(layer), fields=change.fields, num_records=change.num_stored)
     try:
@@ -72,13 +73,14 @@ def _write(change: StoreChange, edit: Edit, layer: Path, tell: Tell) -> Edit:
                 name: as_stored(chunk.records[name], field)
                 for name, field in manifest.fields.items()
             }
-            crcs += content_crcs(records, manifest.fields)
+            crcs.append(content_crcs(records, manifest.fields))
+            num_done += len(chunk.keys)
             sampler.pass_by(records, len(chunk.keys))
             counts += class_counts(chunk, len(counts))
             if stored is not None:
                 with uninterrupted():
                     writer.write(stored.records, stored.keys)
-            tell(PackProgress("editing", len(crcs), manifest.num_records, len(crcs), 0, 0))
+            tell(PackProgress("editing", num_done, manifest.num_records, num_done, 0, 0))
         version = _described(manifest, crcs, counts, sampler)
         edit = replace(edit, manifest=version)
         with uninterrupted():
@@ -89,12 +91,12 @@ def _write(change: StoreChange, edit: Edit, layer: Path, tell: Tell) -> Edit:
 
 
 def _described(
-    manifest: Manifest, crcs: list[int], counts: np.ndarray, sampler: StatisticsSampler
+    manifest: Manifest, crcs: Sequence[np.ndarray], counts: np.ndarray, sampler: StatisticsSampler
 ) -> Manifest:
     """Return the manifest with what the records decide."""
     return replace(
         manifest,
         class_counts=counts.tolist(),
         statistics=sampler.result(),
-        digest=digest(crcs),
+        digest=digest_of(crcs),
     )

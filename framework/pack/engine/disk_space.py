@@ -9,6 +9,7 @@ from framework.pack.engine.jobs import DiskFull, PackPlan
 
 PAGE_BYTES = 4096  # LMDB gives a value of more than half a page whole pages
 RECORD_BYTES = 64  # what a store adds to a record
+NUMBERED_BYTES = 8  # the same if its key is a number
 
 
 def free_bytes(path: Path) -> int:
@@ -24,6 +25,8 @@ def needed_bytes(
 ) -> int:
     """Return the bytes that ``num_jobs`` more jobs, and perhaps joining all files, take."""
     item_bytes = stored_bytes(plan.item_bytes, suffix)
+    if plan.reads_arrays and all(field.encoding == "raw" for field in manifest.fields.values()):
+        item_bytes = plan.item_bytes + NUMBERED_BYTES
     parts = num_jobs * plan.items_per_job * item_bytes
     if not is_joined:
         return int(parts)

@@ -20,10 +20,13 @@ from framework.contracts.records import (
     Chunk,
     Field,
     Manifest,
+    NumberKeys,
     RecordInput,
     Records,
     RecordWriter,
     item_files_of,
+    joined_keys,
+    range_files_of,
 )
 from framework.errors import DataError, ResourceError
 from framework.order.batches import spread
@@ -31,7 +34,7 @@ from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.pack.item_error import item_error
 from framework.pack.split import SplitRule
 from framework.store.channel_statistics import StatisticsSampler
-from framework.store.checksum import content_crcs
+from framework.store.checksum import content_crcs, digest
 from framework.system.durable import FULL, uninterrupted
 
 # A job of 64 MiB of records takes some seconds and fits into memory.
@@ -44,6 +47,10 @@ TARGET_JOBS = 16
 # A block is a run of items of one job that are read, prepared and written at once.
 BLOCK_BYTES = 4 << 20
 BLOCK_ITEMS = 1024
+# The same of an input that reads arrays: more records at once, and less memory.
+ARRAY_JOB_BYTES = 8 << 20
+ARRAY_BLOCK_BYTES = 1 << 20
+ARRAY_BLOCK_ITEMS = 1 << 17
 # A job with at most so many bytes of records keeps them in memory until they are written. The items
 # of a larger job are read twice: to count the records, and to write them.
 HELD_BYTES = 2 * MAX_JOB_BYTES
@@ -99,12 +106,14 @@ class PackPlan:
         items_per_job: Items of every job but the last, which may have fewer.
         items_per_block: Items that are read at once.
         item_bytes: An estimate, from a sample, of the bytes of an item's records.
+        reads_arrays: Whether each item is a record, and a range of them is read at once.
     """
 
     num_items: int
     items_per_job: int
     items_per_block: int
     item_bytes: float
+    reads_arrays: bool = False
 
     @property
     def num_jobs(self) -> int:
@@ -187,9 +196,14 @@ def make_plan(source: RecordInput, prepare: Prepare | None) -> PackPlan:
             sizes.append(chunk_bytes(prepared(source, prepare, item, item + 1)))
     item_bytes = max(1.0, sum(sizes) / max(1, len(sizes)))
     per_job = max(int(MIN_JOB_BYTES / item_bytes), -(-num_items // TARGET_JOBS))
-    per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
-    per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
-    return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes)
+    reads_arrays = range_files_of(source, 0, num_items) is not None
+    if reads_arrays:
+        per_job = min(per_job, int(ARRAY_JOB_BYTES / item_bytes))
+        per_block = min(ARRAY_BLOCK_ITEMS, int(ARRAY_BLOCK_BYTES / item_bytes))
+    else:
+        per_job = min(per_job, MAX_JOB_ITEMS, int(MAX_JOB_BYTES / item_bytes))
+        per_block = min(BLOCK_ITEMS, int(BLOCK_BYTES / item_bytes))
+    return PackPlan(num_items, max(1, per_job), max(1, per_block), item_bytes, reads_arrays)
 
 
 def prepared(source: RecordInput, prepare: Prepare | None, start: int, stop: int) -> Chunk:
@@ -233,31 +247,43 @@ def do_job(work: PackWork, job: Job, report: ReportIncrement) -> JobResult:
     changed: list[int] = []
     for _ in range(2):
         before = stamps(work.source, start, stop)
-        result = _write(work, job, before, report)
+        result, crcs = _write(work, job, before, report)
         after = stamps(work.source, start, stop)
         changed = [start + n for n, stamp in enumerate(after) if stamp != before[n]]
         if not changed:
-            work.journal.note(result)
+            work.journal.note(result, crcs)
             return result
         # The items are read again, so what was reported so far does not count.
         report(Increment(start - stop, -result.num_records, -result.num_bytes))
+    if work.plan.reads_arrays:  # one stamp for all items
+        changed = list(range(start, stop))
     bad: list[BadItem] = []
     for item in changed:
         name = work.source.name(item)
         fix = "wait until the file is complete, then pack again"
         error = DataError(153, name, "changes while it is packed", fix)
         bad.append(_bad_item(work, item, error))
-    result = _write(work, Job(job.number, (*job.excluded, *bad)), before, report)
-    work.journal.note(result)
+    result, crcs = _write(work, Job(job.number, (*job.excluded, *bad)), before, report)
+    work.journal.note(result, crcs)
     return result
 
 
 def stamps(source: RecordInput, start: int, stop: int) -> list[ItemStamp]:
-    """Return a stamp per item, which changes if a file changes that the item is read from."""
+    """Return a stamp per item, which changes if a file changes that the item is read from.
+
+    Items that are read at once have one stamp.
+    """
+    files = range_files_of(source, start, stop)
+    if files is not None:
+        return [ItemStamp(f"{source.name(start)} and {stop - start - 1} more", _stamps_of(files))]
     return [
-        ItemStamp(source.name(item), tuple(map(_file_stamp, item_files_of(source, item))))
+        ItemStamp(source.name(item), _stamps_of(item_files_of(source, item)))
         for item in range(start, stop)
     ]
+
+
+def _stamps_of(paths: Sequence[str]) -> tuple[FileStamp, ...]:
+    return tuple(map(_file_stamp, paths))
 
 
 def _file_stamp(path: str) -> FileStamp:
@@ -278,13 +304,25 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement) -> JobResult:
+class _WrittenJob(NamedTuple):
+    """A written job, and the checksums of its records: uint32 [num_records]."""
+
+    result: JobResult
+    crcs: np.ndarray
+
+
+def _write(
+    work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement
+) -> _WrittenJob:
     """Write a job's file. A job of more than ``HELD_BYTES`` reads all of its items twice."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
     total = Increment(0)
+    keys: NumberKeys | None = None  # as long as they are consecutive numbers
     for num_items, chunk in _read(work, job, bad):
         done = Increment(num_items, len(chunk.keys), chunk_bytes(chunk))
+        if chunk.keys and (keys or not total.records):
+            keys = _numbers([keys, chunk.keys] if keys else [chunk.keys])
         total = total.plus(done)
         if total.num_bytes > HELD_BYTES:
             held = None
@@ -298,19 +336,21 @@ def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncre
         # that leaves the older store here.
         shutil.rmtree(path)
     counts = np.zeros(len(work.manifest.classes), np.int64)
-    crcs: list[int] = []
+    crcs: list[np.ndarray] = [np.empty(0, np.uint32)]
     size, sha256 = 0, ""
     if num_records:
         # A second read finds the same bad items, which ``bad`` has already.
         chunks = held or (chunk for _, chunk in _read(work, job, []))
+        if keys is None:
+            chunks = map(with_listed_keys, chunks)
         manifest = replace(work.manifest, num_records=num_records)
         # The file of an only job may become the store, which has statistics.
         is_only_job = work.plan.num_jobs == 1
         noted = _note_crcs(work, chunks, crcs)
         counts = write_file(work.make_writer, path, manifest, noted, is_only_job)
         size, sha256 = path.stat().st_size, file_sha256(path)
-    hex_crcs = "".join(f"{crc:08x}" for crc in crcs)
-    return JobResult(
+    all_crcs = np.concatenate(crcs)
+    result = JobResult(
         job.number,
         num_records,
         total.num_bytes,
@@ -318,16 +358,29 @@ def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncre
         sha256,
         hash_of(items),
         counts.tolist(),
-        hex_crcs,
+        digest(all_crcs),
+        keys.start if keys else None,
         bad,
     )
+    return _WrittenJob(result, all_crcs)
 
 
-def _note_crcs(work: PackWork, chunks: Iterable[Chunk], crcs: list[int]) -> Iterator[Chunk]:
+def _numbers(parts: Sequence[Sequence[str]]) -> NumberKeys | None:
+    """Return the keys of all parts if they are consecutive numbers."""
+    keys = joined_keys(parts)
+    return keys if isinstance(keys, NumberKeys) else None
+
+
+def with_listed_keys(chunk: Chunk) -> Chunk:
+    """Return the chunk with a string for each key, which a file then stores."""
+    return chunk._replace(keys=list(chunk.keys))
+
+
+def _note_crcs(work: PackWork, chunks: Iterable[Chunk], crcs: list[np.ndarray]) -> Iterator[Chunk]:
     """Yield the chunks that hold records, and append the records' checksums to ``crcs``."""
     for chunk in chunks:
         if chunk.keys:
-            crcs += content_crcs(chunk.records, work.manifest.fields)
+            crcs.append(content_crcs(chunk.records, work.manifest.fields))
             yield chunk
 
 
@@ -401,7 +454,7 @@ def class_counts(chunk: Chunk, num_classes: int) -> np.ndarray:
     if is_wrong.any():
         first = int(is_wrong.argmax())
         what = f"has label {labels[first]}, but classes are numbered from 0 to {num_classes - 1}"
-        raise DataError(152, chunk.keys[owners[first]], what, "correct the labels")
+        raise DataError(152, chunk.keys[int(owners[first])], what, "correct the labels")
     return np.bincount(labels, minlength=num_classes)
 
 
@@ -487,7 +540,7 @@ def joined(chunks: Sequence[Chunk], fields: Mapping[str, Field]) -> Chunk:
         if field.encoding == "raw":
             empty = np.empty((0, *(size or 0 for size in field.shape)), field.dtype)
             records[name] = np.concatenate(parts) if parts else empty
-    return Chunk(records, [key for chunk in chunks for key in chunk.keys])
+    return Chunk(records, joined_keys([chunk.keys for chunk in chunks]))
 
 
 def probe(work: PackWork, start: int, stop: int, report: Callable[[int], None]) -> None:

@@ -11,8 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from framework.errors import ResourceError
-from framework.system.durable import temporary_name, write_text
+from framework.system.durable import temporary_name, write_bytes, write_text
+
+CRC = np.dtype("<u4")
 
 
 class BadItem(NamedTuple):
@@ -35,7 +39,8 @@ class JobResult:
     sha256: str  # of the file
     stamp: str  # a hash over the names, sizes and times of the job's items
     class_counts: list[int]
-    crcs: str  # a CRC32 per record, 8 hexadecimal digits each
+    digest: str  # the SHA-256 over the CRC32s of the records
+    first_key: int | None  # of records whose keys are consecutive numbers
     bad: list[BadItem]
 
 
@@ -71,19 +76,30 @@ class Journal:
         fix = "finish that one, or remove the folder when nobody needs it"
         return ResourceError(154, str(self.folder), what, fix)
 
-    def note(self, result: JobResult) -> None:
-        """Write down a finished job, whose file is on the disk already."""
+    def note(self, result: JobResult, crcs: np.ndarray) -> None:
+        """Write down a finished job, whose file is on the disk already.
+
+        ``crcs`` are the checksums of its records: uint32 [num_records].
+        """
         # ASCII, since names may hold any bytes
-        write_text(self._note(result.number), json.dumps(asdict(result)))
+        line = json.dumps(asdict(result)).encode("ascii") + b"\n"
+        write_bytes(self._note(result.number), line + crcs.astype(CRC).tobytes())
 
     def noted(self, number: int) -> JobResult | None:
         """Return what ``note`` wrote down for a job, even if its file has been moved since."""
         try:
-            note: dict[str, Any] = json.loads(self._note(number).read_bytes())
+            with open(self._note(number), "rb") as file:
+                note: dict[str, Any] = json.loads(file.readline())
             bad: Any = [BadItem(*words) for words in note.pop("bad")]
             return JobResult(**note, bad=bad)
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    def crcs(self, number: int) -> np.ndarray:
+        """Return the checksums of a job's records: uint32 [num_records]."""
+        with open(self._note(number), "rb") as file:
+            file.readline()
+            return np.frombuffer(file.read(), CRC)
 
     def done(self, number: int) -> JobResult | None:
         """Return the result of a job whose file is there in the noted size."""
@@ -107,4 +123,4 @@ class Journal:
             shutil.rmtree(doomed, ignore_errors=True)
 
     def _note(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.json"
+        return self.folder / f"{number:06d}.job"

@@ -328,7 +328,7 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
     """Return what decides the bytes of every job, besides the items, as JSON gives it back."""
     facts = {
         "paceline": __version__,
-        "format": 2,  # of the plan and of the stamps
+        "format": 3,  # of the plan and of the stamps
         "fields": {name: asdict(field) for name, field in manifest.fields.items()},
         "classes": list(manifest.classes),
         "source": manifest.source,

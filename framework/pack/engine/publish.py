@@ -13,12 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.contracts.records import Chunk, Manifest, Ragged, Records, RecordStore, Shard
+from framework.contracts.records import (
+    Chunk,
+    Manifest,
+    NumberKeys,
+    Ragged,
+    Records,
+    RecordStore,
+    Shard,
+)
 from framework.errors import DataError
-from framework.pack.engine.jobs import Increment, MakeWriter, ReportIncrement, write_file
+from framework.pack.engine.jobs import (
+    Increment,
+    MakeWriter,
+    ReportIncrement,
+    with_listed_keys,
+    write_file,
+)
 from framework.pack.engine.journal import BadItem, JobResult, Journal
 from framework.store.channel_statistics import statistics_of
-from framework.store.checksum import digest
+from framework.store.checksum import digest_of
 from framework.store.file_format import HEAD_BYTES, file_kind
 from framework.store.manifest import from_json, to_json
 from framework.store.open_store import open_file, open_store
@@ -29,6 +43,8 @@ from framework.system.durable import move, write_text
 DAMAGED = (104, 105)  # the errors for a file whose manifest shows that it is a store of ours
 JOIN_BYTES = 8 << 20  # copied at once, so that memory does not grow with the store
 JOIN_RECORDS = 4096
+NUMBERED_BYTES = 2 << 20
+NUMBERED_RECORDS = 1 << 15
 
 
 class Joining(NamedTuple):
@@ -53,7 +69,20 @@ def whole(manifest: Manifest, results: Sequence[JobResult]) -> Manifest:
     if manifest.classes:
         counts = np.sum([job.class_counts for job in results], axis=0, dtype=np.int64).tolist()
     num_records = sum(job.num_records for job in results)
-    return replace(manifest, num_records=num_records, class_counts=counts)
+    first_key = _first_key([job for job in results if job.num_records])
+    return replace(manifest, num_records=num_records, class_counts=counts, first_key=first_key)
+
+
+def _first_key(results: Sequence[JobResult]) -> int | None:
+    """Return the first key if the keys of all jobs are consecutive numbers."""
+    if not results or results[0].first_key is None:
+        return None
+    first = expected = results[0].first_key
+    for job in results:
+        if job.first_key != expected:
+            return None
+        expected += job.num_records
+    return first
 
 
 def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: ReportIncrement) -> None:
@@ -67,7 +96,8 @@ def join(task: Joining, journal: Journal, make_writer: MakeWriter, report: Repor
         shutil.rmtree(task.target)
     chosen = task.chosen or [np.ones(job.num_records, bool) for job in task.results]
     pairs = zip(task.results, chosen, strict=True)
-    chunks = (chunk for pair in pairs for chunk in _read_back(*pair, journal, report))
+    parts = (chunk for pair in pairs for chunk in _read_back(*pair, journal, report))
+    chunks = parts if task.manifest.first_key is not None else map(with_listed_keys, parts)
     write_file(make_writer, task.target, task.manifest, chunks, with_statistics=True)
 
 
@@ -78,7 +108,7 @@ def _read_back(
     if not chosen.any():
         return
     with closing(open_store(str(journal.file(job.number)))) as store:
-        for span in spans(job.num_records, job.size_bytes):
+        for span in spans(job.num_records, job.size_bytes, job.first_key is not None):
             indices = span[torch.from_numpy(chosen[span.numpy()])]
             if not len(indices):
                 continue
@@ -106,15 +136,24 @@ def _values_as_written(values: Any) -> Any:
     return list(map(bytes, values))
 
 
-def spans(num_records: int, num_bytes: int) -> Iterator[Tensor]:
-    """Yield all indices in ascending ranges whose records are some megabytes each."""
-    step = max(1, min(JOIN_RECORDS, JOIN_BYTES * num_records // max(1, num_bytes)))
+def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[Tensor]:
+    """Yield all indices in ascending ranges whose records are some megabytes each.
+
+    ``numbered`` says whether keys are numbers, so that a record costs little more than its bytes.
+    """
+    most, most_bytes = (
+        (NUMBERED_RECORDS, NUMBERED_BYTES) if numbered else (JOIN_RECORDS, JOIN_BYTES)
+    )
+    step = max(1, min(most, most_bytes * num_records // max(1, num_bytes)))
     for start in range(0, num_records, step):
         yield torch.arange(start, min(start + step, num_records))
 
 
-def keys_of(store: RecordStore, indices: Tensor) -> list[str]:
-    """Return the records' names."""
+def keys_of(store: RecordStore, indices: Tensor) -> Sequence[str]:
+    """Return the names of a range of records."""
+    first = store.manifest.first_key
+    if first is not None and len(indices):
+        return NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
     return [store.key(index) for index in indices.tolist()]
 
 
@@ -132,7 +171,8 @@ def put_folder(
     manifest: Manifest, results: Sequence[JobResult], journal: Journal, path: Path
 ) -> None:
     """Move the folder of the jobs' files to ``path``, once its manifest is complete."""
-    manifest = replace(manifest, shards=_shards(journal, results), digest=digest(_crcs(results)))
+    crcs = (journal.crcs(job.number) for job in results)
+    manifest = replace(manifest, shards=_shards(journal, results), digest=digest_of(crcs))
     for name in set(os.listdir(journal.files)) - {shard.name for shard in manifest.shards}:
         (journal.files / name).unlink()  # its job was done again, and has no records now
     target = journal.files / MANIFEST
@@ -159,15 +199,11 @@ def _shards(journal: Journal, results: Sequence[JobResult]) -> list[Shard]:
             job.num_records,
             job.size_bytes,
             job.sha256,
-            digest(_crcs([job])),
+            job.digest,
         )
         for job in results
         if job.num_records
     ]
-
-
-def _crcs(results: Sequence[JobResult]) -> np.ndarray:
-    return np.frombuffer(bytes.fromhex("".join(job.crcs for job in results)), ">u4")
 
 
 def check_place(path: Path) -> None:

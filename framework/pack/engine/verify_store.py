@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from framework.pack.engine.jobs import file_sha256
 from framework.pack.engine.packing import OnProgress, PackProgress
 from framework.pack.engine.process_pool import ProcessPool, Send
 from framework.pack.engine.publish import size_of, spans
-from framework.store.checksum import content_crcs, digest
+from framework.store.checksum import content_crcs, digest_of
 from framework.store.layered import LayeredStore
 from framework.store.open_store import open_store
 from framework.store.versions import split_version
@@ -40,7 +41,7 @@ class _Checked(NamedTuple):
     """The findings on some records, and the checksums of those that could be read."""
 
     findings: list[str]
-    crcs: list[int]
+    crcs: np.ndarray  # uint32
 
 
 def verify(path: str, num_workers: int, on_progress: OnProgress) -> Verified:
@@ -82,7 +83,8 @@ def _verify_store(
     manifest = store.manifest
     size = size_of(Path(path))
     # ranges, since tensors would go through shared memory
-    ranges = (range(int(s[0]), int(s[-1]) + 1) for s in spans(manifest.num_records, size))
+    blocks = spans(manifest.num_records, size, manifest.first_key is not None)
+    ranges = (range(int(block[0]), int(block[-1]) + 1) for block in blocks)
     tasks: list[Any] = [*ranges, *manifest.shards]
     results: dict[int, _Checked] = {}
     findings: list[str] = []
@@ -104,9 +106,8 @@ def _verify_store(
     ordered = [results[start] for start in sorted(results)]
     bad = list(dict.fromkeys(line for result in ordered for line in result.findings))
     findings = [*bad, *sorted(findings)]
-    crcs = [crc for result in ordered for crc in result.crcs]
     # Without a finding, records may still have been exchanged together with their checksums.
-    if not findings and digest(crcs) != manifest.digest:
+    if not findings and digest_of(result.crcs for result in ordered) != manifest.digest:
         findings = [str(DataError(156, path, "its records are not those its digest is of", FIX))]
     return Verified(manifest.num_records, size, len(bad), findings)
 
@@ -133,8 +134,9 @@ def _check_records(store: RecordStore, indices: Tensor) -> _Checked:
         crcs = content_crcs(records, store.manifest.fields)
     except DataError as error:
         if len(indices) == 1 or error.args[0] in OF_A_FILE:
-            return _Checked([str(error)], [])
+            return _Checked([str(error)], np.empty(0, np.uint32))
         first, second = (_check_records(store, half) for half in torch.tensor_split(indices, 2))
-        return _Checked(first.findings + second.findings, first.crcs + second.crcs)
+        crcs = np.concatenate([first.crcs, second.crcs])
+        return _Checked(first.findings + second.findings, crcs)
     what = "does not match its CRC32"
     return _Checked([str(DataError(156, store.name(i), what, FIX)) for i in bad], crcs)

@@ -25,11 +25,23 @@ COUNT = ctypes.c_int
 SIGNATURES = {
     "paceline_gather": (POINTER, NUMBER, POINTER, NUMBER, NUMBER, NUMBER, POINTER, COUNT),
     "paceline_gather_rows": (POINTER, NUMBER, *(POINTER,) * 3, NUMBER, POINTER, NUMBER),
+    "paceline_crc32": (POINTER, NUMBER, NUMBER, POINTER),
+    "paceline_lmdb_heads": (
+        *(POINTER,) * 3,
+        NUMBER,
+        POINTER,
+        NUMBER,
+        POINTER,
+        *(NUMBER,) * 2,
+        POINTER,
+    ),
     "paceline_permutation": (NUMBER, NUMBER, POINTER),
     "paceline_bijection": (NUMBER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER),
     "paceline_crop_flip": (POINTER, *(NUMBER,) * 5, *(POINTER,) * 5, COUNT),
     "paceline_color_jitter": (POINTER, COUNT, NUMBER, NUMBER, COUNT, POINTER, POINTER, COUNT),
 }
+
+RESULTS = {"paceline_lmdb_heads": NUMBER}  # the others return an int, or nothing
 
 
 @cache
@@ -42,6 +54,7 @@ def find(name: str) -> Any:
     function = getattr(library, name, None)
     if function is not None:
         function.argtypes = SIGNATURES[name]
+        function.restype = RESULTS.get(name, COUNT)
     return function
 
 

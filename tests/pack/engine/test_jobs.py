@@ -28,7 +28,8 @@ from framework.pack.engine.jobs import (
 )
 from framework.pack.engine.journal import Journal
 from framework.pack.marked import MarkedInput
-from framework.store.hdf5_store import HDF5Writer
+from framework.store.checksum import digest
+from framework.store.hdf5_store import HDF5Store, HDF5Writer
 from tests.contract.cases import jpeg
 from tests.input.inputs import Input
 
@@ -64,7 +65,9 @@ def test_a_job_gives_a_file_that_is_noted_when_it_is_there():
     result, moved = done(work)
     assert result.num_records == 100
     assert result.size_bytes == os.path.getsize("x.h5.parts/files/000000.h5")
-    assert len(result.crcs) == 800
+    assert result.digest == HDF5Store("x.h5.parts/files/000000.h5").manifest.digest
+    assert result.digest == digest(work.journal.crcs(0))
+    assert result.first_key is None
     assert result.class_counts == [34, 33, 33]
     assert work.journal.done(0) == result
     assert sum(step.items for step in moved) == 100

@@ -1,9 +1,12 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from framework.pack.engine.journal import BadItem, JobResult, Journal
+
+CRCS = np.array([10, 1 << 31], np.uint32)  # one is a new line
 
 
 @pytest.fixture
@@ -20,7 +23,8 @@ def make_done(number=3, size=5, records=2):
         "ab",
         "cd",
         [1, 1],
-        "0" * 16,
+        "ef",
+        None,
         [BadItem(1, "b\udcffd\n", "D106", "broken")],
     )
 
@@ -28,8 +32,9 @@ def make_done(number=3, size=5, records=2):
 def test_what_is_noted_is_found_again(journal):
     journal.files.mkdir(parents=True)
     journal.file(3).write_bytes(b"12345")
-    journal.note(make_done())
+    journal.note(make_done(), CRCS)
     assert journal.done(3) == make_done()
+    assert journal.crcs(3).tolist() == [10, 1 << 31]
 
 
 @pytest.mark.parametrize("data", [None, b"1234"])
@@ -37,20 +42,20 @@ def test_a_note_without_its_file_is_not_enough(journal, data):
     journal.files.mkdir(parents=True)
     if data is not None:
         journal.file(3).write_bytes(data)
-    journal.note(make_done())
+    journal.note(make_done(), CRCS)
     assert journal.done(3) is None
     assert journal.noted(3) == make_done()
 
 
 def test_a_job_without_records_needs_no_file(journal):
-    journal.note(make_done(records=0))
+    journal.note(make_done(records=0), CRCS[:0])
     assert journal.done(3) == make_done(records=0)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"number": 1}', '{"bad": 5}'])
 def test_a_damaged_note_counts_for_nothing(journal, text):
     journal.folder.mkdir()
-    (journal.folder / "000003.json").write_text(text)
+    (journal.folder / "000003.job").write_text(text)
     (journal.folder / "job.json").write_text("{")
     assert journal.noted(3) is None
     assert journal.begun() == {}
@@ -63,7 +68,7 @@ def test_it_knows_whose_it_is(journal):
 
 
 def test_what_is_forgotten_or_removed_is_gone(journal):
-    journal.note(make_done(records=0))
+    journal.note(make_done(records=0), CRCS[:0])
     journal.forget(3)
     assert journal.noted(3) is None
     journal.remove()

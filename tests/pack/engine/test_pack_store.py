@@ -18,6 +18,7 @@ from framework.input.arrays import ArraysInput
 from framework.pack.engine import jobs, journal
 from framework.pack.engine import publish as finish
 from framework.pack.engine.pack_store import pack
+from framework.pack.engine.verify_store import verify
 from framework.store.folder_store import FolderWriter
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
@@ -143,8 +144,8 @@ def packed_until(path, one_file, module, name, number, source=None):
 
 POINTS = {
     "after a job's file, before its note": (jobs, "file_sha256", 2),
-    "before the first note": (journal, "write_text", -2),
-    "after the third note": (journal, "write_text", 4),
+    "before the first note": (journal, "write_bytes", -1),
+    "after the third note": (journal, "write_bytes", 3),
     "before the finish": (finish, "move", -1),
     "after the store has its name": (finish, "move", 1),
     "in the middle of joining": (finish, "keys_of", 2),
@@ -170,7 +171,7 @@ def test_a_kill_after_a_folder_has_its_name_costs_no_job(path):
 
 
 def test_finished_jobs_are_not_read_again():
-    assert in_child(packed_until, "x.h5", True, journal, "write_text", 4) == -signal.SIGKILL
+    assert in_child(packed_until, "x.h5", True, journal, "write_bytes", 3) == -signal.SIGKILL
     source = Input()
     read, asked = source.read, []
     source.read = lambda start, stop: asked.append((start, stop)) or read(start, stop)
@@ -180,7 +181,7 @@ def test_finished_jobs_are_not_read_again():
 
 
 def test_another_command_starts_over():
-    in_child(packed_until, "x.h5", True, journal, "write_text", 4)
+    in_child(packed_until, "x.h5", True, journal, "write_bytes", 3)
     packed = pack(packing(source=Input(COUNT - 100)))
     assert packed.resumed == 0
     assert len(labels("x.h5")[0]) == COUNT - 100
@@ -204,6 +205,7 @@ def test_an_item_that_has_changed_since_is_read_again():
 KILLED = """
 import sys
 from framework.pack.engine.pack_store import pack
+from framework.pack.engine.verify_store import verify
 from tests.input.inputs import packing
 pack(packing(sys.argv[1], one_file=sys.argv[2] == "1"), int(sys.argv[3]))
 """
@@ -449,3 +451,58 @@ def test_an_unwritable_place_is_a_resource_error():
 
 def test_formats_are_those_of_the_tests():
     assert set(FORMATS) == {Path(path).suffix for path in PATHS}
+
+
+class ItemByItem:
+    """Arrays as an input gives them that reads item by item, under keys that are stored."""
+
+    def __init__(self, source):
+        self.source, self.manifest = source, source.manifest
+
+    def read(self, start, stop):
+        chunk = self.source.read(start, stop)
+        return chunk._replace(keys=list(chunk.keys))
+
+    def name(self, index):
+        return self.source.name(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("path", "one_file"), WAYS)
+def test_arrays_packed_as_vectors_are_those_packed_one_by_one(
+    monkeypatch, path, one_file, num_workers
+):
+    monkeypatch.setattr(jobs, "ARRAY_JOB_BYTES", 60_000)
+    monkeypatch.setattr(jobs, "ARRAY_BLOCK_ITEMS", 999)
+    rng = np.random.default_rng(0)
+    np.savez("a.npz", x=rng.random((10_000, 4), np.float32), label=np.arange(10_000) % 3)
+    source = ArraysInput("a.npz", None)
+    pack(packing(path, source, one_file=one_file), num_workers)
+    pack(packing(f"old-{path}", ItemByItem(source), one_file=one_file))
+    new, old = open_store(path), open_store(f"old-{path}")
+    assert (new.manifest.first_key, old.manifest.first_key) == (0, None)
+    assert (new.manifest.digest, new.manifest.class_counts) == (
+        old.manifest.digest,
+        old.manifest.class_counts,
+    )
+    every = torch.randperm(10_000)
+    records = new.read(every)
+    for name, values in old.read(every).items():
+        assert torch.equal(records[name], values)
+    assert new.damaged(every, records) == []
+    assert all(new.key(index) == old.key(index) for index in range(0, 10_000, 97))
+    assert verify(path, 0, lambda _: None).findings == []
+
+
+def test_a_file_that_goes_on_changing_is_named_by_each_item_of_its_job(monkeypatch):
+    np.save("x.npy", np.zeros((5, 2)))
+    source = ArraysInput("x.npy", None)
+    real = source.read
+
+    def touched(start, stop):
+        os.utime("x.npy", ns=(time.time_ns(), time.time_ns()))
+        return real(start, stop)
+
+    monkeypatch.setattr(source, "read", touched)
+    with pytest.raises(DataError, match=r"D153.*x\.npy: record 0.*changes while"):
+        pack(packing("x.h5", source))

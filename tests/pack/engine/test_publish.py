@@ -24,9 +24,15 @@ def test_spans_hold_every_record_once(num_records, num_bytes):
 
 
 def test_the_whole_is_the_sum_of_the_jobs():
-    jobs = [JobResult(n, 3, 0, 0, "", "", [1, 2], "", []) for n in range(4)]
+    jobs = [JobResult(n, 3, 0, 0, "", "", [1, 2], "", 5 + 3 * n, []) for n in range(4)]
     manifest = whole(Manifest(99, FIELDS, ["a", "b"]), jobs)
-    assert (manifest.num_records, manifest.class_counts) == (12, [4, 8])
+    assert (manifest.num_records, manifest.class_counts, manifest.first_key) == (12, [4, 8], 5)
+
+
+@pytest.mark.parametrize("first_keys", [[0, 3, None], [0, 4, 7], [None, 3, 6]])
+def test_keys_with_gaps_are_stored(first_keys):
+    jobs = [JobResult(n, 3, 0, 0, "", "", [], "", key, []) for n, key in enumerate(first_keys)]
+    assert whole(Manifest(9, FIELDS), jobs).first_key is None
 
 
 def test_bad_items_are_listed_in_order_whatever_their_names():

@@ -1,0 +1,161 @@
+import os
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+
+from framework.contracts.records import Field, Manifest, NumberKeys
+from framework.errors import DataError
+from framework.store import lmdb_blocks
+from framework.store.lmdb_store import LMDBStore, LMDBWriter
+from framework.store.manifest import to_json
+from tests.conftest import FIELDS, edited_manifest, make_records
+from tests.contract.cases import plain, rows
+
+COUNT = 50
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Let a block hold 7 records of ``FIELDS``."""
+    record = {name: values[:1] for name, values in make_records(1).items()}
+    num_bytes = sum(values.nbytes for values in record.values())
+    monkeypatch.setattr(lmdb_blocks, "BLOCK_BYTES", 7 * (num_bytes + 4))
+
+
+def write(path="x.lmdb", count=COUNT, first_key=100, step=9):
+    records = make_records(count)
+    writer = LMDBWriter(path, fields=FIELDS, num_records=count)
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        part = {name: values[start:stop] for name, values in records.items()}
+        writer.write(part, NumberKeys(first_key + start, first_key + stop))
+    writer.close(Manifest(count, FIELDS, ["a", "b", "c"]))
+    return path, records
+
+
+def values_of(path):
+    with (
+        lmdb.open(path, subdir=False, lock=False, readonly=True, lib_version=0) as environment,
+        environment.begin() as transaction,
+    ):
+        return dict(transaction.cursor())
+
+
+def put(path, changes):
+    with (
+        lmdb.open(path, subdir=False, lock=False, lib_version=0) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for key, value in changes.items():
+            transaction.put(key, value) if value is not None else transaction.delete(key)
+
+
+def key(number):
+    return number.to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 8, 49, 50])
+def test_records_come_back_from_blocks(count):
+    path, records = write(count=count)
+    store = LMDBStore(path)
+    order = torch.randperm(count).repeat(2)
+    assert plain(store.read(order)) == rows(records, order.tolist())
+    assert store.damaged(order, store.read(order)) == []
+    assert (store.key(count - 1), store.manifest.first_key) == (str(99 + count), 100)
+    assert len(values_of(path)) == -(-count // 7) + 1
+
+
+def test_the_blocks_do_not_depend_on_how_records_are_handed_over():
+    first = values_of(write("a.lmdb", step=1)[0])
+    assert first == values_of(write("b.lmdb", step=50)[0])
+    assert first == values_of(write("c.lmdb", step=9)[0])
+
+
+def test_a_field_is_read_for_all_records_and_pixels_are_viewed():
+    path, records = write()
+    store = LMDBStore(path)
+    assert torch.equal(store.column("label"), torch.from_numpy(records["label"]))
+    views = store.read(torch.tensor([49, 3]), views=["image"])["image"]
+    assert [view.tolist() for view in views] == records["image"][[49, 3]].tolist()
+
+
+@pytest.mark.parametrize("indices", [[50], [-1], [55], [3, 50]])
+def test_a_record_that_does_not_exist_is_refused(indices):
+    store = LMDBStore(write()[0])
+    with pytest.raises(IndexError):
+        store.read(torch.tensor(indices))
+
+
+@pytest.mark.parametrize("number", [0, 7, 49])
+def test_a_missing_block_is_named(number):
+    path, _ = write()
+    put(path, {key(number): None})
+    with pytest.raises(DataError, match=r"D105.*x\.lmdb: its blocks do not hold the 50 records"):
+        _ = LMDBStore(path).manifest
+
+
+@pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v + b"x", lambda _: b""])
+def test_a_block_of_another_size_is_named(change):
+    path, _ = write()
+    put(path, {key(7): change(values_of(path)[key(7)])})
+    with pytest.raises(DataError, match=r"D105.*x\.lmdb"):
+        _ = LMDBStore(path).manifest
+
+
+def test_blocks_in_each_others_place_are_found():
+    path, _ = write()
+    values = values_of(path)
+    put(path, {key(7): values[key(14)], key(14): values[key(7)]})
+    store = LMDBStore(path)
+    every = torch.arange(COUNT)
+    assert store.damaged(every, store.read(every)) == list(range(7, 21))
+
+
+def test_a_changed_byte_is_found_in_its_record():
+    path, records = write()
+    value = values_of(path)[key(7)]
+    at = value.index(records["image"][9].tobytes())
+    put(path, {key(7): value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]})
+    store = LMDBStore(path)
+    every = torch.arange(COUNT)
+    assert store.damaged(every, store.read(every)) == [9]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.9, 0.9999])
+def test_a_truncated_file_is_named(part):
+    path, _ = write()
+    os.truncate(path, int(os.path.getsize(path) * part))
+    with pytest.raises(DataError, match=r"D102.*x\.lmdb"):
+        LMDBStore(path).read(torch.arange(COUNT))
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 61, (1 << 63) - 1])
+def test_a_manifest_of_huge_records_is_refused(size):
+    path, _ = write()
+    fields = {"image": {"dtype": "uint8", "shape": [size], "encoding": "raw"}}
+    text = edited_manifest(to_json(LMDBStore(path).manifest), fields=fields)
+    put(path, {b"manifest": text.encode()})
+    with pytest.raises(DataError, match=r"D105.*x\.lmdb"):
+        _ = LMDBStore(path).manifest
+
+
+def test_keys_that_do_not_continue_are_a_bug():
+    writer = LMDBWriter("x.lmdb", fields=FIELDS, num_records=4)
+    writer.write(make_records(2), NumberKeys(0, 2))
+    with pytest.raises(DataError, match=r"D105.*record 2 has another key"):
+        writer.write(make_records(2), NumberKeys(3, 5))
+    writer.abort()
+    assert not Path("x.lmdb").exists()
+
+
+def test_records_of_no_bytes_are_kept():
+    fields = {"x": Field("float32", (0,)), "y": Field("float32", (3, 0))}
+    writer = LMDBWriter("x.lmdb", fields=fields, num_records=3)
+    empty = {"x": np.empty((3, 0), np.float32), "y": np.empty((3, 3, 0), np.float32)}
+    writer.write(empty, NumberKeys(0, 3))
+    writer.close(Manifest(3, fields))
+    read = LMDBStore("x.lmdb").read(torch.arange(3))
+    assert (read["x"].shape, read["y"].shape) == ((3, 0), (3, 3, 0))
