@@ -27,7 +27,7 @@ from framework.store.file_store import FileStore, FileWriter
 from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
-from framework.store.lmdb_blocks import BlockValue, BlockBuffer, Blocks, fits_blocks
+from framework.store.lmdb_blocks import BlockBuffer, Blocks, BlockValue, fits_blocks
 from framework.store.lmdb_btree import read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon

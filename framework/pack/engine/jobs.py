@@ -299,7 +299,9 @@ class _WrittenJob(NamedTuple):
     crcs: np.ndarray
 
 
-def _write(work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement) -> _WrittenJob:
+def _write(
+    work: PackWork, job: Job, items: list[ItemStamp], report: ReportIncrement
+) -> _WrittenJob:
     """Write a job's file. A job of more than ``HELD_BYTES`` reads all of its items twice."""
     bad: list[BadItem] = []
     held: list[Chunk] | None = []
