@@ -14,7 +14,7 @@ from framework.errors import ResourceError
 from framework.pack.engine.jobs import class_counts
 from framework.pack.engine.packing import PackProgress
 from framework.store.channel_statistics import StatisticsSampler
-from framework.store.checksum import as_stored, content_crcs
+from framework.store.checksum import as_stored, content_crcs, digest_of
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.layered import Edit, layer_manifest
 from framework.store.open_store import open_store
