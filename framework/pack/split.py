@@ -91,6 +91,13 @@ class SplitRule:
             return None
         return self.by
 
+    @property
+    def key_check(self) -> str | None:
+        """What a key must match: ``pattern``, or "" for any text. None: keys do not decide."""
+        if self.field is not None:
+            return None
+        return self.pattern.pattern if self.pattern is not None else ""
+
     def path(self, path: str, name: str) -> str:
         """Return the store of split ``name``: its name replaces ``{split}``, or follows the stem.
 

@@ -151,7 +151,7 @@ class _Run:
     def _begin(self) -> PackPlan:
         """Return the journal's plan if the same command has begun; else begin a new journal.
 
-        The old plan stays even if a repaired item would change it. Splits do not change the jobs,
+        The old plan stays even if a repaired item would change it. Shares do not change the jobs,
         but all parts must agree on them. R154 if another command has begun, and its parts may be
         running.
         """
@@ -336,5 +336,7 @@ def _facts(manifest: Manifest, packing: Packing) -> dict[str, Any]:
         "num_items": manifest.num_records,
         "suffix": packing.suffix,
         "configured": packing.configured,
+        # A record whose key does not fit may be left out of a job.
+        "key_check": packing.split and packing.split.key_check,
     }
     return json.loads(json.dumps(facts))

@@ -192,12 +192,21 @@ def test_old_stores_stay_until_all_new_ones_are_complete():
 
 
 def test_other_shares_use_what_has_been_read():
-    rule = SplitRule({"train": 0.99, "val": 0.01}, "label")
-    with pytest.raises(ConfigError, match=r"C244.*val has no record: .* 3 values of label"):
+    rule = SplitRule({"train": 0.99999, "val": 0.00001})
+    with pytest.raises(ConfigError, match=r"C244.*val has no record: .* 4,000 keys"):
         pack(split(rule=rule))
     packed = pack(split(source=Input(bad=range(COUNT))))  # nothing is read
     assert packed.resumed == COUNT
     assert content("x.h5") == straight("x.h5")
+
+
+def test_records_that_another_rule_left_out_are_read_again():
+    rule = SplitRule({"train": 0.99999, "val": 0.00001}, "(k[0-8]+)$")
+    with pytest.raises(ConfigError, match="C244"):
+        pack(split(source=Input(100), rule=rule, on_error="skip"))
+    packed = pack(split(source=Input(100), on_error="skip"))
+    assert (packed.resumed, packed.bad) == (0, [])
+    assert sum(made.num_records for made in packed.splits) == 100
 
 
 # -------------------------------------------------------------------------------- many machines
