@@ -118,7 +118,7 @@ def stop_after_first_job(number: int) -> None:
     packer = os.getpid()
 
     def reached(point: str) -> None:
-        if point != "publish.written" or not list(Path().glob("x.h5.parts/0*.json")):
+        if point != "publish.written" or not list(Path().glob("x.h5.parts/0*.job")):
             return
         os.kill(packer, number)
         if os.getpid() != packer:  # a worker, whose job must not end before the packer does

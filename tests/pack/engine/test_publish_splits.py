@@ -157,7 +157,7 @@ def killed(path, module, name, number):
 
 
 POINTS = {
-    "after a note": (journal, "write_text", 4),
+    "after a note": (journal, "write_bytes", 3),
     "before the splits are known": (publish_splits, "keys_of", 1),
     "in the middle of joining the first": (publish, "keys_of", 2),
     "in the middle of joining the last": (publish, "keys_of", 11),
