@@ -19,6 +19,7 @@ TAKES_VALUE = (
 )
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
+TEXTS = ("select",)  # their values are expressions, whatever letters these hold
 # choices of a group that have a key of their own
 PLACED = {"data.val_transform": "transform@data.val_transform"}
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
@@ -70,6 +71,8 @@ def literal(word: str) -> str:
         key = PLACED[key]
     if not equals or not _KEY.fullmatch(key) or key in NOT_HYDRAS or os.path.exists(word[:4096]):
         return word
+    if key in TEXTS and value and not value.startswith(("$", "'", '"')):
+        return word if value in MEANINGS else f"{key}={quoted(value)}"
     if value.startswith(("[", "{", "$", "'", '"')) or "," in value or not _UNUSUAL.search(value):
         return word
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415  # takes 0.1 s to load

@@ -70,7 +70,7 @@ class Composition:
     @property
     def without_validation(self) -> bool:
         """Whether training data is named without validation data."""
-        is_named = "data.val" in self.keys or "dataset" in self.keys
+        is_named = bool(self.keys & {"data.val", "dataset", "folds"})
         return self.command == TRAIN and "data.train" in self.keys and not is_named
 
 
@@ -298,13 +298,24 @@ def _choices_of(defaults: Any) -> dict[str, str]:
 
 
 def check_data_named(config: DictConfig) -> None:
-    """Check that something names the data to train on. ConfigError C103 if nothing does."""
+    """Check that the data to train on is named, and that named validation data is used.
+
+    Raises:
+        ConfigError: C103 if nothing names the data to train on, C205 if ``data.val`` is typed
+            beside folds.
+    """
     plain: Any = OmegaConf.to_container(config)
     data = plain.get("data")
+    has_folds = plain.get("folds") is not None
+    if has_folds and "data.val" in _composition.data_keys:
+        what = "is not used, because a fold of data.train validates"
+        raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
     if not isinstance(data, dict) or plain.get("dataset") is not None:
         return
     for split in DATA_PATHS:
         path = data.get(split)
+        if split == "val" and has_folds:
+            continue
         if isinstance(path, str) and "${dataset}" in path:
             fix = f"add data.{split}=STORE, dataset=FOLDER with the packed stores, or recipes=NAME"
             raise ConfigError(103, f"data.{split}", "must be given, since no recipe says it", fix)

@@ -15,6 +15,8 @@ def choice_notes(assembly: Assembly) -> list[str]:
         notes.append(f"from the data: {_typed(assembly.from_data)}")
     for source in assembly.sources.values():
         notes += notes_of(source)
+    if config["folds"] is not None:
+        notes.append(f"fold {config['fold']} of {config['folds']} of data.train validates")
     if config["rank_batch_size"] is not None:
         notes.append(
             f"rank_batch_size={config['rank_batch_size']} makes batch_size {scaling.batch_size}, "

@@ -133,6 +133,7 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "bucket_mb": _SIZE,
     },
     "data": {
+        "val_transform": Rule(dict | None),
         "weights": Rule(dict | None, means="the share of each store by name", number=126),
         "temperature": _SIZE,
     },
@@ -171,6 +172,9 @@ def check(config: dict[str, Any]) -> None:
             shown = "null" if block is None else block
             fix = "see the choices with 'paceline train --help'"
             raise ConfigError(101, f"{group} = {shown}", "nothing is chosen", fix)
+    if config["data"].keys() == {"val_transform"}:  # the only key that no choice of data gives
+        fix = "see the choices with 'paceline train --help'"
+        raise ConfigError(101, "data = null", "nothing is chosen", fix)
     _check_parts(config)
     for group, rules in RULES_BY_BLOCK.items():
         if group == "order" and "_target_" in config[group]:

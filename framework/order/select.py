@@ -110,12 +110,13 @@ class _Expression:
             if compare is None:
                 raise self._error(f"{ast.unparse(node)!r} is no comparison of values")
             is_list = isinstance(right, LISTS)
+            is_empty = isinstance(right, LISTS) and not right.elts
             if is_list != isinstance(kind, ast.In | ast.NotIn):
                 raise self._error(f"{ast.unparse(node)!r} needs a list after 'in', and only there")
             names = [self._field(side) for side in (left, right)]
             pair = [self._side(side, names) for side in (left, right)]
             kinds = {np.asarray(value).dtype.kind == "U" for value in pair}
-            if len(kinds) > 1 and not (is_list and not len(right.elts)):  # type: ignore[attr-defined]
+            if len(kinds) > 1 and not is_empty:
                 raise self._error(f"{ast.unparse(node)!r} compares a text with a number")
             truths.append(compare(*pair))
         return np.logical_and.reduce(truths)
@@ -138,12 +139,15 @@ class _Expression:
 
     def _constant(self, node: ast.expr, names: list[str | None]) -> Any:
         """Return a number or a text. Beside ``label``, the name of a class is its number."""
-        try:
-            value = ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-            what = f"{ast.unparse(node)!r} is neither a field nor a value"
-            raise self._error(what) from error
-        if not isinstance(value, int | float | str):
+        constant, is_negative = node, False
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            constant, is_negative = node.operand, True
+        if not isinstance(constant, ast.Constant):
+            raise self._error(f"{ast.unparse(node)!r} is neither a field nor a value")
+        value = constant.value
+        if is_negative and isinstance(value, int | float):
+            return -value
+        if is_negative or not isinstance(value, int | float | str):
             raise self._error(f"{ast.unparse(node)!r} is neither a number nor a text")
         if isinstance(value, str) and "label" in names and self._facts.classes:
             if value not in self._facts.classes:

@@ -39,9 +39,17 @@ def test_a_run_uses_the_selected_records_only():
 
 
 def test_folds_validate_on_the_training_data():
-    done = train("fold=0", "folds=5", "data.val=missing.h5", "max_steps=null", "epochs=1")
+    words = [word for word in TRAIN if word != "data.val=null"]
+    done = paceline(*words, "hydra.run.dir=run", "fold=0", "folds=5", "max_steps=null", "epochs=1")
     assert done.code == 0, done.err
+    assert "note: fold 0 of 5 of data.train validates" in done.err + done.out
+    assert "no validation" not in done.err
     assert summary()["val"]
+
+
+def test_validation_data_beside_folds_is_refused():
+    done = train("fold=0", "folds=5", "data.val=all.h5")
+    assert is_one_line(done, "C205", 2, "data.val = all.h5", "a fold of data.train validates")
 
 
 @pytest.mark.parametrize(
@@ -73,4 +81,4 @@ def test_validation_has_a_transform_and_a_batch_size_of_its_own():
 def test_a_resumed_run_must_select_the_same():
     assert train("select=label < 5", "max_steps=1").code == 0
     done = train("resume=run", "select=label < 4", "max_steps=2")
-    assert is_one_line(done, "K104", done.code, "select")
+    assert is_one_line(done, "K105", 4, "select")

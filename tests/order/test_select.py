@@ -49,6 +49,7 @@ def selected(text):
         ("speaker == 'anna'", [0, 2]),
         ("speaker in ['bob', 'eve'] and label == 1", [1, 4]),
         ("width > 20.5", [2, 3, 4, 5]),
+        ("label > -1 and width in [-10, 10]", [0]),
     ],
 )
 def test_records_that_fulfil_the_expression_are_chosen(text, records):
@@ -68,6 +69,7 @@ def test_records_that_fulfil_the_expression_are_chosen(text, records):
         ("speaker == 1", "compares a text with a number"),
         ("label == 'horse'", "is no class"),
         ("label is 1", "is no comparison of values"),
+        ("label == -'a'", "neither a number nor a text"),
         ("width == None", "neither a number nor a text"),
     ],
 )
