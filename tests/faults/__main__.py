@@ -108,7 +108,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Row]], int]] = {
     "spelling": (spelling.rows, 1000),
     "hostile": (hostile.rows, 246),
     "foreign": (foreign.rows, 2000),
-    "bait": (bait.rows, 360),
+    "bait": (bait.rows, 720),
     "cycles": (cycles.rows, 1000),
 }
 

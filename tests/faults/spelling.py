@@ -112,7 +112,7 @@ def groups(command: str) -> dict[str, list[str]]:
         for entry in defaults
         if isinstance(entry, dict)
         for name in entry
-        if "override" not in name
+        if "override" not in name and "@" not in name  # another package has no choices of its own
     ]
     return {name: known_choices(command, name, None) for name in names}
 
