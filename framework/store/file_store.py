@@ -125,6 +125,9 @@ class FileWriter(ABC):
     def write(self, records: Records, keys: Sequence[str]) -> None:
         stored = {name: as_stored(records[name], field) for name, field in self.fields.items()}
         crcs = content_crcs(stored, self.fields)
+        if len(keys) != len(crcs):
+            what = f"got {len(crcs)} records with {len(keys)} keys"
+            raise DataError(105, str(self.path), what, "report this bug")
         self._append(stored, self._kept(keys), crcs)
         self._digest.update(crcs.astype("<u4").tobytes())
         self._num_written += len(crcs)

@@ -235,7 +235,9 @@ def _matched(store: RecordStore, other: RecordStore, path: str) -> np.ndarray:
     """Return the record of the other store for each record: the one with the same key."""
     count = store.manifest.num_records
     keys = keys_of(store, torch.arange(count))
-    if other.manifest.num_records == count and keys == keys_of(other, torch.arange(count)):
+    if other.manifest.num_records == count and list(keys) == list(
+        keys_of(other, torch.arange(count))
+    ):
         return np.arange(count)
     return placed(other, keys, path)
 

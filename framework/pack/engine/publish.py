@@ -150,11 +150,14 @@ def spans(num_records: int, num_bytes: int, numbered: bool = False) -> Iterator[
 
 
 def keys_of(store: RecordStore, indices: Tensor) -> Sequence[str]:
-    """Return the names of a range of records."""
+    """Return the keys of records, whose ``indices`` ascend."""
     first = store.manifest.first_key
-    if first is not None and len(indices):
-        return NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
-    return [store.key(index) for index in indices.tolist()]
+    if first is None or not len(indices):
+        return [store.key(index) for index in indices.tolist()]
+    keys = NumberKeys(first + int(indices[0]), first + int(indices[-1]) + 1)
+    if len(keys) == len(indices):
+        return keys
+    return [str(first + index) for index in indices.tolist()]
 
 
 def put_joined(journal: Journal, results: Sequence[JobResult], path: Path, is_joined: bool) -> None:

@@ -55,6 +55,22 @@ def test_digits_are_split_by_the_hash_of_their_keys():
     assert paceline("verify", "digits-train.h5", "digits-val.h5").code == 0
 
 
+@pytest.mark.parametrize("output", ["hdf5", "lmdb"])
+def test_keys_that_are_numbers_stay_those_of_the_whole(output):
+    np.save("x.npy", np.arange(400, dtype=np.float32).reshape(200, 2))
+    words = ("input=arrays", "input.path=x.npy", f"output={output}", "output.path=x")
+    done = paceline("pack", *words, TWO)
+    assert done.code == 0, done.err
+    for name in ("train", "val"):
+        keys, records = stored(f"x-{name}")
+        assert records["x"][:, 0].tolist() == [2.0 * int(key) for key in keys]
+    done = paceline("edit", "x-val", "append=x-train")
+    assert done.code == 0, done.err
+    assert sorted(map(int, stored("x-val")[0])) == list(range(200))
+    done = paceline("verify", "x-train", "x-val")
+    assert done.code == 0, done.err
+
+
 def test_the_last_lines_say_which_store_has_how_much():
     done = paceline("pack", "input=digits", "output.path=digits.h5", TWO)
     train, val, last = done.err.splitlines()[-3:]
