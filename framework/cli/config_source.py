@@ -30,12 +30,33 @@ class _Spent:
 
 
 _spent = _Spent()
+_users_folder: str | None = None
 
 
 def begin_composition() -> None:
     """Count files and entries of defaults lists from zero."""
     global _spent  # noqa: PLW0603  # Hydra makes the sources itself, and copies them
     _spent = _Spent()
+
+
+def set_users_folder(folder: str | None) -> None:
+    """Remember the user's folder, whose files ours would hide."""
+    global _users_folder  # noqa: PLW0603  # Hydra makes the sources itself, and copies them
+    _users_folder = folder
+
+
+def _check_hidden(name: str, path: str) -> None:
+    """Check that the file at ``path``, which Hydra reads for ``name``, hides none of the user's.
+
+    Raises:
+        ConfigError: C206 if it does.
+    """
+    if _users_folder is None:
+        return
+    hidden = os.path.join(_users_folder, name)
+    if os.path.isfile(hidden) and not os.path.samefile(hidden, path):
+        what = "has the name of a file of Paceline, which Hydra reads instead"
+        raise ConfigError(206, hidden, what, "rename it")
 
 
 def endless() -> ConfigError:
@@ -79,14 +100,17 @@ class CheckedFolder(ConfigSource):
         """Read one file and apply the rules of precedence to it.
 
         Raises:
-            ConfigError: C114 or C115 for the file's text, C117 for a name outside the folder.
+            ConfigError: C114 or C115 for the file's text, C117 for a name outside the folder, C206
+                if the file hides one of the user's.
         """
-        path = os.path.normpath(self._place(self._normalize_file_name(config_path)))
+        file_name = self._normalize_file_name(config_path)
+        path = os.path.normpath(self._place(file_name))
         if not path.startswith(os.path.join(os.path.normpath(self.path), "")):
             what = "leads out of the folders of configurations"
             raise ConfigError(117, config_path, what, "give a name inside them")
         if not os.path.exists(path):
             raise ConfigLoadError(f"Config not found : {path}")
+        _check_hidden(file_name, path)
         text = read_text(path)
         _spent.nodes += count_nodes(path, text)
         if _spent.nodes > MOST_NODES:

@@ -16,7 +16,7 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from framework.cli.config_source import CheckedFolder, checked_places
+from framework.cli.config_source import CheckedFolder, checked_places, set_users_folder
 from framework.cli.guard import GuardedLoader
 from framework.cli.paths import CONF, ROOT
 
@@ -50,6 +50,7 @@ def hydra_session(
     """
     _register()
     SearchFolders.config_dir = config_dir
+    set_users_folder(config_dir)
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_path, version_base="1.3", job_name=command):
         hydra = GlobalHydra.instance().hydra

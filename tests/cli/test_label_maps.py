@@ -59,8 +59,8 @@ def _pictures():
             path.write_bytes(data)
     for path, text in {
         "model/pixel.yaml": "# a pixel\n_target_: torch.nn.Conv2d\nin_channels: 3\nout_channels: 8\nkernel_size: 1\n",
-        "objective/segment.yaml": "# segments\n_target_: tests.cli.test_label_maps.Segment\nexact: true\n",
-        "recipes/seg.yaml": "# @package _global_\ndefaults: [override /model: pixel, override /objective: segment, "
+        "objective/pixels.yaml": "# segments\n_target_: tests.cli.test_label_maps.Segment\nexact: true\n",
+        "recipes/seg.yaml": "# @package _global_\ndefaults: [override /model: pixel, override /objective: pixels, "
         "override /augment: none, override /optim: adam]\n"
         "data: {train: x.h5, val: x.h5}\nbatch_size: 4\nepochs: 2\n",
     }.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from framework.cli.paths import CONF
 from framework.cli.precedence import with_recipe_said
 from tests.cli.command import is_one_error_line
 from tests.conftest import make_records, write_store
@@ -183,3 +184,17 @@ def test_words_that_use_the_default_recipe_say_so_beside_words_that_name_data():
     assert with_recipe_said(["recipes=chips"], ["data.train=a.h5"]) == ["recipes=chips"]
     assert with_recipe_said(["dataset=d"], ["data.train=a.h5"]) == ["dataset=d"]
     assert with_recipe_said(["optim=adam"], ["loader=plain"]) == ["optim=adam"]
+
+
+@pytest.mark.parametrize("name", ["objective/classify.yaml", "recipes/digits.yaml"])
+def test_a_file_of_the_user_that_ours_would_hide_is_refused(name):
+    Path(name).parent.mkdir()
+    Path(name).write_text("seed: 5\n")
+    done = paceline("train", "--config-dir", ".", *SHORT)
+    assert is_one_error_line(done, "C206")
+    assert name in done.last_line
+
+
+def test_our_own_folder_as_that_of_the_user_hides_nothing():
+    done = paceline("train", "--config-dir", str(CONF), *SHORT)
+    assert done.code == 0, done.err

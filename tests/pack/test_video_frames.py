@@ -88,7 +88,9 @@ def test_frames_are_scaled_and_gray_and_taken_at_a_rate():
 
 def test_raw_frames_must_have_one_size():
     source = folder(((32, 48), (32, 48), (48, 32)))
-    with pytest.raises(DataError, match=r"D107.: a/2\.avi: video is 48x32x3, the first 32x48x3"):
+    with pytest.raises(
+        DataError, match=r"D107.: videos/a/2\.avi: video is 48x32x3, the first 32x48x3"
+    ):
         packed(source=source, encode="raw")
     store = packed(source=source, encode="jpeg")
     assert {pixels_of(store, 1)[0].shape, pixels_of(store, 0)[0].shape} == {
@@ -104,7 +106,7 @@ def test_bad_files_are_named_or_skipped():
     webm = video(30, form="webm", codec="libvpx-vp9")
     Path("videos/a/3.webm").write_bytes(webm[: len(webm) // 2])
     Path("videos/b/4.mov").write_bytes(b"")
-    with pytest.raises(DataError, match=r"D260.: a/1\.mp4: video is not a readable video"):
+    with pytest.raises(DataError, match=r"D260.: videos/a/1\.mp4: video is not a readable video"):
         packed(source=source)
     for encode in ("jpeg", "raw"):
         store = packed(source=source, on_error="skip", encode=encode)
@@ -153,7 +155,9 @@ def test_kept_frames_are_the_same_bytes():
 
 def test_too_large_a_record_is_refused(monkeypatch):
     monkeypatch.setattr("framework.pack.video_frames.MOST_BYTES", 1000)
-    with pytest.raises(DataError, match=r"D260.: a/0\.mp4.*set pack\.frame_rate or pack\.size"):
+    with pytest.raises(
+        DataError, match=r"D260.: videos/a/0\.mp4.*set pack\.frame_rate or pack\.size"
+    ):
         packed(encode="png")
 
 
