@@ -131,7 +131,10 @@ def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:
     """Check that a name is on the list. ConfigError C105."""
     if not isinstance(target, str) or not is_allowed(target, allowed):
         what = "not on the list of what a configuration may call"
-        fix = "if you trust it, add allow_targets=[its package] on the command line"
+        package = "its package"
+        if isinstance(target, str) and target.partition(".")[0].isidentifier():
+            package = target.partition(".")[0]
+        fix = f"if you trust it, add 'allow_targets=[{package}]' on the command line"
         raise ConfigError(105, f"{where}._target_ = {target}", what, fix)
 
 
