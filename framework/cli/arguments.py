@@ -66,6 +66,8 @@ def literal(word: str) -> str:
     Lists, blocks, references, quoted values and the names of files stay as they are.
     """
     key, equals, value = word.partition("=")
+    if key in PLACED and value == "null":
+        return f"~{PLACED[key]}"
     if key in PLACED and re.match(r"[\w,]+$", value):
         word = f"{PLACED[key]}={value}"
         key = PLACED[key]

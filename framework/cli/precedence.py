@@ -52,6 +52,7 @@ class Composition:
         self.notes: list[str] = []  # on keys of recipes that do not count
         self.files: dict[str, File] = {}
         self.data_keys: list[str] = []
+        self.has_folds = False
         for word in typed:
             key = word.key_or_group
             if key in groups:
@@ -59,6 +60,8 @@ class Composition:
             # null names no data: data.val=null only turns validation off
             if _names_data(key) and word.value() is not None:
                 self.data_keys.append(key)
+            if key == "folds" and word.value() is not None:
+                self.has_folds = True
 
     @property
     def without_recipe(self) -> str | None:
@@ -70,7 +73,7 @@ class Composition:
     @property
     def without_validation(self) -> bool:
         """Whether training data is named without validation data."""
-        is_named = bool(self.keys & {"data.val", "dataset", "folds"})
+        is_named = bool(self.keys & {"data.val", "dataset"}) or self.has_folds
         return self.command == TRAIN and "data.train" in self.keys and not is_named
 
 

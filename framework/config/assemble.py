@@ -277,7 +277,7 @@ def _sources(
         return config, from_data, train, None
     val = _source("val", config, allowed, parallel)
     stack.callback(val.close)
-    return config, from_data, train, with_agreed_classes(train, val)
+    return config, from_data, train, with_agreed_classes(train, val, config["select"])
 
 
 def _source(
@@ -299,6 +299,7 @@ def _source(
         training=training,
         select=config["select"],
         fold=fold_of(config),
+        val_batch_size=config["val_batch_size"],
         seed=config["seed"],
         num_workers=workers["num"],
         worker_kind=workers["kind"],

@@ -12,8 +12,9 @@ from torch import Tensor
 from framework.contracts.batch import Batch
 from framework.contracts.data import MicroBatch, MicroBatches, Source
 from framework.contracts.records import Manifest, notes_of
-from framework.errors import DataError, listed
+from framework.errors import ConfigError, DataError, listed
 from framework.order.batches import Order
+from framework.order.select import names_of
 
 LABEL = "label"  # the field whose numbers stand for the classes
 NO_RECORD = -1  # the number of a class that training lacks and validation has no record of
@@ -61,11 +62,20 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)} classes ({listed(names)})"
 
 
-def with_agreed_classes(train: Source, val: Source) -> Source:
-    """Return ``val``, with labels numbered as in ``train``, or raise DataError D190."""
+def with_agreed_classes(train: Source, val: Source, select: str | None = None) -> Source:
+    """Return ``val``, with labels numbered as in ``train``.
+
+    Raises:
+        DataError: D190 if ``val`` has a class that ``train`` lacks.
+        ConfigError: C204 if ``select`` names labels, whose numbers differ.
+    """
     numbers = agree_on_classes(train.manifest, val.manifest)
     if numbers is None:
         return val
+    if select is not None and "label" in names_of(select):
+        what = "names labels, which data.train and data.val number otherwise"
+        fix = "pack both with the same input.classes"
+        raise ConfigError(204, f"select = {select[:200]}", what, fix)
     return MappedSource(val, numbers, train.manifest.classes)
 
 

@@ -241,6 +241,7 @@ def _refuse(context: SourceContext, order: Order) -> None:
         "limit": order.limit,
         "select": context.select,
         "fold": context.fold,
+        "val_batch_size": context.val_batch_size,
         "order": context.order_choice and type(context.order_choice).__name__,
         "order.block_records": order.block,
         "parallel.virtual_ranks": order.virtual_ranks,

@@ -7,7 +7,7 @@ combinations are allowed, so a configuration cannot run code by it.
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -19,6 +19,19 @@ from framework.order.batches import RecordFacts
 from framework.order.permutation import permutation
 
 FIX = "compare fields, as in select='label in [3, 5] and width >= 224'"
+
+
+def _is_any_of(values: np.ndarray, given: Sequence[Any]) -> np.ndarray:
+    """Return which values equal one of those given: bool, of the shape of ``values``.
+
+    Each is compared as ``==`` does. ``numpy.isin`` would find no float32 that is 0.1.
+    """
+    result = np.zeros(np.shape(values), bool)
+    for value in given:
+        result |= np.equal(values, value).astype(bool)
+    return result
+
+
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -26,8 +39,8 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.In: np.isin,
-    ast.NotIn: lambda values, given: ~np.isin(values, given),
+    ast.In: _is_any_of,
+    ast.NotIn: lambda values, given: ~_is_any_of(values, given),
 }
 LISTS = (ast.List, ast.Tuple, ast.Set)
 FOLD_SEED = 0  # not the run's: runs that differ in their seed have the same folds
@@ -88,7 +101,7 @@ class _Expression:
             raise self._error("compares no field of the records")
 
     def _error(self, what: str, fix: str = FIX) -> ConfigError:
-        return ConfigError(204, f"select = {self._text}", what, fix)
+        return ConfigError(204, f"select = {self._text[:200]}", what[:300], fix)
 
     def _truth(self, node: ast.expr) -> Any:
         """Return whether each record fulfils a condition: bool [num_records]."""
@@ -115,10 +128,15 @@ class _Expression:
                 raise self._error(f"{ast.unparse(node)!r} needs a list after 'in', and only there")
             names = [self._field(side) for side in (left, right)]
             pair = [self._side(side, names) for side in (left, right)]
-            kinds = {np.asarray(value).dtype.kind == "U" for value in pair}
+            if names == [None, None]:
+                raise self._error(f"{ast.unparse(node)!r} compares no field of the records")
+            kinds = {is_text for value in pair for is_text in _are_texts(value)}
             if len(kinds) > 1 and not is_empty:
                 raise self._error(f"{ast.unparse(node)!r} compares a text with a number")
-            truths.append(compare(*pair))
+            try:
+                truths.append(compare(*pair))
+            except OverflowError as error:
+                raise self._error("has a number that is too large") from error
         return np.logical_and.reduce(truths)
 
     def _field(self, node: ast.expr) -> str | None:
@@ -134,7 +152,7 @@ class _Expression:
                 raise self._error(f"{node.id!r} is not known of every record", fix)
             return values
         if isinstance(node, LISTS):
-            return np.array([self._constant(item, names) for item in node.elts])
+            return [self._constant(item, names) for item in node.elts]
         return self._constant(node, names)
 
     def _constant(self, node: ast.expr, names: list[str | None]) -> Any:
@@ -154,3 +172,21 @@ class _Expression:
                 raise self._error(f"{value!r} is no class of the data")
             return list(self._facts.classes).index(value)
         return value
+
+
+def _are_texts(values: Any) -> set[bool]:
+    """Return whether the values of a field, or constants, are texts; both if some are."""
+    if isinstance(values, np.ndarray):
+        return {values.dtype.kind in "UO"}
+    if isinstance(values, list):
+        return {isinstance(value, str) for value in values}
+    return {isinstance(values, str)}
+
+
+def names_of(select: str) -> set[str]:
+    """Return the names in an expression, which may be anything."""
+    try:
+        tree = ast.parse(select.strip(), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return set()
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -95,6 +95,7 @@ class VideoFrames:
         stored = self.stored[name]
         are_files = None in stored.shape[1:]
         is_kept = self.images.encode == "keep" or not are_files
+        is_kept = is_kept and self.rate is None  # else ``_read`` refuses packed frames
         if is_kept and self.given[name] == stored and _are_frames(data, stored):
             return data
         frames = self._frames(data, key, name)

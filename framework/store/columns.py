@@ -89,7 +89,8 @@ class StoreFacts:
         column = column_of(self.store, name)
         if is_number(fields[name]):
             return column.numpy()
-        return np.array([array.tobytes().decode(errors="replace") for array in column.arrays()])
+        texts = [array.tobytes().decode(errors="replace") for array in column.arrays()]
+        return np.array(texts, object)  # not as wide as the longest text
 
     @property
     def _picture(self) -> str | None:

@@ -27,7 +27,7 @@ def evaluate(
     restored afterwards, so that learning does not depend on how often a run validates.
     """
     model.eval()
-    tally = Tally(objective)
+    tally = Tally(objective, drops_bad=False)
     clock.skip()  # The time since the last validation does not count.
     with kept_generators(parallel.device), closing(loader.epoch(0)) as batches:
         for batch, weight, _ in batches:

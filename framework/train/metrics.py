@@ -138,12 +138,13 @@ def _form(value: Any) -> str:
 class Tally:
     """The results of this rank's passes since the last report.
 
-    Totals are added up pass by pass, since they may be large. They leave out passes whose loss is
-    not finite. ``objective`` makes metrics of them.
+    Totals are added up pass by pass, since they may be large. With ``drops_bad`` they leave out
+    passes whose loss is not finite. ``objective`` makes metrics of them.
     """
 
-    def __init__(self, objective: object = None) -> None:
+    def __init__(self, objective: object = None, drops_bad: bool = True) -> None:
         self._objective = objective
+        self._drops_bad = drops_bad
         self._passes: list[Pass] = []
         self._totals: dict[str, Tensor] = {}  # float64, on the device
         # Taken over from the run that this one continues:
@@ -176,7 +177,9 @@ class Tally:
             what = f"has {has}, and had {had} one pass before"
             raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
         for name, value in outcome.totals.items():
-            new = torch.where(outcome.loss.isfinite(), value.detach().double(), 0.0)
+            new = value.detach().double()
+            if self._drops_bad:
+                new = torch.where(outcome.loss.isfinite(), new, 0.0)
             if name in self._totals:
                 new += self._totals[name]
             self._totals[name] = new

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from framework.image.decode import encode_png
 from tests.faults.forked import is_one_line, paceline
 
 STORE = ("input=digits", "output.path=all.h5")
@@ -82,3 +84,26 @@ def test_a_resumed_run_must_select_the_same():
     assert train("select=label < 5", "max_steps=1").code == 0
     done = train("resume=run", "select=label < 4", "max_steps=2")
     assert is_one_line(done, "K105", 4, "select")
+
+
+def test_the_transform_of_validation_may_be_taken_back():
+    done = train("data.val=all.h5", "data.val_transform=null")
+    assert done.code == 0, done.err
+
+
+def test_folds_that_are_null_name_no_validation_data():
+    words = [word for word in TRAIN if word != "data.val=null"]
+    done = paceline(*words, "hydra.run.dir=run", "folds=null")
+    assert done.code == 0, done.err
+    assert "no validation" in done.err
+
+
+def test_labels_that_validation_numbers_otherwise_cannot_be_selected_by_number():
+    for split, names in (("train", "abcd"), ("val", "bd")):
+        for name in names:
+            Path(split, name).mkdir(parents=True)
+            Path(split, name, "1.png").write_bytes(encode_png(np.zeros((1, 8, 8), np.uint8)))
+        words = ("input=folder", f"input.path={split}", f"output.path={split}.h5")
+        assert paceline("pack", *words, "pack.encode=raw").code == 0
+    words = ("data.train=train.h5", "data.val=val.h5", "select=label < 2")
+    assert is_one_line(train(*words), "C204", 2, "number otherwise")

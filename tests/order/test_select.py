@@ -20,7 +20,8 @@ class Table:
         self.columns = {
             "label": np.array([0, 1, 2, 0, 1, 2]),
             "width": np.array([10, 20, 30, 40, 50, 60]),
-            "speaker": np.array(["anna", "bob", "anna", "bob", "eve", "eve"]),
+            "speaker": np.array(["anna", "bob", "anna", "bob", "eve", "eve"], object),
+            "score": np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32),
         }
 
     @property
@@ -49,6 +50,11 @@ def selected(text):
         ("speaker == 'anna'", [0, 2]),
         ("speaker in ['bob', 'eve'] and label == 1", [1, 4]),
         ("width > 20.5", [2, 3, 4, 5]),
+        ("score == 0.1", [0]),
+        ("score in [0.1, 0.3]", [0, 2]),
+        ("score not in [0.1, 0.3]", [1, 3, 4, 5]),
+        ("speaker not in ['anna']", [1, 3, 4, 5]),
+        ("speaker < 'bob'", [0, 2]),
         ("label > -1 and width in [-10, 10]", [0]),
     ],
 )
@@ -63,7 +69,13 @@ def test_records_that_fulfil_the_expression_are_chosen(text, records):
         ("__import__('os').system('x') == 1", "neither a field nor a value"),
         ("label", "is no comparison"),
         ("1 == 1", "compares no field"),
-        ("colour == 1", "choose from label, width, speaker"),
+        ("label == 1 and 1 == 1", "compares no field"),
+        ("0 < 1 < label", "compares no field"),
+        ("score < 1" + "0" * 400, "too large"),
+        ("speaker in ['anna', 3]", "compares a text with a number"),
+        ("label in [1, 'anna']", "no class"),
+        ("((((" * 3000 + "label", "cannot be read"),
+        ("colour == 1", "choose from label, width, speaker, score"),
         ("label in width", "needs a list after 'in'"),
         ("label == [1]", "needs a list after 'in'"),
         ("speaker == 1", "compares a text with a number"),

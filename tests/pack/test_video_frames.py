@@ -1,4 +1,5 @@
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +172,10 @@ def test_options_that_videos_do_not_have_are_refused():
         packed(frame_rate=0)
     with pytest.raises(DataError, match="D114"):
         FolderWriter("out", fields=folder().manifest.fields, num_records=1)
+
+
+def test_packed_frames_have_no_rate_that_could_be_changed():
+    with closing(packed(encode="keep")):
+        source = StoreInput(["x.h5"])
+    with pytest.raises(DataError, match=r"D260.*leave pack\.frame_rate out"):
+        packed("y.h5", source, encode="keep", frame_rate=1.0)

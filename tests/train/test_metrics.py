@@ -208,6 +208,13 @@ def test_totals_of_fillers_and_of_bad_losses_are_left_out():
     assert tally.means(one_rank)[0] == {"loss": 1.0, "share": 0.25}
 
 
+def test_a_validation_counts_the_totals_of_bad_losses():
+    tally = Tally(Shares(), drops_bad=False)
+    for outcome in (with_totals(1, 1), with_totals(0, 2, loss=float("inf"))):
+        tally.add(outcome, True, 0, None)
+    assert tally.means(one_rank)[0]["share"] == 0.25
+
+
 def test_totals_of_pixels_keep_their_last_digit():
     whole = 2**24 + 1  # float32 ends before
     tally = shares(with_totals(2**24, 0), with_totals(1, 0), with_totals(0, whole))

@@ -160,11 +160,22 @@ def _new_values(table: ValueTable, name: str, manifest: Manifest) -> Any:
     values = np.zeros(len(cells), field.dtype)
     for row, cell in enumerate(cells):
         try:
-            values[row] = np.array(cell.strip()).astype(field.dtype)
-        except (ValueError, OverflowError) as error:
+            values[row] = _number(cell.strip(), values.dtype)
+        except (KeyError, ValueError, OverflowError) as error:
             what = f"{cell[:40]!r} is not {field.dtype}"
             raise DataError(253, table.place(row), what, f"correct the column {name}") from error
     return values
+
+
+def _number(cell: str, dtype: np.dtype[Any]) -> Any:
+    """Return the number in a cell. ValueError or OverflowError if ``dtype`` cannot hold it."""
+    if dtype.kind == "b":
+        return {"true": True, "1": True, "false": False, "0": False}[cell.lower()]
+    with np.errstate(over="ignore"):
+        number = np.array(cell).astype(dtype)
+    if dtype.kind == "f" and np.isinf(number) and "inf" not in cell.lower():
+        raise OverflowError
+    return number
 
 
 def _check_change(

@@ -216,19 +216,19 @@ def check_place(path: Path) -> None:
     be another program's.
 
     Raises:
-        DataError: D115 if something else is at ``path``.
+        DataError: D115 if something else is at ``path``, D252 if layers of a store are beside it.
     """
     if path.is_symlink():
         raise DataError(115, str(path), "is a link", "give the place it points to")
+    if num_versions(str(path)) > 1:  # even if their store was removed
+        what = f"has layers ({layer_path(str(path), 2)}, ...), which would not fit a new store"
+        raise DataError(252, str(path), what, "choose another output.path, or remove them")
     if not path.exists():
         return
     if not (_is_our_folder(path) or _is_our_file(path)):
         fix = "choose another output.path, or remove it"
         what = "is there already, and is not recognizable as a store of ours"
         raise DataError(115, str(path), what, fix)
-    if num_versions(str(path)) > 1:
-        what = f"has layers ({layer_path(str(path), 2)}, ...), which would not fit a new store"
-        raise DataError(252, str(path), what, "choose another output.path, or remove them")
 
 
 def _is_our_folder(path: Path) -> bool:

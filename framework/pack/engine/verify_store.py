@@ -65,7 +65,8 @@ def _verify_layers(store: LayeredStore, num_workers: int, on_progress: OnProgres
     checks = [_verify_store(part, file, num_workers, on_progress) for part, file in files]
     findings = [line for check in checks for line in check.findings]
     if not findings:  # otherwise their lines would come again
-        whole = _verify_store(store, store.path, num_workers, on_progress)
+        num_bytes = sum(check.num_bytes for check in checks)
+        whole = _verify_store(store, store.path, num_workers, on_progress, num_bytes)
         checks.append(whole._replace(num_bytes=0))
         findings = whole.findings
     store.close()
@@ -78,12 +79,18 @@ def _verify_layers(store: LayeredStore, num_workers: int, on_progress: OnProgres
 
 
 def _verify_store(
-    store: RecordStore, path: str, num_workers: int, on_progress: OnProgress
+    store: RecordStore,
+    path: str,
+    num_workers: int,
+    on_progress: OnProgress,
+    num_bytes: int | None = None,
 ) -> Verified:
+    """Check a store of one file, or a version, whose files have ``num_bytes`` together."""
     manifest = store.manifest
     size = size_of(Path(path))
+    is_numbered = num_bytes is None and manifest.first_key is not None
     # ranges, since tensors would go through shared memory
-    blocks = spans(manifest.num_records, size, manifest.first_key is not None)
+    blocks = spans(manifest.num_records, num_bytes or size, is_numbered)
     ranges = (range(int(block[0]), int(block[-1]) + 1) for block in blocks)
     tasks: list[Any] = [*ranges, *manifest.shards]
     results: dict[int, _Checked] = {}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from framework.contracts.records import Manifest
+from framework.contracts.records import Field, Manifest
 from framework.errors import ConfigError, DataError
 from framework.store.hdf5_store import HDF5Writer
 from framework.store.open_store import open_store
@@ -105,3 +105,17 @@ def test_added_fields_must_be_new_and_complete():
         edit(path, "add", path)
     with pytest.raises(DataError, match=r"D253.*has 1 rows for 3 records"):
         edit(path, "add", write_lines("t.csv", ["index,x", "0,1"]))
+
+
+def test_truth_values_are_relabelled_by_their_names():
+    fields = {**FIELDS, "ok": Field("bool", ()), "score": Field("float32", ())}
+    new = {"ok": np.array([False, True]), "score": np.zeros(2, np.float32)}
+    records = {**make_records(2), **new}
+    path = write_store("d.h5", records, fields)
+    edit(path, "relabel", write_lines("ok.csv", ["index,ok", "0,True", "1,false"]))
+    assert open_store(path).read(torch.arange(2))["ok"].tolist() == [True, False]
+    for line in ("0,yes", "0,2"):
+        with pytest.raises(DataError, match="D253"):
+            edit(path, "relabel", write_lines("bad.csv", ["index,ok", line]))
+    with pytest.raises(DataError, match=r"D253.*'1e39' is not float32"):
+        edit(path, "relabel", write_lines("large.csv", ["index,score", "0,1e39"]))
