@@ -41,7 +41,7 @@ def with_saved_versions(config: Config, state: Mapping[str, Any]) -> tuple[Confi
         return config, []
     read = ", ".join(dict.fromkeys(path for path in older if split_version(path).number))
     note = f"the data has newer versions, and this run continues on its own: {read}"
-    return {**config, "data": data}, [f"{note}; resume.allow=[data] takes the newest"]
+    return {**config, "data": data}, [note]
 
 
 def _saved_paths(given: Any, saved: Learned | None) -> Any:

@@ -268,7 +268,7 @@ class SourceContext:
     order_choice: OrderChoice | None = None  # orders by facts about the records
     select: str | None = None  # an expression that records must fulfil
     fold: tuple[int, int] | None = None  # the fold that validates, and the number of folds
-    val_batch_size: int | None = None  # of the order's records already; for what has no order
+    val_batch_size: int | None = None  # as typed; ``order`` has it already
     seed: int = 0
     num_workers: int | None = 0  # None: one per core if images are decoded, none otherwise
     worker_kind: str | None = None  # ``thread`` or ``process``; None: what suits the source

@@ -113,7 +113,8 @@ class StoreFacts:
         sizes = np.empty((count, 2), np.int64)
         for start in range(0, count, BLOCK_RECORDS):
             block = torch.arange(start, min(start + BLOCK_RECORDS, count))
-            for index, data in zip(block.tolist(), self.store.read(block)[name], strict=True):
+            records = self.store.read(block, views=manifest.fields)  # copies none of the others
+            for index, data in zip(block.tolist(), records[name], strict=True):
                 try:
                     sizes[index] = read_header(data).size
                 except BadImage as error:

@@ -20,6 +20,7 @@ from framework.contracts.records import Field, Manifest, Records
 from framework.errors import DataError
 from framework.store.checksum import content_crcs, mismatches, numbered_crcs
 from framework.store.gather import Gather
+from framework.store.lmdb_btree import NumberedValues
 
 BLOCK_BYTES = 1 << 20  # 100 million records of 16 bytes are 1,908 blocks
 CRC = np.dtype("<u4")
@@ -98,9 +99,7 @@ class Blocks:
         path: Of the file, for errors.
         file: The map: uint8 [size].
         manifest: Of the store.
-        keys: The number of the first record of each block: uint64.
-        offsets: Where each block begins in the map: int64.
-        sizes: The bytes of each block: int64.
+        table: The blocks, by the number of their first record.
 
     Raises:
         DataError: D105 if the blocks do not hold the records of the manifest.
@@ -111,10 +110,9 @@ class Blocks:
         path: str,
         file: np.ndarray,
         manifest: Manifest,
-        keys: np.ndarray,
-        offsets: np.ndarray,
-        sizes: np.ndarray,
+        table: NumberedValues,
     ) -> None:
+        keys, offsets, sizes = table
         self.manifest = manifest
         self.file = file
         self.count = manifest.num_records

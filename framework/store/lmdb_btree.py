@@ -72,10 +72,22 @@ def _unknown_version(path: str, kind: str, version: int) -> DataError:
     return DataError(102, path, what, "pack it again")
 
 
-def value_table(
-    path: str, file: np.ndarray, meta: Meta
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return keys (uint64, ascending), offsets and sizes (int64) of all values of a mapped file.
+class NumberedValues(NamedTuple):
+    """Where the values of a mapped file are.
+
+    Attributes:
+        keys: The number of each value, ascending: uint64.
+        offsets: Where each value begins in the map: int64.
+        sizes: The bytes of each value: int64.
+    """
+
+    keys: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+
+def value_table(path: str, file: np.ndarray, meta: Meta) -> NumberedValues:
+    """Return where all values of a mapped file are.
 
     Raises:
         DataError: D102 if a key is not of 8 bytes, or a value reaches beyond the file.
@@ -84,7 +96,7 @@ def value_table(
     keys = np.concatenate([np.empty(0, np.uint64), *blocks])
     if len(keys) != meta.num_values or np.any(keys[1:] <= keys[:-1]):
         raise _damaged(path, f"{len(keys)} values in order, {meta.num_values} announced")
-    return keys, offsets, sizes
+    return NumberedValues(keys, offsets, sizes)
 
 
 def any_values(path: str) -> tuple[list[bytes], np.ndarray, np.ndarray]:

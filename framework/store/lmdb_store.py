@@ -28,7 +28,7 @@ from framework.store.foreign import lmdb_advice
 from framework.store.gather import Gather
 from framework.store.gather_rows import gather_rows, typed
 from framework.store.lmdb_blocks import BlockBuffer, Blocks, BlockValue, fits_blocks
-from framework.store.lmdb_btree import read_meta, value_table
+from framework.store.lmdb_btree import NumberedValues, read_meta, value_table
 from framework.store.manifest import from_json
 from framework.system.durable import abandon
 from framework.system.native import find
@@ -192,12 +192,12 @@ class _OpenFile:
             raise _foreign(path, lmdb_advice(path))
         last = int(offsets[-1])
         self.manifest = from_json(path, bytes(self.file[last : last + int(sizes[-1])]))
-        table = keys[:-1], offsets[:-1], sizes[:-1]
+        table = NumberedValues(keys[:-1], offsets[:-1], sizes[:-1])
         self.blocks: Blocks | None = None
         if self.manifest.first_key is not None and fits_blocks(self.manifest.fields):
-            self.blocks = Blocks(path, self.file, self.manifest, *table)
+            self.blocks = Blocks(path, self.file, self.manifest, table)
         else:
-            self.values = _Values(path, self.file, self.manifest, *table)
+            self.values = _Values(path, self.file, self.manifest, table)
 
     def keys(self, indices: Tensor) -> list[memoryview]:
         return self.values.keys(indices)
@@ -219,9 +219,7 @@ class _Values:
         path: Of the file, for errors.
         file: The map: uint8 [size].
         manifest: Of the store.
-        keys: The number of each record: uint64.
-        offsets: Where each value begins in the map: int64.
-        sizes: The bytes of each value: int64.
+        table: The values, by the number of their record.
     """
 
     def __init__(
@@ -229,10 +227,9 @@ class _Values:
         path: str,
         file: np.ndarray,
         manifest: Manifest,
-        keys: np.ndarray,
-        offsets: np.ndarray,
-        sizes: np.ndarray,
+        table: NumberedValues,
     ) -> None:
+        keys, offsets, sizes = table
         self.path, self.file, self.manifest = path, file, manifest
         num_records = len(keys)
         is_numbered = np.array_equal(keys, np.arange(num_records, dtype=np.uint64))

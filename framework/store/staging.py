@@ -16,7 +16,7 @@ from typing import final
 from framework.errors import ResourceError
 from framework.measure.host import available_memory_bytes
 from framework.store.identity import identify
-from framework.store.versions import files_of, layer_paths, own_path, split_version
+from framework.store.versions import files_of, layer_paths, own_path, split_version, version_of
 from framework.system.stopping import at_end
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # names belong to the user, and links are not followed
@@ -33,6 +33,8 @@ class Staged:
 
     def __init__(self, source: str) -> None:
         remove_leftovers()
+        # Its number, so that an edit meanwhile does not change what is copied.
+        source = "@".join(map(str, version_of(source)))
         identity = (os.path.realpath(source), *map(identify, files_of(source)))
         key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
         self._home = MEMORY / f"paceline-{os.getuid()}-{key}"
@@ -116,7 +118,8 @@ def _remove_unless_used(home: Path, descriptor: int) -> None:
 
 def _copy(source: str, home: Path) -> None:
     """Copy under another name first, so that ``home`` is complete if it exists."""
-    where = f"data.stage = ram: {source}"
+    base = split_version(source).path
+    where = f"data.stage = ram: {base}"
     fix = "set data.stage=none, or free memory"
     needed = sum(map(os.path.getsize, files_of(source)))
     spare = int(_free_bytes() * SPARE)
@@ -125,7 +128,6 @@ def _copy(source: str, home: Path) -> None:
         raise ResourceError(107, where, what, fix)
     part = home.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
-    base = split_version(source).path
     target = part / _name(source)
     try:
         part.mkdir(mode=0o700)

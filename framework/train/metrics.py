@@ -171,8 +171,8 @@ class Tally:
 
     def _add_totals(self, outcome: Outcome) -> None:
         """Move the totals of a pass into those of all passes. Does not wait for the device."""
-        had = {name: tuple(value.shape) for name, value in self._totals.items()}
-        has = {name: tuple(value.shape) for name, value in outcome.totals.items()}
+        had = _shapes(self._totals)
+        has = _shapes(outcome.totals)
         if self._passes and has != had:
             what = f"has {has}, and had {had} one pass before"
             raise ConfigError(220, "Outcome.totals", what, "return the same shapes every time")
@@ -206,8 +206,13 @@ class Tally:
         return {**dict(zip(["loss", *names], per_record, strict=True)), **metrics}, count
 
     def _all_totals(self) -> dict[str, Tensor]:
-        """Return this rank's totals in the order of their names, on the host."""
+        """Return this rank's totals in the order of their names, on the host.
+
+        Those of the run that this one continues are left out if its objective had others.
+        """
         totals = {name: value.clone() for name, value in self._totals_before.items()}
+        if self._passes and _shapes(totals) != _shapes(self._totals):
+            totals = {}
         for name, value in self._totals.items():
             totals[name] = totals.get(name, 0.0) + value.cpu()
         return dict(sorted(totals.items()))
@@ -266,6 +271,10 @@ class Tally:
         }
         self._before = [columns for columns in ranks[rank::world_size] if len(columns.counts)]
         self.carried = sum(float(columns.counts.sum()) for columns in ranks)
+
+
+def _shapes(totals: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in totals.items()}
 
 
 def _nothing(outcome: Outcome) -> Outcome:

@@ -215,6 +215,18 @@ def test_a_validation_counts_the_totals_of_bad_losses():
     assert tally.means(one_rank)[0]["share"] == 0.25
 
 
+def test_totals_of_another_objective_are_not_continued():
+    saved = shares(with_totals(1, 1)).state_dict(lambda values: [values])
+    tally = Tally(Shares())
+    tally.load_state_dict(saved, 0, 1)
+    tally.add(Outcome(torch.tensor(1.0), {}, 1, {"hits": torch.tensor([[1], [3]])}), True, 1, None)
+    assert tally.means(one_rank)[0]["share"] == 0.25
+    plain = Tally()
+    plain.load_state_dict(saved, 0, 1)
+    plain.add(Outcome(torch.tensor(1.0), {}, 1), True, 1, None)
+    assert plain.means(one_rank) == ({"loss": 1.0}, 2.0)
+
+
 def test_totals_of_pixels_keep_their_last_digit():
     whole = 2**24 + 1  # float32 ends before
     tally = shares(with_totals(2**24, 0), with_totals(1, 0), with_totals(0, whole))

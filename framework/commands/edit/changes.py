@@ -244,13 +244,10 @@ def _of_store(store: RecordStore, path: str) -> Added:
 
 def _matched(store: RecordStore, other: RecordStore, path: str) -> np.ndarray:
     """Return the record of the other store for each record: the one with the same key."""
-    count = store.manifest.num_records
-    keys = keys_of(store, torch.arange(count))
-    if other.manifest.num_records == count and list(keys) == list(
-        keys_of(other, torch.arange(count))
-    ):
-        return np.arange(count)
-    return placed(other, keys, path)
+    keys, others = (
+        list(keys_of(part, torch.arange(part.manifest.num_records))) for part in (store, other)
+    )
+    return np.arange(len(keys)) if keys == others else placed(other, keys, path)
 
 
 def _only(chunk: Chunk, fields: Mapping[str, Field]) -> Chunk:

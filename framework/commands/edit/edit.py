@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from framework.cli.arguments import plain_words_alone, quoted
+from framework.cli.arguments import with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
@@ -17,13 +17,7 @@ RULES = {"store": Rule(str, means="a path"), **dict.fromkeys(KINDS, Rule(str | N
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the path of the store."""
-    if arguments[:1] != ["-sc"]:
-        plain = plain_words_alone(arguments, "store")
-        if len(plain) > 1:
-            fix = "edit one at a time"
-            raise ConfigError(100, " ".join(plain), "names more than one store", fix)
-        overrides = [word for word in arguments if word not in plain]
-        arguments = [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    arguments = with_store(arguments, "edit")
     return run_app("edit", arguments, lambda cfg: told(lambda _: _edit(cfg)))
 
 

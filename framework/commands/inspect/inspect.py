@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from framework.cli.arguments import plain_words_alone, quoted
+from framework.cli.arguments import with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_values
@@ -24,13 +24,7 @@ RULES = {
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the path of the store."""
     arguments = ["json=true" if word == "--json" else word for word in arguments]
-    if arguments[:1] != ["-sc"]:
-        plain = plain_words_alone(arguments, "store")
-        if len(plain) > 1:
-            fix = "inspect one at a time"
-            raise ConfigError(100, " ".join(plain), "names more than one store", fix)
-        overrides = [word for word in arguments if word not in plain]
-        arguments = [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    arguments = with_store(arguments, "inspect")
     return run_app("inspect", arguments, lambda cfg: told(partial(_inspect, cfg)))
 
 
