@@ -75,8 +75,10 @@ def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None
     address = source.ctypes.data
     library.tj3SetScalingFactor(handle, _Scaling(1, 1))
     library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
-    is_damaged = library.tj3DecompressHeader(handle, address, source.size)
-    if is_damaged or not _is_convertible(library, handle):
+    if library.tj3DecompressHeader(handle, address, source.size):
+        _forget_state()
+        return None
+    if not _is_convertible(library, handle):
         return None
     outer = _with_margin(library, handle, region)
     library.tj3SetScalingFactor(handle, _Scaling(1, region.denominator))
@@ -84,6 +86,7 @@ def decode_region(data: Any, channels: int, region: Region) -> np.ndarray | None
     pixels = state.take(outer.h * outer.w * channels).reshape(outer.h, outer.w, channels)
     form = RGB if channels == 3 else GRAY
     if state.long.tj3Decompress8(handle, address, source.size, pixels.ctypes.data, 0, form):
+        _forget_state()
         return None
     top = region.top - outer.y
     left = region.left - outer.x
@@ -149,6 +152,11 @@ def _state() -> _Decompressor:
     except AttributeError:  # the first JPEG of this thread
         _threads.decompressor = _Decompressor()
         return _threads.decompressor
+
+
+def _forget_state() -> None:
+    """Let the next call make a decompressor. One that met a damaged header reads no file again."""
+    del _threads.decompressor
 
 
 def _is_convertible(library: Any, handle: Any) -> bool:

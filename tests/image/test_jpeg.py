@@ -64,6 +64,20 @@ def regions(draw, height, width):
 
 
 @needs_library
+def test_a_damaged_file_does_not_change_how_the_next_one_is_decoded():
+    file, region = encoded(40, 56), Region(3, 5, 20, 17, 1)
+    expected = decode_region(file, 3, region).copy()
+    draw = np.random.default_rng(0)
+    num_damaged = 0
+    for _ in range(200):
+        damaged = bytearray(file)
+        damaged[draw.integers(2, 600)] = draw.integers(256)
+        num_damaged += decode_region(bytes(damaged), 3, region) is None
+        assert np.array_equal(decode_region(file, 3, region), expected)
+    assert num_damaged > 10
+
+
+@needs_library
 @settings(max_examples=400)
 @given(
     st.integers(1, 130),
