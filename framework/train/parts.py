@@ -9,9 +9,10 @@ from torch import nn
 
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Checkpoints, Objective, Schedule
+from framework.contracts.training import Checkpoints, Objective, Schedule, SetsRates
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
+from framework.train.freeze import Freeze
 from framework.train.metrics import TrainPlan
 
 
@@ -37,6 +38,8 @@ class Parts:
     clock: Clock
     val_clock: Clock
     checkpoints: Checkpoints | None = None  # None: nothing is saved
+    setter: SetsRates | None = None  # sets the learning rates instead of ``schedule``
+    freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
     recorder: Recorder | None = None  # captures steps as CUDA graphs

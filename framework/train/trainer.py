@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, final
 
 from framework.contracts.batch import Batch
@@ -36,19 +36,9 @@ class Trainer:
             parts.schedule,
             parts.precision,
             parts.average,
+            parts.setter,
         )
-        passes = Passes(
-            parts.model, parts.objective, parts.parallel, parts.precision, parts.clock.mark
-        )
-        self._passes: Callable[[Batch, float, bool], Outcome] = passes
-        if parts.recorder is not None:
-            self._passes = GraphedPasses(
-                passes,
-                self.stepper,
-                parts.recorder,
-                lambda: (self.progress.scheduled, self._last_step),
-                parts.say,
-            )
+        self._passes = self._make_passes()
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self.val_means: dict[str, float] = {}  # means of the latest validation
@@ -63,6 +53,21 @@ class Trainer:
         self._began_at = self._reported_at
         self._first_step = 0
         self._last_step = 0
+
+    def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
+        parts = self.parts
+        passes = Passes(
+            parts.model, parts.objective, parts.parallel, parts.precision, parts.clock.mark
+        )
+        if parts.recorder is None:
+            return passes
+        return GraphedPasses(
+            passes,
+            self.stepper,
+            parts.recorder,
+            lambda: (self.progress.scheduled, self._last_step),
+            parts.say,
+        )
 
     @property
     def total_steps(self) -> int:
@@ -103,7 +108,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
-        self.parts.model.train()
+        self._switch_to_training()
         self.parts.clock.skip()
         self._reported_at = time.perf_counter()
         tally, progress = self._tally, self.progress
@@ -148,6 +153,8 @@ class Trainer:
         weights = validate or self.stopped or (ends_epoch and saves_epoch)
         if weights or save:
             self._pause(validate, weights)
+        if parts.freeze is not None and parts.freeze.is_due(progress.step):
+            self._thaw()
         return ends_epoch or finished or self.stopped
 
     def _pause(self, validate: bool, weights: bool) -> None:
@@ -157,6 +164,20 @@ class Trainer:
         best = validate and val is not None and self._validate(val)
         self._save(best, weights)
         self._reported_at += time.perf_counter() - paused_at
+        self.parts.clock.skip()
+
+    def _switch_to_training(self) -> None:
+        self.parts.model.train()
+        if self.parts.freeze is not None:
+            self.parts.freeze.hold()
+
+    def _thaw(self) -> None:
+        """Train the layers that are not frozen after the present step, in passes of a new kind."""
+        assert self.parts.freeze is not None
+        model = self.parts.freeze.move_to(self.progress.step, self.parts.model)
+        self.parts = replace(self.parts, model=model)
+        self._passes = self._make_passes()
+        self._switch_to_training()
         self.parts.clock.skip()
 
     def _report(self) -> None:
@@ -237,9 +258,10 @@ class Trainer:
                 parts.val_clock,
                 parts.parallel,
             )
-        parts.model.train()
+        self._switch_to_training()
         wall_s = time.perf_counter() - start
         self._write("val", self.val_means, count / wall_s, parts.val_clock.spans())
+        self.stepper.follow(self.val_means, parts.parallel)
         best = not self.best or parts.objective.better(self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
@@ -295,3 +317,5 @@ class Trainer:
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)
+        if self.parts.freeze is not None:
+            self._thaw()

@@ -68,6 +68,7 @@ class Update:
         self.optimizer = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9, fused=True)
         self.device = device
         self.num_steps = 0
+        self.rate_changes = 0
         self.updated = False
 
     def share_rates(self) -> list[Tensor]:
