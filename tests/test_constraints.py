@@ -28,6 +28,7 @@ TOGETHER = {
             "nvml",
             "parquet",
             "report",
+            "safetensors",
             "stats",
             "tfrecord",
             "turbo",

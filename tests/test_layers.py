@@ -62,6 +62,7 @@ HOMES = {
     "tfrecord": {"input/tfrecord.py"},
     "pyarrow": {"store/column_files.py"},
     "triton": {"augment/pixel_kernel.py"},
+    "safetensors": {"train/weight_files.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {f"commands/report/{name}.py" for name in ("chart", "bars", "curves")},
