@@ -106,7 +106,8 @@ def _later(config: Config) -> Config:
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
-    optim = {key: value for key, value in optim.items() if key not in GROUPING or value}
+    nothing = (None, [], {})
+    optim = {key: own for key, own in optim.items() if key not in GROUPING or own not in nothing}
     keys: Config = {"optim": optim}
     if config.get("freeze"):
         # null would be no difference to a key that is not there

@@ -126,7 +126,7 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         NO_DECAY: Rule(
             list[str] | None, means="norm, bias, or patterns of names, in a list", number=310
         ),
-        LAYER_DECAY: Rule(float | None, above=0, most=1, number=311),
+        LAYER_DECAY: Rule(float | None, 0, 1, number=311),
     },
     "schedule": {
         "warmup_steps": Rule(int, 0, number=313),
