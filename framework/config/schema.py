@@ -320,7 +320,7 @@ def _check_parameter_groups(optim: dict[str, Any]) -> None:
 def _check_freeze(freeze: Any) -> None:
     """Raise ConfigError C312 for a layer that thaws at no step."""
     if isinstance(freeze, dict):
-        step = Rule(int | None, 1, means="the step at which it thaws, or null", number=312)
+        step = Rule(int | None, 1, number=312)
         for name, value in freeze.items():
             step.check(f"freeze.{name}", value)
 
