@@ -3,9 +3,9 @@ collate.
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
 whole process. Before each item they are seeded by (seed, epoch, record), so that neither workers
-nor ranks nor resuming change what an item is. Only the main thread of a process does so: beside
-other threads, which draw at the same time, no order of the numbers could be promised. In a worker
-process, the main thread is the only one.
+nor ranks nor resuming change what an item is. Only the main thread of a process seeds them: other
+threads would draw at the same time, in an order that changes from run to run. A worker process has
+only its main thread.
 """
 
 import threading
@@ -57,8 +57,8 @@ class ItemReader:
 
     Attributes:
         draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
-            small item. So it waits for the first batch that moves a generator, which is then read
-            again.
+            small item. If ``draws`` is false, items are read without it until a batch changes a
+            generator. This batch is read again, and from then on all items are seeded.
     """
 
     decodes = True
@@ -159,7 +159,7 @@ class ItemReader:
         try:
             with own_generators() as may_seed:
                 if may_seed:
-                    # The numbers of negative epochs belong to nothing else.
+                    # Items never use the seeds of negative epochs, so ``collate`` may.
                     key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
                     seed_host_generators(int(key))
                 mark = generator_mark()

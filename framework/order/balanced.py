@@ -1,4 +1,4 @@
-"""``order=balanced``: classes equally often."""
+"""The choice ``order=balanced``: draw every class equally often."""
 
 from dataclasses import replace
 from typing import final
@@ -15,7 +15,7 @@ class BalancedOrder:
     """Draws each class equally often in training. An epoch has as many records as the data.
 
     Args:
-        field: The field with each record's class. Classes without a record do not count.
+        field: The field with each record's class. Classes without records are ignored.
     """
 
     def __init__(self, field: str) -> None:

@@ -1,11 +1,11 @@
 """Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
 
-Parquet keeps rows in groups, and a group can only be decoded whole: some 100 images, or 100,000
-rows of numbers. The newest groups are kept decoded, up to ``cache_mb`` in each process. In random
-order over more data than that, nearly every record decodes a group: with 100 images of 100 kB, that
-is 10 MB for one record. In ``order=block`` each group is decoded about once per epoch, and a packed
-store needs no groups at all. The record batches of Arrow files, which ``datasets.save_to_disk``
-writes, are not compressed: they are mapped, and read at any place.
+Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers. A group can only be
+decoded as a whole. Each process keeps the newest groups decoded, up to ``cache_mb``. If the data is
+larger and read in random order, nearly every record decodes a group: with 100 images of 100 kB, that
+is 10 MB for one record. With ``order=block`` each group is decoded about once per epoch. A packed
+store has no groups at all. Arrow files, which ``datasets.save_to_disk`` writes, are not compressed:
+they are mapped into memory, so that any row can be read alone.
 """
 
 import json
@@ -64,20 +64,20 @@ class ParquetStore:
     """A RecordStore over Parquet or Arrow files with the same columns.
 
     An image is a column of bytes, or of ``{bytes, path}`` as Hugging Face stores it. Numbers and
-    lists of a fixed size become raw fields, other lists ragged fields, and texts texts. In the
-    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes.
+    lists of a fixed size become raw fields, other lists become ragged fields, and texts stay texts.
+    Texts in the field ``label`` are names of classes. A ``ClassLabel`` column has its own names.
 
-    Parquet's page checksums are compared if they were written. There are no others, so ``damaged``
-    never lists any.
+    Parquet's page checksums are compared if they were written. Records have no checksums, so
+    ``damaged`` returns an empty list.
 
     Args:
         path: A file, a folder of files of one split, or a pattern.
         fields: The column of each field; None: all columns.
         classes: All classes in the order of their numbers; None: those of the file.
         labels: The fields that are label maps.
-        kinds: What other fields are, by name: boxes or points for lists, bytes or text for bytes.
+        kinds: The kind of other fields, by name: boxes or points for lists, bytes or text for bytes.
         cache_mb: How much of decoded groups each process keeps, in 10**6 bytes.
-        group: Where these options stand, for errors: ``data`` or ``input``.
+        group: The group of these options, which errors name: ``data`` or ``input``.
 
     Raises:
         ConfigError: C161, C162 or C179 for options that do not fit.
@@ -251,7 +251,7 @@ class ParquetStore:
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
 
     def _ragged_field(self, name: str) -> Field:
-        """Return the field of lists: what the first group says that has a list with a value."""
+        """Return the field of a column of lists, from the first group with a list that has values."""
         column = self._columns[name]
         rows: Any = None
         for group in range(len(self._files.starts)):
@@ -277,7 +277,7 @@ class ParquetStore:
             return ()
         group, _ = self._files.place(0)
         row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
-        total = row_bytes * len(self)  # about: the rows of the first group stand for all
+        total = row_bytes * len(self)  # an estimate from the first group
         if total <= self.cache_mb * 10**6:
             return ()
         num_groups = max(1, len(self._files.firsts) - 1)
@@ -335,7 +335,7 @@ class ParquetStore:
             return values.values[rows]
         if isinstance(values.values, Ragged):
             lists = values.values
-            if not len(lists.values):  # the sizes behind are not known without a value
+            if not len(lists.values):  # empty lists do not tell the size of a row
                 row_shape = self.manifest.fields[name].row_shape
                 lists = lists._replace(values=lists.values.reshape(0, *row_shape))
             return taken(lists, torch.from_numpy(rows))
@@ -417,7 +417,7 @@ def _files_in_state(path: str) -> list[str]:
 
 
 def _splits_in(path: str, files: Sequence[str]) -> list[str]:
-    """Return the splits that names of files speak of, if there are several."""
+    """Return the splits in the names of the files, or nothing if all files belong to one split."""
     splits: set[str] = set()
     for file in files:
         stem = os.path.splitext(os.path.relpath(file, path))[0]

@@ -90,7 +90,7 @@ def test_a_newer_schema_is_named():
         ),
     ],
 )
-def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
+def test_a_file_that_contradicts_its_manifest_is_named(change):
     path = write_store("x.h5", make_records(3))
     _edit(path, change)
     with pytest.raises(DataError, match=r"D105.*x\.h5.*does not match the manifest"):
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
 
 
 @pytest.mark.parametrize("name", ["crc32", "keys/data", "keys/offsets"])
-def test_what_is_mapped_may_not_be_chunked(name):
+def test_parts_that_are_mapped_must_not_be_chunked(name):
     path = write_store("x.h5", make_records(8))
     values = h5py.File(path)[name][:]
     _edit(path, lambda file: file.pop(name) and file.create_dataset(name, data=values, chunks=(2,)))
@@ -156,7 +156,7 @@ def test_a_file_with_no_records_has_a_manifest_and_reads_nothing():
     assert store.read(torch.tensor([], dtype=torch.int64))["image"].shape == (0, 3, 4, 4)
 
 
-def test_what_is_read_cannot_change_the_file():
+def test_changing_records_that_were_read_does_not_change_the_file():
     path = write_store("x.h5", make_records(3))
     before = Path(path).read_bytes()
     store = HDF5Store(path)
@@ -174,7 +174,7 @@ def test_other_programs_can_read_the_store():
         assert json.loads(file.attrs["manifest"])["num_records"] == 4
 
 
-def test_large_raw_fields_lie_aligned_for_the_map():
+def test_large_raw_fields_begin_at_a_page():
     path = write_store("x.h5", {"x": np.zeros((100, 64), np.uint8)}, {"x": Field("uint8", (64,))})
     with h5py.File(path) as file:
         assert file["records/x"].id.get_offset() % 4096 == 0
@@ -234,9 +234,9 @@ def _layout(**options):
 def test_chunks_and_compression_read_the_same(chunk_records, compression):
     store = _layout(chunk_records=chunk_records, compression=compression)
     indices = [19, 0, 0, 7, 8, 3]
-    found = store.read(torch.tensor(indices))
-    assert plain(found) == rows(make_records(20), indices)
-    assert store.damaged(torch.tensor(indices), found) == []
+    records = store.read(torch.tensor(indices))
+    assert plain(records) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices), records) == []
     assert plain(store.read(torch.tensor([], dtype=torch.int64))) == {"image": [], "label": []}
     store.close()
 
@@ -261,7 +261,7 @@ def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
     expected = plain(store.read(torch.arange(20)))
     with ThreadPoolExecutor(4) as pool:
         assert all(
-            plain(found) == expected for found in pool.map(store.read, [torch.arange(20)] * 20)
+            plain(batch) == expected for batch in pool.map(store.read, [torch.arange(20)] * 20)
         )
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = forked(lambda: queue.put(plain(store.read(torch.arange(20)))))

@@ -37,11 +37,11 @@ def silent(_):
         ({"rates": FINE, "settings": {"workers": 64}, "machine": {"num_cores": 2}}, "lower_workers"),
     ],
 )  # fmt: skip
-def test_what_was_planted_comes_first(changes, first):
+def test_the_planted_cause_comes_first(changes, first):
     assert verdicts_of(facts(**changes))[0].rule == first
 
 
-def test_verdicts_come_by_gain_and_each_rule_speaks_once():
+def test_verdicts_are_sorted_by_gain_and_each_rule_gives_one():
     result = verdicts_of(facts(settings={"workers": 0, "loader": "plain"}, machine=CUDA))
     assert [v.gain for v in result] == sorted((v.gain for v in result), reverse=True)
     assert len({v.rule for v in result}) == len(result)
@@ -60,7 +60,7 @@ def test_the_limit_is_one_sentence_with_its_cause():
     )
 
 
-def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation():
+def test_a_certain_cause_comes_before_a_likely_one_and_computing_is_none():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     likely = [
         Verdict("prefetch", "p", "w", 0.9, tried=True, modeled=1.5),
