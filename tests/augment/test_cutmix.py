@@ -22,7 +22,7 @@ def cutmix(field="image", probability=1.0, alpha=1.0):
 
 
 def _box(numbers):
-    """Top, bottom, left, right of one record's box, in plain numbers; alpha 1."""
+    """Return top, bottom, left and right of a record's box for alpha = 1."""
     half = 0.5 * math.sqrt(1 - numbers[1])
     row, column, tall, wide = (
         int(numbers[2] * HEIGHT),
@@ -47,7 +47,7 @@ def test_each_image_gets_a_box_of_its_partner():
         assert torch.equal(mixed[i].long(), expected)
 
 
-def test_the_label_is_shared_by_area():
+def test_labels_are_blended_by_the_area_of_the_box():
     mixed = cutmix()(BATCH, NUMBERS)
     for i in range(COUNT):
         own = float((mixed["image"][i] == i).float().mean())
@@ -57,7 +57,7 @@ def test_the_label_is_shared_by_area():
         torch.testing.assert_close(mixed["label"][i], expected)
 
 
-def test_pixels_keep_their_kind():
+def test_images_keep_their_dtype():
     assert cutmix()(BATCH, NUMBERS)["image"].dtype == torch.uint8
     assert cutmix()({**BATCH, "image": IMAGE.float()}, NUMBERS)["image"].dtype == torch.float32
 
@@ -72,7 +72,7 @@ def test_outside_training_nothing_is_changed():
     assert cutmix()(BATCH, None) == BATCH
 
 
-def test_several_fields_get_one_box():
+def test_all_fields_get_the_same_box():
     mixed = cutmix(["blurry", "sharp"])(
         {"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS
     )

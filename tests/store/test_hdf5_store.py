@@ -38,7 +38,7 @@ def _manifest(file, **changes):
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
-def test_a_truncated_store_is_named(kind, part):
+def test_the_error_of_a_truncated_store_names_the_file(kind, part):
     path, _ = write_case(kind, 40)
     os.truncate(path, int(os.path.getsize(path) * part))
     with pytest.raises(DataError, match=rf"D10\d.*{kind}\.h5"):
@@ -130,7 +130,7 @@ def test_impossible_offsets_are_refused(offsets):
         HDF5Store(path).read(torch.tensor([0]))
 
 
-def test_offsets_of_fewer_records_are_refused():
+def test_too_few_offsets_are_refused():
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
     )
@@ -187,7 +187,7 @@ def test_an_aborted_writer_leaves_no_files():
     assert os.listdir() == []
 
 
-def test_the_manifest_is_the_one_that_was_given():
+def test_the_attribute_manifest_is_the_json_of_the_manifest():
     path = write_store("x.h5", make_records(3))
     manifest = HDF5Store(path).manifest
     with h5py.File(path) as file:
@@ -213,7 +213,8 @@ def test_a_manifest_of_variable_length_is_read():
 def test_a_manifest_longer_than_its_file_is_not_read():
     path = write_store("x.h5", make_records(3))
     content = bytearray(Path(path).read_bytes())
-    at = content.find(b"manifest\0") + 16 + 4  # the name padded, then of its type the size
+    # The padded name takes 16 bytes. Its type follows: 4 bytes of class and flags, then the size.
+    at = content.find(b"manifest\0") + 16 + 4
     assert int.from_bytes(content[at : at + 4], "little") == len(to_json(HDF5Store(path).manifest))
     content[at : at + 4] = b"\xff\xff\xff\x7f"
     Path("y.h5").write_bytes(content)
@@ -222,7 +223,7 @@ def test_a_manifest_longer_than_its_file_is_not_read():
 
 
 def _layout(**options):
-    """A store of 20 records written with this layout."""
+    """Write 20 records with these options, and return their store."""
     writer = HDF5Writer("x.h5", **options, fields=FIELDS, num_records=20)
     writer.write(make_records(20), [f"record-{number}" for number in range(20)])
     writer.close(Manifest(20, FIELDS))
@@ -292,7 +293,7 @@ SECRET = "secret.bin"
 
 
 def _replace(name, make):
-    """Put something else in a dataset's place: ``make(file, name)``."""
+    """Return a change that deletes ``name`` and calls ``make(file, name)`` instead."""
 
     def change(file):
         del file[name]
@@ -414,7 +415,7 @@ PLANTS = [
     ],
 )
 @pytest.mark.parametrize("plant", PLANTS)
-def test_what_is_planted_in_a_store_is_refused(plant, name):
+def test_a_replaced_dataset_is_refused(plant, name):
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
     )
@@ -469,7 +470,7 @@ def test_a_foreign_file_is_never_opened():
     assert SECRET not in Path("trace").read_text()
 
 
-def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
+def test_a_small_file_that_declares_a_huge_record_is_refused():
     fields = {"x": Field("uint8", (1 << 42,))}
     path = write_store("x.h5", {"x": np.zeros((1, 4), np.uint8)}, {"x": Field("uint8", (4,))})
 
@@ -486,7 +487,7 @@ def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-def test_any_flipped_bit_is_refused_found_or_harmless(kind):
+def test_a_flipped_bit_is_refused_reported_or_harmless(kind):
     path, records = write_case(kind, 40)
     counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 500), plain(records), 40)
     assert counts.keys() <= {"right", "found", "refused"}
@@ -494,7 +495,7 @@ def test_any_flipped_bit_is_refused_found_or_harmless(kind):
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 @pytest.mark.parametrize("block", [512, 4096])
-def test_any_garbled_block_is_refused_found_or_harmless(kind, block):
+def test_a_garbled_block_is_refused_reported_or_harmless(kind, block):
     path, records = write_case(kind, 40)
     counts = judge(
         HDF5Store, "h5", mutations(Path(path).read_bytes(), 500, block), plain(records), 40
@@ -511,7 +512,7 @@ def test_every_truncation_is_refused(kind):
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
-def test_damage_to_chunks_is_refused_found_or_harmless(compression):
+def test_damage_to_chunks_is_refused_reported_or_harmless(compression):
     store = _layout(chunk_records=3, compression=compression)
     store.close()
     data, records = Path("x.h5").read_bytes(), plain(make_records(20))
