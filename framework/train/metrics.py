@@ -116,9 +116,10 @@ def _add_losses(outcome: Outcome) -> None:
             raise ConfigError(220, where, what, "return the mean over the records")
         if name == "loss" or name in outcome.sums:
             raise ConfigError(220, where, "another value has this name", "give it another name")
-    means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
-    outcome.sums = {**outcome.sums, **means}
-    outcome.losses = {}
+    if losses:
+        means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
+        outcome.sums = {**outcome.sums, **means}
+        outcome.losses = {}
 
 
 def _check_totals(totals: Any, loss: Tensor) -> None:
