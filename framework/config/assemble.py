@@ -6,7 +6,7 @@ before the first step, and ``restore_run.py`` continues a saved run.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +18,7 @@ from framework.augment.fused import Fused
 from framework.config.auto import PARTS, is_wanted, resolve
 from framework.config.build import build, last_line
 from framework.config.graph_choice import graph_refusal
+from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, learned, validation_data
 from framework.config.targets import Config, fold_of, makes_data, targets
@@ -75,6 +76,8 @@ class Assembly:
         train: Delivers the training batches.
         val: Delivers the validation batches, or None.
         from_data: The value of each ``auto``, by dotted name.
+        starts_from: The file whose weights the model starts from, or None.
+        notes: Notes on the parts, for the log and the summary.
     """
 
     config: Config
@@ -90,6 +93,8 @@ class Assembly:
     train: Loader
     val: Loader | None
     from_data: Config
+    starts_from: InitFile | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -178,6 +183,7 @@ def assemble(
         say: Prints a note or a warning.
         profile: The folder for a trace of a few steps; None: no trace.
     """
+    config, starts_from = with_digest(config)
     keep_freed_memory()
     seed_generators(config["seed"])
     device = _device(config["device"])
@@ -225,6 +231,7 @@ def assemble(
         train=train,
         val=val,
         from_data=from_data,
+        starts_from=starts_from,
     )
 
 

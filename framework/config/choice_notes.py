@@ -10,7 +10,7 @@ from framework.contracts.records import notes_of
 
 def choice_notes(assembly: Assembly) -> list[str]:
     """Return the notes on the choices, data, ranks and loader of a run."""
-    config, scaling, notes = assembly.config, assembly.scaling, []
+    config, scaling, notes = assembly.config, assembly.scaling, [*assembly.notes]
     if assembly.from_data:
         notes.append(f"from the data: {_typed(assembly.from_data)}")
     for source in assembly.sources.values():

@@ -16,6 +16,7 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.graph_choice import fused, fuses_by_default
+from framework.config.init_weights import DIGEST, start_from_weights
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken, tensors
@@ -114,6 +115,10 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
         assembly.train_source.sample,
         lambda records: _at_home(assembly, records),
     )
+    if assembly.starts_from is not None:
+        num_classes = len(assembly.train_source.manifest.classes)
+        path = assembly.starts_from.path
+        assembly.notes[:] = [start_from_weights(model, path, config, num_classes)]
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
@@ -230,6 +235,7 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
         "learned": assembly.learns,
         "validation": assembly.validates,
         "world_size": assembly.parallel.world_size,
+        "init": assembly.config.get("init", {}).get(DIGEST),
         "versions": {"torch": str(torch.__version__)},
     }
     chosen = assembly.config["checkpoint"]
