@@ -15,7 +15,6 @@ from framework.config.assemble import assemble
 from framework.config.init_weights import start_from_weights, with_digest, with_saved_digest
 from framework.config.training_parts import training_parts
 from framework.errors import CheckpointError, ConfigError
-from framework.train.trainer import Trainer
 from tests.cli.command import is_one_error_line
 from tests.commands.tune.test_candidate import NOBODY, config_of
 from tests.faults.forked import paceline
