@@ -2,13 +2,15 @@
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
 model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
-it. A typed value counts, unless it contradicts the data.
+it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for the first ones.
+A typed value counts, unless it contradicts the data.
 """
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, final
 
+from framework.config.declared_inputs import NOTHING, DeclaredInputs
 from framework.config.targets import data_name, walk
 from framework.contracts.data import Source
 from framework.contracts.records import ChannelStatistics
@@ -18,10 +20,11 @@ from framework.errors import ConfigError
 from framework.store.channel_statistics import num_channels, of_batch, statistics_of
 
 AUTO = "auto"
-CHANNELS = ("in_channels", "channels")
+CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
+CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 FEW_RECORDS = 128  # for the statistics of data that is no store
-FACTS = (*CHANNELS, "num_classes", *STATISTICS)
+FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
 PARTS = ("model", "objective", "transform", "augment")
 
 Config = dict[str, Any]
@@ -40,13 +43,19 @@ def is_wanted(part: Any) -> bool:
     return any(place.block[place.key] == AUTO for place in _places(part, ""))
 
 
-def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tuple[Config, Config]:
+def resolve(
+    config: Config,
+    source: Source,
+    parts: Sequence[str] = PARTS,
+    declared: DeclaredInputs = NOTHING,
+) -> tuple[Config, Config]:
     """Replace ``auto`` by what ``source`` holds, and compare the typed facts with it.
 
     Args:
         config: Plain values.
         source: Reads the training data.
         parts: The names of the parts to look at.
+        declared: What the model says about its inputs, which counts before the data.
 
     Returns:
         The configuration with numbers, and the numbers alone by dotted name.
@@ -56,7 +65,7 @@ def resolve(config: Config, source: Source, parts: Sequence[str] = PARTS) -> tup
             the data does not tell.
     """
     config = {**config, **{name: deepcopy(config[name]) for name in parts}}
-    data = _Data(config, source)
+    data = _Data(config, source, declared)
     numbers: Config = {}
     for part in parts:
         for place in list(_places(config[part], part)):
@@ -75,7 +84,7 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 
     ``why`` is what the model said.
     """
-    data = _Data(config, source)
+    data = _Data(config, source, NOTHING)
     for key in CHANNELS:
         typed = config["model"].get(key)
         stored = data.channels(data.input)
@@ -90,7 +99,8 @@ def wrong_channels(config: Config, source: Source, why: str) -> ConfigError | No
 class _Data:
     """The facts that the training data tells, each None if it does not."""
 
-    def __init__(self, config: Config, source: Source) -> None:
+    def __init__(self, config: Config, source: Source, declared: DeclaredInputs) -> None:
+        self.declared = declared
         self.source = source
         self.fields = source.manifest.fields
         self.path = data_name(config["data"]["train"])
@@ -138,7 +148,7 @@ class _Data:
     def fact(self, place: _Place) -> Any:
         """Return what ``auto`` stands for at ``place``. ConfigError C157 if nothing tells it."""
         where = f"{place.name} = {AUTO}"
-        if place.key == "num_classes":
+        if place.key in CLASSES:
             value, example = self.num_classes, "10"
             what = f"{self.path} names no classes"
         elif place.key in CHANNELS:
@@ -154,7 +164,11 @@ class _Data:
         return value
 
     def _moments(self, place: _Place) -> list[float] | None:
-        statistics = self.statistics(_field_of(place.block))
+        field = _field_of(place.block)
+        declared = self.declared.value(place.key)
+        if declared is not None and len(declared) in (1, self.channels(field)):
+            return declared
+        statistics = self.statistics(field)
         if statistics is None:
             return None
         if place.key == "mean":
@@ -165,7 +179,7 @@ class _Data:
     def check(self, place: _Place) -> None:
         """Raise ConfigError C154 or C156 if the value typed at ``place`` contradicts the data."""
         value = place.block[place.key]
-        if place.key == "num_classes" and type(value) is int:
+        if place.key in CLASSES and type(value) is int:
             self._check_classes(place, value)
         elif place.key in STATISTICS and isinstance(value, list):
             self._check_length(place, len(value))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from framework.config.foreign_models import FOLDER
 from framework.config.targets import Config, did_you_mean
 from framework.errors import CheckpointError, ConfigError
 from framework.train.weight_files import read_weights, weights_path
@@ -84,11 +85,54 @@ def start_from_weights(model: nn.Module, path: Path, config: Config, num_classes
     weights = read_weights(path, choice["average"], _old_names(own, rename))
     weights = _renamed(weights, rename)
     _check_skipped(choice["skip"], {*own, *weights})
-    typed = (config["model"].get(key) for key in CLASSES)
-    sized = next((size for size in typed if type(size) is int), num_classes)
+    sized = _num_classes(config, num_classes)
     fit = _Fit(str(path), own, weights, choice["skip"], sized)
     fit.check()
     return fit.load()
+
+
+def folder_note(model: nn.Module, info: Mapping[str, Any], config: Config) -> str:
+    """Return a note on what transformers loaded from a folder.
+
+    Args:
+        model: The model.
+        info: What ``from_pretrained`` says with ``output_loading_info``.
+        config: Plain values.
+
+    Raises:
+        CheckpointError: K114 if the folder is another model's, K115 for a shape that differs by
+            more than the number of classes.
+    """
+    own = model.state_dict()
+    missing = sorted(info["missing_keys"])
+    others = {name: tuple(there) for name, there, _ in info["mismatched_keys"]}
+    block = config["model"]
+    where = f"model = {block.get(FOLDER, block['_target_'])}"
+    fix = "name the class of the model that is in the folder"
+    if len(missing) > len(own) / 2:
+        what = f"lacks {len(missing)} of {len(own)} tensors: {_few(missing)}"
+        raise CheckpointError(114, where, what, fix)
+    for name, there in others.items():
+        if there[1:] != tuple(own[name].shape[1:]):
+            what = f"{name} is {list(there)} there, and {list(own[name].shape)} in the model"
+            raise CheckpointError(115, where, what, fix)
+    note = f"model: loaded {len(own) - len(missing) - len(others)} of {len(own)} tensors"
+    new = [_few(missing)] if missing else []
+    if others:
+        name = next(iter(others))
+        sizes = f"{own[name].shape[0]} classes instead of {others[name][0]}"
+        new.append(f"{_few(list(others))} ({sizes})")
+    if new:
+        note += f"; new: {', '.join(new)}"
+    if unused := sorted(info["unexpected_keys"]):
+        note += f"; left out: {_few(unused)}"
+    return note
+
+
+def _num_classes(config: Config, num_classes: int) -> int:
+    """Return the number of classes that the model was built for; by default the data's."""
+    typed = (config["model"].get(key) for key in CLASSES)
+    return next((size for size in typed if type(size) is int), num_classes)
 
 
 @final

@@ -15,8 +15,9 @@ from torch import nn
 from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
+from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
-from framework.config.init_weights import DIGEST, start_from_weights
+from framework.config.init_weights import DIGEST, folder_note, start_from_weights
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken, tensors
@@ -98,7 +99,7 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
 def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn.Module:
     """Build the model, try it on a few records, and wrap it for its ranks."""
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
-    model: nn.Module = assembly.build("model").to(parallel.home)
+    model = _built(assembly).to(parallel.home)
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
@@ -118,10 +119,21 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
     if assembly.starts_from is not None:
         num_classes = len(assembly.train_source.manifest.classes)
         path = assembly.starts_from.path
-        assembly.notes[:] = [start_from_weights(model, path, config, num_classes)]
+        assembly.notes.append(start_from_weights(model, path, config, num_classes))
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
+    return model
+
+
+def _built(assembly: Assembly) -> nn.Module:
+    """Build the model, and note what it was loaded from."""
+    assembly.notes.clear()
+    config = assembly.config
+    if not is_from_folder(config["model"].get("_target_")):
+        return assembly.build("model")
+    model, info = assembly.build("model", **{LOADS: True})
+    assembly.notes.append(folder_note(model, info, config))
     return model
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
+from framework.objective.model_inputs import prediction
 
 
 @final
@@ -29,7 +30,7 @@ class Segment:
     target: str
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(batch[self.input])
+        logits = prediction(model(batch[self.input]))
         target = batch[self.target].long()
         if target.dim() == 4:
             target = target.squeeze(1)

@@ -362,6 +362,25 @@ TARGETS: dict[str, dict[str, Any]] = {
     "torch.nn.parallel.distributed.os.system": {"_args_": [TOUCH]},
     "torch.optim.optimizer.torch.load": {"_args_": ["evil.pt"]},
     "torch.nn.Sequential": {"_args_": [{"_target_": "os.system", "_args_": [TOUCH]}]},
+    "transformers.AutoModel.from_pretrained": {
+        "pretrained_model_name_or_path": ".",
+        "trust_remote_code": True,
+    },
+    "transformers.AutoModelForImageClassification.from_pretrained": {
+        "pretrained_model_name_or_path": ".",
+        "weights_only": False,
+    },
+    "transformers.ViTModel.from_pretrained": {
+        "_args_": [".", {"_target_": "os.system", "_args_": [TOUCH]}]
+    },
+    "transformers.ViTForImageClassification.from_pretrained": {"_args_": ["someone/model"]},
+    "transformers.AutoConfig.from_pretrained": {"_args_": ["."], "trust_remote_code": True},
+    "transformers.pipeline": {"_args_": ["image-classification", "."]},
+    "transformers.utils.import_utils.os.system": {"_args_": [TOUCH]},
+    "timm.create_model": {"model_name": "resnet18", "checkpoint_path": "evil.pt"},
+    "timm.models.load_checkpoint": {"_args_": ["evil.pt"]},
+    "torchvision.models.resnet18": {"weights": "DEFAULT"},
+    "torchvision.models.get_model": {"_args_": ["fcn_resnet50"]},
     "torch.nn.Linear": {
         "in_features": {"_target_": "posix.system", "_args_": [TOUCH], "_partial_": False},
         "out_features": 1,
