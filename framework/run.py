@@ -19,6 +19,7 @@ from framework.config.agreement import check_agreement
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
 from framework.config.data_versions import with_saved_versions
+from framework.config.group_table import group_table
 from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
@@ -99,6 +100,10 @@ def _fit(
     if assembly.trace is not None:
         _check_trace(trainer.total_steps - start_step)
     _start_files(run_dir, assembly, notes)
+    stepper = trainer.stepper
+    table = group_table(stepper.model, stepper.optimizer, trainer.parts.freeze)
+    if table is not None:
+        assembly.say(table)
     with ExitStack() as stack:
         usage = Usage(assembly.device).lap
         sinks = open_sinks(stack, assembly, trainer, run_dir)

@@ -26,7 +26,7 @@ from framework.config.declared_inputs import (
 from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
-from framework.config.resume import Learned, learned, validation_data
+from framework.config.resume import Learned, followed, learned, validation_data
 from framework.config.targets import Config, fold_of, makes_data, targets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
@@ -133,13 +133,18 @@ class Assembly:
     @property
     def effective(self) -> dict[str, float]:
         """The batch size over all ranks, and the ``lr`` and ``warmup_steps`` that it leads to."""
-        return self.scaling.effective(self.config["optim"], self.config["schedule"])
+        schedule = self.config["schedule"]
+        values = self.scaling.effective(self.config["optim"], schedule)
+        if schedule.get("warmup_epochs") is not None:
+            values["warmup_steps"] = round(schedule["warmup_epochs"] * self.train.num_steps)
+        return values
 
     @property
     def learns(self) -> Learned:
         """The settings and data that decide which weights are learned."""
         source = self.train_source
-        return learned(self.config, source.order.batch_size, source.manifest)
+        learns = learned(self.config, source.order.batch_size, source.manifest)
+        return learns | followed(self.config, self.validates)
 
     @property
     def validates(self) -> Learned | None:

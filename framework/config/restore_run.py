@@ -31,6 +31,8 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     try:
         check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
         _load(trainer, state, resume["run"])
+        if anew:
+            trainer.stepper.forget_best()
     except MISFITS as error:
         what = f"its state does not fit this configuration ({last_line(error)})"
         fix = (

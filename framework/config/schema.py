@@ -15,6 +15,7 @@ from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
+from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
 from framework.train.weight_place import check_place
 
 # Of the run directory: what run.json says of a run, and what it will say once a resumed run has
@@ -56,6 +57,11 @@ RULES: dict[str, Rule] = {
     "fold": Rule(int | None, 0),
     "folds": Rule(int | None, 2),
     "shuffle": Rule(bool),
+    "freeze": Rule(
+        list[str] | dict | None,
+        means="a list of layers, or the step at which each thaws by its name",
+        number=312,
+    ),
     "last": Rule(str, choices=("short", "drop", "wrap"), number=134),
     "channels_last": Rule(bool),
     "compile": Rule(bool),
@@ -112,6 +118,7 @@ _SIZE = Rule(float, above=0, number=126)
 # Keys of a group of parameters. It may have options of the optimizer, too.
 GROUP_RULES: dict[str, Rule] = {
     "match": Rule(str | list[str], means="a name of parameters, or a list of them", number=147),
+    "lr": Rule(float, 0, number=147),
     "lr_factor": Rule(float, 0, number=147),
     "until": Rule(float, 0, 1, number=147),
 }
@@ -120,7 +127,17 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "lr": Rule(float | None, 0),  # some optimizers find their own
         "scaling": Rule(str | None, choices=tuple(SCALINGS), number=135),
         "reference_batch_size": Rule(int | None, 1, number=135),
-        PARAMETER_GROUPS: Rule(dict | None, number=147),
+        PARAMETER_GROUPS: Rule(
+            dict | list[dict] | None, means="groups, in a list or by name", number=147
+        ),
+        NO_DECAY: Rule(
+            list[str] | None, means="norm, bias, or patterns of names, in a list", number=310
+        ),
+        LAYER_DECAY: Rule(float | None, 0, 1, number=311),
+    },
+    "schedule": {
+        "warmup_steps": Rule(int, 0, number=313),
+        "warmup_epochs": Rule(float | None, 0, number=313),
     },
     "order": {
         "field": Rule(str | None, means="the name of a field", number=126),
@@ -284,6 +301,8 @@ def _check_together(config: dict[str, Any]) -> None:
         what = f"folds are numbered from 0 to {config['folds'] - 1}"
         raise ConfigError(205, f"fold = {config['fold']}", what, "choose one of them")
     _check_parameter_groups(optim)
+    _check_freeze(config["freeze"])
+    _check_warm_up(config["schedule"])
     _check_average(config)
     _check_init(config["init"], config["resume"]["run"] is not None)
     if "virtual_ranks" in config["parallel"]:
@@ -292,7 +311,7 @@ def _check_together(config: dict[str, Any]) -> None:
 
 def _check_parameter_groups(optim: dict[str, Any]) -> None:
     """Raise ConfigError C147 for a group of parameters that is not described."""
-    for name, group in (optim.get(PARAMETER_GROUPS) or {}).items():
+    for name, group in named_groups(optim.get(PARAMETER_GROUPS)).items():
         where = f"optim.{PARAMETER_GROUPS}.{name}"
         if not isinstance(group, dict) or "match" not in group:
             what = "does not say which parameters it has"
@@ -301,6 +320,25 @@ def _check_parameter_groups(optim: dict[str, Any]) -> None:
         for key, rule in GROUP_RULES.items():
             if key in group:
                 rule.check(f"{where}.{key}", group[key])
+        if {"lr", "lr_factor"} <= group.keys():
+            what = "has a factor on optim.lr, too"
+            raise ConfigError(147, f"{where}.lr = {group['lr']}", what, "give one of them")
+
+
+def _check_freeze(freeze: Any) -> None:
+    """Raise ConfigError C312 for a layer that thaws at no step."""
+    if isinstance(freeze, dict):
+        step = Rule(int | None, 1, number=312)
+        for name, value in freeze.items():
+            step.check(f"freeze.{name}", value)
+
+
+def _check_warm_up(schedule: dict[str, Any]) -> None:
+    """Raise ConfigError C313 for a warm-up in steps and in epochs."""
+    if schedule.get("warmup_steps") and schedule.get("warmup_epochs") is not None:
+        what = f"and schedule.warmup_steps = {schedule['warmup_steps']} exclude each other"
+        where = f"schedule.warmup_epochs = {schedule['warmup_epochs']}"
+        raise ConfigError(313, where, what, "give one of them")
 
 
 def _check_average(config: dict[str, Any]) -> None:

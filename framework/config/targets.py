@@ -56,7 +56,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
-        names = (*signature.names, *_more_keys(where))
+        names = (*signature.names, *_more_keys(where, signature.names))
         for key in given:
             if key not in names:
                 what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
@@ -64,10 +64,14 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, place, what, "correct or remove it")
 
 
-def _more_keys(where: str) -> tuple[str, ...]:
-    """Return the keys of a block that are not its target's own."""
+def _more_keys(where: str, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of a block that are not among its target's own."""
     if where == "optim":
         return OPTIM_KEYS
+    if where == "schedule" and "optimizer" in own:  # a scheduler of torch
+        return ("per",)
+    if where == "schedule" and "warmup_steps" in own:
+        return ("warmup_epochs",)
     if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
         return MARK_KEYS
     return ()
