@@ -6,7 +6,7 @@ before the first step, and ``restore_run.py`` continues a saved run.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, final
@@ -17,7 +17,14 @@ from torch import Tensor
 from framework.augment.fused import Fused
 from framework.config.auto import PARTS, is_wanted, resolve
 from framework.config.build import build, last_line
+from framework.config.declared_inputs import (
+    NOTHING,
+    DeclaredInputs,
+    declared_inputs,
+    with_declared_sizes,
+)
 from framework.config.graph_choice import graph_refusal
+from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
 from framework.config.resume import Learned, followed, learned, validation_data
 from framework.config.targets import Config, fold_of, makes_data, targets
@@ -75,6 +82,9 @@ class Assembly:
         train: Delivers the training batches.
         val: Delivers the validation batches, or None.
         from_data: The value of each ``auto``, by dotted name.
+        declared: What the model says about its inputs.
+        starts_from: The file whose weights the model starts from, or None.
+        notes: Notes on the parts, for the log and the summary.
     """
 
     config: Config
@@ -90,6 +100,9 @@ class Assembly:
     train: Loader
     val: Loader | None
     from_data: Config
+    declared: DeclaredInputs = NOTHING
+    starts_from: InitFile | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -183,6 +196,9 @@ def assemble(
         say: Prints a note or a warning.
         profile: The folder for a trace of a few steps; None: no trace.
     """
+    config, starts_from = with_digest(config)
+    declared = declared_inputs(config)
+    config, sizes = with_declared_sizes(config, declared)
     keep_freed_memory()
     seed_generators(config["seed"])
     device = _device(config["device"])
@@ -200,7 +216,9 @@ def assemble(
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
+        config, from_data, train_source, val_source = _sources(
+            stack, config, allowed, parallel, declared
+        )
         augment = _augment(config, allowed, train_source)
 
         def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
@@ -229,7 +247,9 @@ def assemble(
         augment=augment,
         train=train,
         val=val,
-        from_data=from_data,
+        from_data={**sizes, **from_data},
+        declared=declared,
+        starts_from=starts_from,
     )
 
 
@@ -261,7 +281,11 @@ def numbered(device: torch.device) -> torch.device:
 
 
 def _sources(
-    stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
+    stack: ExitStack,
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    declared: DeclaredInputs,
 ) -> tuple[Config, Config, Source, Source | None]:
     """Open the data, and let ``stack`` close it.
 
@@ -273,10 +297,10 @@ def _sources(
     # Values for the transform come from a source, and every source needs a transform.
     if is_wanted(config["transform"]):
         with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
-            config, from_data = resolve(config, source, ["transform"])
+            config, from_data = resolve(config, source, ["transform"], declared)
     train = _source("train", config, allowed, parallel)
     stack.callback(train.close)
-    config, numbers = resolve(config, train, PARTS)
+    config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
     if not config["data"]["val"]:
         return config, from_data, train, None

@@ -117,6 +117,9 @@ def _later(config: Config) -> Config:
     data = config.get("data", {})
     if data.get("weights") or data.get("temperature", 1) != 1:
         keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
+    init = config.get("init", {})  # the configurations of older runs lack it
+    if init.get("weights") is not None:
+        keys["init"] = init
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -207,8 +210,10 @@ def check_same(
         refused.remove("data.digest")
     if refused:
         differences = ", ".join(_difference(key, saved, present) for key in refused)
-        another = "begin a new run: this state does not load with them"
-        if loads():
+        another = f"begin a new run from its weights: init={run}"
+        if any(key.startswith("init.") for key in refused):
+            another = "begin a new run, since a resumed one has its weights"
+        elif loads():
             another = f"add 'resume.allow=[{','.join(refused)}]'"
         what = f"was saved with other values of {differences}"
         raise CheckpointError(

@@ -16,6 +16,7 @@ from framework.train.lr_scaling import RULES as SCALINGS
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
 from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
+from framework.train.weight_place import check_place
 
 # Of the run directory: what run.json says of a run, and what it will say once a resumed run has
 # loaded its state.
@@ -33,7 +34,7 @@ PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
 )
-BLOCKS = ("order", "workers", "checkpoint", "resume")  # blocks whose keys all have a rule
+BLOCKS = ("order", "workers", "checkpoint", "resume", "init")  # blocks whose keys all have a rule
 GROUPS = ("data", *PARTS, "sink", *BLOCKS)
 
 RULES: dict[str, Rule] = {
@@ -99,6 +100,12 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "run": Rule(str | None, means="the directory of a run"),
         "auto": Rule(bool),
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
+    },
+    "init": {
+        "weights": Rule(str | None, means="the path of a file of weights, or of a run"),
+        "average": Rule(bool),
+        "skip": Rule(list[str], means="a list of names, as in 'init.skip=[head]'"),
+        "rename": Rule(dict | None, means="old names and new ones, as in 'init.rename={fc: head}'"),
     },
     "data": {
         "train": Rule(str | dict, means="the path of a store, or of several by name"),
@@ -297,6 +304,7 @@ def _check_together(config: dict[str, Any]) -> None:
     _check_freeze(config["freeze"])
     _check_warm_up(config["schedule"])
     _check_average(config)
+    _check_init(config["init"], config["resume"]["run"] is not None)
     if "virtual_ranks" in config["parallel"]:
         _check_virtual(config["parallel"], config["accumulate"])
 
@@ -342,6 +350,28 @@ def _check_average(config: dict[str, Any]) -> None:
             what = "no average of the weights is kept without ema_decay"
             fix = "set ema_decay, to 0.95 for example"
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
+
+
+def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
+    """Check the options of ``init``. A resumed run has its weights, and reads no file.
+
+    Raises:
+        ConfigError: C301 for options that change nothing, or are no names.
+        CheckpointError: K110 if nothing is at the path.
+    """
+    for old, new in (init["rename"] or {}).items():
+        if not isinstance(old, str) or not isinstance(new, str):
+            fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
+            raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+    if init["weights"] is not None:
+        if not is_resumed:
+            check_place(init["weights"])
+        return
+    for key, value in (("average", True), ("skip", []), ("rename", None)):
+        if init[key] != value:
+            what = "no weights are read without init"
+            fix = "add init=FILE, a file of weights or the directory of a run"
+            raise ConfigError(301, f"init.{key} = {init[key]}"[:200], what, fix)
 
 
 def _check_virtual(parallel: dict[str, Any], accumulate: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from framework.config.foreign_models import is_foreign, secured
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
@@ -46,6 +47,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
     for where, block in targets(config):
         target = block["_target_"]
         check_name(where, target, allowed)
+        secured(where, block, allowed)
         signature = static_signature(target)
         given = [str(key) for key in block if key not in SPECIAL]
         for key in given:
@@ -128,7 +130,8 @@ def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     Of our own code only parts may be called. Another function, such as one that starts processes,
     would do so for anybody who names it.
     """
-    return name.startswith((*TORCH, *allowed)) or _PART.fullmatch(name) is not None
+    is_ours = _PART.fullmatch(name) is not None
+    return is_ours or is_foreign(name) or name.startswith((*TORCH, *allowed))
 
 
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:

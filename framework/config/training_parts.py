@@ -16,7 +16,9 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.build_schedule import build_schedule
+from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
+from framework.config.init_weights import DIGEST, folder_note, start_from_weights
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
 from framework.config.teacher_weights import load_teacher
@@ -126,7 +128,7 @@ def _model(
     Return when the frozen parameters thaw, too.
     """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
-    model: nn.Module = assembly.build("model").to(parallel.home)
+    model = _built(assembly).to(parallel.home)
     if config["channels_last"]:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # torch's stub lacks it
     with kept_generators(assembly.device):
@@ -143,6 +145,10 @@ def _model(
         assembly.train_source.sample,
         lambda records: _at_home(assembly, records),
     )
+    if assembly.starts_from is not None:
+        num_classes = len(assembly.train_source.manifest.classes)
+        path = assembly.starts_from.path
+        assembly.notes.append(start_from_weights(model, path, config, num_classes))
     thaws = freeze_layers(model, config["freeze"])
     model = parallel.wrap(model)
     if config["compile"]:
@@ -179,6 +185,17 @@ def _check_follows(assembly: Assembly, schedule: Schedule) -> None:
         where = f"schedule = {assembly.config['schedule']['_target_']}"
         what = "follows a metric of validation, and there is no validation data"
         raise ConfigError(314, where, what, "give data.val, or choose another schedule")
+
+
+def _built(assembly: Assembly) -> nn.Module:
+    """Build the model, and note what it was loaded from."""
+    assembly.notes.clear()
+    config = assembly.config
+    if not is_from_folder(config["model"].get("_target_")):
+        return assembly.build("model")
+    model, info = assembly.build("model", **{LOADS: True})
+    assembly.notes.append(folder_note(model, info, config))
+    return model
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
@@ -283,6 +300,7 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
         "learned": assembly.learns,
         "validation": assembly.validates,
         "world_size": assembly.parallel.world_size,
+        "init": assembly.config.get("init", {}).get(DIGEST),
         "versions": {"torch": str(torch.__version__)},
     }
     chosen = assembly.config["checkpoint"]

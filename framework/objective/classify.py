@@ -10,7 +10,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import ClassWeights, correct_guesses
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
 
@@ -45,7 +45,7 @@ class Classify:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         if model.training or self.tta == "none":
-            logits = model(*inputs)
+            logits = prediction(model(*inputs))
         else:
             logits = mean_logits(model, inputs[0], self.tta)
         target = batch[self.target]

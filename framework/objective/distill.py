@@ -13,7 +13,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import correct_guesses
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import model_inputs, prediction
 
 
 @final
@@ -61,12 +61,12 @@ class Distill:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         inputs = model_inputs(batch, self.input)
         target = batch[self.target]
-        logits = model(*inputs).float()
+        logits = prediction(model(*inputs)).float()
         if self._device != logits.device:
             self._device = logits.device
             self.teacher.to(logits.device)
         with torch.no_grad():
-            taught = self.teacher(*inputs).float()
+            taught = prediction(self.teacher(*inputs)).float()
         if taught.shape != logits.shape:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")

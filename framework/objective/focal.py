@@ -12,7 +12,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import ClassWeights, correct_guesses
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import model_inputs, prediction
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
@@ -45,7 +45,7 @@ class Focal:
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(*model_inputs(batch, self.input))
+        logits = prediction(model(*model_inputs(batch, self.input)))
         target = batch[self.target]
         losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
         losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.objective.class_scores import ClassWeights
-from framework.objective.model_inputs import model_inputs
+from framework.objective.model_inputs import model_inputs, prediction
 from framework.objective.regress import check_shapes
 
 
@@ -37,7 +37,7 @@ class Multilabel:
         self._weights = ClassWeights(class_weights)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(*model_inputs(batch, self.input)).float()
+        logits = prediction(model(*model_inputs(batch, self.input))).float()
         target = batch[self.target].float()
         check_shapes(logits, target, self.target)
         loss = nn.functional.binary_cross_entropy_with_logits(

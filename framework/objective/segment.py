@@ -14,6 +14,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.model_inputs import prediction
 
 
 @final
@@ -47,7 +48,7 @@ class Segment:
             raise ConfigError(318, where, "must be 0 or more", "correct it")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        logits = model(batch[self.input])
+        logits = prediction(model(batch[self.input]))
         target = batch[self.target].long()
         if target.dim() == 4:
             target = target.squeeze(1)

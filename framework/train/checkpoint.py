@@ -258,7 +258,7 @@ def newest_state(run_dir: Path) -> RecoveredState:
         )
         raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
     what = f"no checkpoint can be read: {', '.join(damaged)}"
-    fix = "start again, or use checkpoints/last.pt for the weights"
+    fix = f"start again, or from its last weights: init={run_dir / FOLDER / 'last.pt'}"
     raise CheckpointError(102, where, what, fix)
 
 

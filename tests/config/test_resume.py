@@ -42,7 +42,7 @@ MANIFEST = Manifest(10, {"x": Field("uint8", (3,))}, ["cat", "dog"], digest="ab"
 def of(manifest=MANIFEST, batch_size=8, **changes):
     config = copy.deepcopy(CONFIG)
     for key, value in changes.items():
-        if isinstance(value, dict) and config[key] is not None:
+        if isinstance(value, dict) and config.get(key) is not None:
             config[key] |= value
         else:
             config[key] = value
@@ -234,3 +234,15 @@ def test_the_form_of_a_state_passes():
 def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
     with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
         check_form({**STATE, **changes})
+
+
+def test_a_state_that_does_not_load_points_to_a_new_run_from_its_weights():
+    with pytest.raises(CheckpointError, match=r"K105.*a new run from its weights: init=RUN$"):
+        check_same("RUN", of(), of(model={"width": 8}), [], lambda: False)
+
+
+def test_a_resumed_run_does_not_offer_to_ignore_other_weights():
+    init = {"weights": "x.pt", "digest": "ab"}
+    assert "init.digest" in of(init=init)
+    with pytest.raises(CheckpointError, match=r"K105.*begin a new run, since a resumed one has"):
+        check_same("RUN", of(), of(init=init), [])
