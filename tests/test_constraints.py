@@ -25,6 +25,7 @@ TOGETHER = {
             "digits",
             "docs",
             "kornia",
+            "metrics",
             "nvml",
             "parquet",
             "report",

@@ -7,6 +7,7 @@ from framework.config.assemble import Assembly
 from framework.config.build import last_line
 from framework.config.preflight import MISFITS
 from framework.config.resume import check_form, check_same
+from framework.config.run_watchers import PATIENCE
 from framework.errors import CheckpointError
 from framework.train.trainer import Trainer
 
@@ -25,7 +26,11 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     resume = assembly.config["resume"]
     anew = "validation" in state and state["validation"] != assembly.validates
     if anew:
-        state = {**state, "best": {}, "val": {}}
+        watchers = dict(state.get("watchers", {}))
+        watchers.pop(PATIENCE, None)  # its figures are of the other data, too
+        state = {**state, "best": {}, "val": {}, "watchers": watchers}
+    if state.get("ended") and state.get("ends") != assembly.ends:
+        state = {**state, "ended": ""}  # what ended the run has been changed, to go on
 
     loads = partial(_loads, trainer, assembly, state)
     try:

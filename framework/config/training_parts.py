@@ -16,7 +16,8 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.graph_choice import fused, fuses_by_default
-from framework.config.preflight import check_fit, fits, try_augment
+from framework.config.preflight import Trial, check_fit, fits, try_augment
+from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.parallel import Precision
@@ -42,7 +43,8 @@ def training_parts(
 
     Args:
         assembly: Data, loaders and ranks.
-        run_dir: Where states are saved; None to write nothing, as when measuring.
+        run_dir: Where states are saved; None to write nothing, as when measuring. Then nothing
+            watches the run, either.
         stop: Asked after every step whether to stop.
 
     Raises:
@@ -51,12 +53,19 @@ def training_parts(
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
     precision: Precision = assembly.build("precision", device=assembly.device)
-    model = _model(assembly, objective, precision)
+    model, trial = _model(assembly, objective, precision)
+    metrics = make_metrics(assembly)
+    if metrics is not None:
+        trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model)
-    checkpoints = recorder = None
+    checkpoints = recorder = best = watching = None
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
+        best, stop_goal = (
+            make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
+        )
+        watching = make_watching(assembly, run_dir, stop_goal)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     return Parts(
@@ -74,6 +83,9 @@ def training_parts(
         checkpoints=checkpoints,
         average=_average(config, parallel.unwrap(model)),
         stop=stop,
+        metrics=metrics,
+        best=best,
+        watching=watching,
         recorder=recorder,
         say=assembly.say,
     )
@@ -94,8 +106,14 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
     return sinks
 
 
-def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn.Module:
-    """Build the model, try it on a few records, and wrap it for its ranks."""
+def _model(
+    assembly: Assembly, objective: Objective, precision: Precision
+) -> tuple[nn.Module, Trial]:
+    """Build the model, try it on a few records, and wrap it for its ranks.
+
+    Returns:
+        The wrapped model, and what the validation of these records gives.
+    """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     model: nn.Module = assembly.build("model").to(parallel.home)
     if config["channels_last"]:
@@ -104,7 +122,8 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
         try_augment(config, assembly.augment, sample, assembly.allowed)
     try:
         with precision.autocast():
-            check_fit(model, objective, _at_home(assembly, sample), config, assembly.allowed)
+            records = _at_home(assembly, sample)
+            trial = check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
         raise why or error from error.__cause__
@@ -117,7 +136,7 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
-    return model
+    return model, trial
 
 
 def _at_home(assembly: Assembly, records: Batch) -> Batch:
@@ -229,6 +248,7 @@ def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
     facts = {
         "learned": assembly.learns,
         "validation": assembly.validates,
+        "ends": assembly.ends,
         "world_size": assembly.parallel.world_size,
         "versions": {"torch": str(torch.__version__)},
     }

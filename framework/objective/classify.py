@@ -51,7 +51,10 @@ class Classify:
         correct = logits.argmax(1) == classes  # integers: no graph grows here
         if correct.dim() > 1:  # label maps: of each record, the share of its pixels
             correct = correct.float().flatten(1).mean(1)
-        return Outcome(loss, {"accuracy": correct}, len(target))
+        outcome = Outcome(loss, {"accuracy": correct}, len(target))
+        if not model.training:
+            outcome.predictions = (logits.float().softmax(1), classes)
+        return outcome
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -38,8 +38,13 @@ class Segment:
             raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
         # Not the mean over pixels with a class: then batches would not weigh what they hold.
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
-        confusion = confusion_of(logits.detach().argmax(1), target, logits.shape[1])
-        return Outcome(losses.mean(), {}, len(target), {"confusion": confusion})
+        guess = logits.detach().argmax(1)
+        confusion = confusion_of(guess, target, logits.shape[1])
+        outcome = Outcome(losses.mean(), {}, len(target), {"confusion": confusion})
+        if not model.training:
+            counted = target != IGNORE
+            outcome.predictions = (guess[counted], target[counted])
+        return outcome
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]

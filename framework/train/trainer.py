@@ -2,22 +2,24 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
+from torch import Tensor
+
 from framework.contracts.batch import Batch
-from framework.contracts.loader import Loader
 from framework.contracts.span import Span, merged
-from framework.contracts.training import Outcome, Report, Sink
+from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, kept_generators, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.evaluate import evaluate
+from framework.train.evaluate import means_of_sets, prefix_of, splits_of, validated
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.parts import Parts
 from framework.train.step import Passes, Stepper
+from framework.train.watching import Watching
 
 
 @final
@@ -51,12 +53,17 @@ class Trainer:
             )
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
-        self.val_means: dict[str, float] = {}  # means of the latest validation
+        self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
         self.spans: dict[str, Span] = {}  # over all steps of this run
         self.train_s = 0.0
         self.validate_s = 0.0
         self.num_records = 0.0  # records that this run trained on, over all ranks
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
+        self.ended = ""  # why a watcher ended the run before its last step
+        self._splits = splits_of(parts.val)
+        self._watching = parts.watching or Watching({}, parts.parallel)
+        self._before_s = 0.0  # seconds of training before this run was resumed
+        self._paused_at: float | None = None  # while it saves or validates
         self._sinks: Sequence[Sink] = ()
         self._tally = Tally(parts.objective)
         self._reported_at = time.perf_counter()
@@ -77,6 +84,12 @@ class Trainer:
     def spans_s(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans.items()}
 
+    @property
+    def trained_s(self) -> float:
+        """Seconds of training, over all parts of a resumed run."""
+        now = self._paused_at or time.perf_counter()
+        return self._before_s + self.train_s + max(0.0, now - self._reported_at)
+
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
         """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
         for _ in self.epochs(sinks):
@@ -87,19 +100,24 @@ class Trainer:
         self._sinks = sinks
         self._began_at = time.perf_counter()
         self._first_step = self.progress.step
-        while self.progress.step < self.total_steps and not self.stopped:
+        self._reported_at = self._began_at
+        while self.progress.step < self.total_steps and not self.stopped and not self.ended:
             self._epoch()
             yield self.val_means
         if self.stopped:  # only the resumed run will report these records
             self._pace(self._tally.means(self.parts.parallel.total)[1])
         self._lap()  # adds the time since the last report to ``spans``
+        status = "interrupted" if self.stopped else "finished"
+        self._watching.at_end(self._moment(status=status, reason=self.ended))
 
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
-        if self.parts.val is not None:
+        if self._splits:
             self._sinks = sinks
             self._last_step = self.total_steps
-            self._save(self._validate(self.parts.val), weights=True)
+            self._paused_at = self._reported_at  # nothing of this is training
+            self._save(self._validate(), weights=True)
+            self._paused_at = None
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
@@ -131,7 +149,10 @@ class Trainer:
         late = False
         if parts.checkpoints is not None and parts.parallel.rank == 0:
             late = parts.checkpoints.is_late()
-        stopped, late = parts.parallel.agree(parts.stop(), late)
+        stopped, late, ends = parts.parallel.agree(parts.stop(), late, self._watching.asks)
+        if ends and not finished:
+            self.ended = self._watching.agreed()
+            finished = True
         self.stopped = stopped and not finished
         if progress.step % plan.report_every == 0 or ends_epoch or finished:
             self._report()
@@ -148,27 +169,48 @@ class Trainer:
         weights = validate or self.stopped or (ends_epoch and saves_epoch)
         if weights or save:
             self._pause(validate, weights)
-        return ends_epoch or finished or self.stopped
+        return ends_epoch or finished or self.stopped or bool(self.ended)
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
-        paused_at = time.perf_counter()
-        val = self.parts.val
-        best = validate and val is not None and self._validate(val)
+        self._paused_at = paused_at = time.perf_counter()
+        best = False
+        if validate and self._splits:
+            best = self._validate()
+            self._watch_validation(best)
         self._save(best, weights)
         self._reported_at += time.perf_counter() - paused_at
+        self._paused_at = None
         self.parts.clock.skip()
+
+    def _watch_validation(self, best: bool) -> None:
+        """Let the watchers see a validation. If one wants to stop, the run ends after this step."""
+        watching = self._watching
+        if not watching.is_on:
+            return
+        watching.after_validation(self._moment(metrics=self.val_means, is_best=best))
+        reason = watching.agreed()
+        if reason and not self.ended and self.progress.step < self._last_step:
+            self.ended = reason
+            self.stopped = False
+
+    def _moment(self, **facts: Any) -> Moment:
+        progress = self.progress
+        epoch = progress.epoch + (progress.epoch_step > 0)
+        return Moment(progress.step, epoch, self.trained_s, self._watching.run_dir, **facts)
 
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
             self._tally.drop_bad()
-        means, count = self._tally.means(self.parts.parallel.total)
+        means, count, arrays = self._tally.results(self.parts.parallel.total)
         if not math.isfinite(means["loss"]):
             raise self._gone_wrong(f"the loss is {means['loss']}")
         records_per_s = self._pace(count)
         self._tally.clear()
         if count:
-            self._write("train", means, records_per_s, self._lap())
+            report = self._write("train", means, records_per_s, self._lap(), arrays)
+            if self._watching.is_on:
+                self._watching.after_report(self._moment(report=report))
 
     def _pace(self, count: float) -> float:
         """Return the records per second since the last report, and update the run's totals.
@@ -194,10 +236,16 @@ class Trainer:
         return spans
 
     def _write(
-        self, split: str, means: dict[str, float], records_per_s: float, spans: dict[str, Span]
-    ) -> None:
-        if not self._sinks:
-            return
+        self,
+        split: str,
+        means: dict[str, float],
+        records_per_s: float,
+        spans: dict[str, Span],
+        arrays: Mapping[str, Tensor],
+    ) -> Report | None:
+        """Write a report to the sinks, and return it. None if nobody reads it."""
+        if not self._sinks and not self._watching.is_on:
+            return None
         progress, identity = self.progress, self.parts.train.identity
         epoch_left = 0  # between two epochs
         if progress.epoch_step:
@@ -218,33 +266,42 @@ class Trainer:
             epoch_left=epoch_left,
             left_s=step_s * (self._last_step - progress.step),
             skipped=progress.step - progress.scheduled,
+            arrays=arrays,
         )
         # Only rank 0 has sinks. A sink may draw random numbers, to choose an image for example.
         # That must not change the numbers that rank 0 trains with.
         with kept_generators(self.parts.parallel.device):
             for sink in self._sinks:
                 sink.write(report)
+        return report
 
-    def _validate(self, val: Loader) -> bool:
+    def _validate(self) -> bool:
         """Validate the model, and return whether the result is the best so far."""
         parts, start = self.parts, time.perf_counter()
         with self.stepper.averaged():
-            self.val_means, count = evaluate(
-                self.stepper.model,
-                val,
-                parts.objective,
-                parts.precision,
-                parts.val_clock,
-                parts.parallel,
-            )
+            results = validated(parts, self._splits, self.stepper.model)
         parts.model.train()
-        wall_s = time.perf_counter() - start
-        self._write("val", self.val_means, count / wall_s, parts.val_clock.spans())
-        best = not self.best or parts.objective.better(self.val_means, self.best)
+        for split, means, arrays, records_per_s, spans in results:
+            self._write(split, means, records_per_s, spans, arrays)
+        self.val_means = means_of_sets(results)
+        best = self._is_better(self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
         return best
+
+    def _is_better(self, new: dict[str, float], old: dict[str, float]) -> bool:
+        """Compare two validations: by a metric, or as the objective says of the first set."""
+        if self.parts.best is not None:
+            return self.parts.best.better(new, old) or not old
+        if not old:
+            return True
+        prefix = prefix_of(next(iter(self._splits)))
+        first, before = (
+            {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
+            for means in (new, old)
+        )
+        return self.parts.objective.better(first, before)
 
     def _save(self, best: bool, weights: bool) -> None:
         """Save the state to resume from, and if ``weights``, the weights of the model alone.
@@ -261,8 +318,10 @@ class Trainer:
         if parts.parallel.rank == 0:
             for sink in self._sinks:
                 sink.flush()
-            ends = self.stopped or self.progress.step == self._last_step
-            parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
+            path = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
+            if self._watching.is_on:
+                self._watching.after_save(self._moment(path=path))
         # Without this, the other ranks would wait for rank 0 in their next step, and a slow save
         # would end the run after ``parallel.timeout_s``.
         parts.parallel.wait()
@@ -280,6 +339,9 @@ class Trainer:
             "val": self.val_means,
             "pending": self._tally.state_dict(parallel.gather),
             "generators": parallel.gather(generator_state(parallel.device)),
+            "trained_s": self.trained_s,
+            "ended": self.ended,
+            "watchers": self._watching.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -293,5 +355,9 @@ class Trainer:
         self.best = dict(state["best"])
         self.val_means = dict(state["val"])
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
+        # States of older versions have none of these.
+        self._before_s = float(state.get("trained_s", 0.0))
+        self.ended = str(state.get("ended", ""))
+        self._watching.load_state_dict(state.get("watchers", {}))
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)

@@ -21,7 +21,7 @@ def state_of(train, val=None):
     manifest = open_store(val).manifest if val else None
     return {
         "learned": learned(config, 4, open_store(train).manifest),
-        "validation": validation_data(manifest, config),
+        "validation": validation_data({"": manifest}, config),
     }
 
 

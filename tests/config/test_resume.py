@@ -177,7 +177,7 @@ def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
 
     def of_val(val):
         config = {"data": {"val": val}, "limit": None, "select": None, "fold": None, "folds": None}
-        return validation_data(manifest, config)
+        return validation_data({"": manifest}, config)
 
     assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
     assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})

@@ -6,8 +6,8 @@ REPACK = Repack(
     "packed",
     "hdf5",
     {"encode": "raw", "size": [64, 64]},
-    "val",
-    "val-packed",
+    {"val": "val"},
+    {"val": "val-packed"},
 )
 
 
