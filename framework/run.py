@@ -201,6 +201,7 @@ def _summary(
         }
         for name, span in trainer.spans.items()
     }
+    pace = trainer.pace
     return {
         "status": "interrupted" if trainer.stopped else "finished",
         "reason": trainer.ended,
@@ -208,11 +209,11 @@ def _summary(
         "run_steps": trainer.progress.step - start_step,
         "epochs": trainer.progress.epoch,
         "wall_s": wall_s,
-        "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
+        "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
         "spans": spans,
-        "train_s": trainer.train_s,
+        "train_s": pace.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
         "peak_rss_bytes": peak_rss_bytes(),

@@ -1,5 +1,6 @@
 """Compare, key by key, what decides what a saved run and this one learn."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -255,12 +256,20 @@ def check_form(state: Mapping[str, Any]) -> None:
     # a run that was resumed with other metrics has more or fewer of them now
     if state["best"] and not state["best"].keys() & state["val"].keys():
         raise ValueError("best and val have no mean in common")
-    if type(state.get("ended", "")) is not str or type(state.get("trained_s", 0.0)) is not float:
-        raise TypeError("ended is no text, or trained_s no number")
-    for name, remembered in state.get("watchers", {}).items():
-        if type(remembered) is not dict:
-            raise TypeError(f"what {name} remembers is no dict")
+    _check_watched(state)
     for values in state["optimizer"]["state"].values():
         for name, value in values.items():
             if not isinstance(value, Tensor | int | float | None):
                 raise TypeError(f"the optimizer's {name} is {type(value).__name__}")
+
+
+def _check_watched(state: Mapping[str, Any]) -> None:
+    """Check what watchers left in a state, which those of older versions lack."""
+    trained_s = state.get("trained_s", 0.0)
+    if type(trained_s) is not float or not 0 <= trained_s < math.inf:
+        raise TypeError("trained_s is no time")
+    if type(state.get("ended", "")) is not str:
+        raise TypeError("ended is no text")
+    for name, remembered in state.get("watchers", {}).items():
+        if type(remembered) is not dict:
+            raise TypeError(f"what {name} remembers is no dict")

@@ -346,10 +346,11 @@ def _check_validation(config: dict[str, Any]) -> None:
     if stop["metric"] is not None and stop["patience"] is None:
         fix = "add stop.patience=5, the validations to wait for a better one"
         raise ConfigError(336, f"stop.metric = {stop['metric']}", "never stops a run", fix)
-    for key, block in (("best", config["best"]), ("stop", stop)):
-        if block["mode"] != "auto" and block["metric"] is None:
+    for key in ("best", "stop"):
+        mode = config[key]["mode"]
+        if mode != "auto" and config[key]["metric"] is None:
             what = "is not used without a metric"
-            raise ConfigError(336, f"{key}.mode = {block['mode']}", what, f"add {key}.metric=NAME")
+            raise ConfigError(336, f"{key}.mode = {mode}", what, f"add {key}.metric=NAME")
 
 
 def seconds_of(where: str, text: str) -> float:

@@ -3,30 +3,19 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.span import Span
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
 from framework.train.metrics import Results, Tally
 from framework.train.parts import Parts
+from framework.train.reporter import SplitResults
 
 VAL = "val"
-
-
-class SetResults(NamedTuple):
-    """The validation of one set."""
-
-    split: str  # ``val``, or ``val.NAME`` of one of several sets
-    means: dict[str, float]
-    arrays: Mapping[str, Tensor]
-    records_per_s: float
-    spans: dict[str, Span]
 
 
 def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
@@ -38,9 +27,9 @@ def splits_of(val: Loader | Mapping[str, Loader] | None) -> dict[str, Loader]:
     return {VAL: val}
 
 
-def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SetResults]:
+def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> list[SplitResults]:
     """Evaluate ``model`` on every validation set."""
-    results: list[SetResults] = []
+    results: list[SplitResults] = []
     for split, loader in splits.items():
         start = time.perf_counter()
         means, count, arrays = evaluate(
@@ -54,17 +43,34 @@ def validated(parts: Parts, splits: Mapping[str, Loader], model: nn.Module) -> l
         )
         records_per_s = count / (time.perf_counter() - start)
         spans = parts.val_clock.spans()
-        results.append(SetResults(split, means, arrays, records_per_s, spans))
+        results.append(SplitResults(split, means, arrays, records_per_s, spans))
     return results
 
 
-def means_of_sets(results: Sequence[SetResults]) -> dict[str, float]:
+def means_of_sets(results: Sequence[SplitResults]) -> dict[str, float]:
     """Return all means by name; of several sets, each begins with the set's name and a dot."""
     means: dict[str, float] = {}
     for result in results:
         prefix = prefix_of(result.split)
         means |= {f"{prefix}{name}": mean for name, mean in result.means.items()}
     return means
+
+
+def is_better(
+    parts: Parts, splits: Mapping[str, Loader], new: Mapping[str, float], old: Mapping[str, float]
+) -> bool:
+    """Return whether a validation is better than the best so far, which is empty at first.
+
+    A metric decides, or the objective by the means of the first set.
+    """
+    if parts.best is not None:
+        return parts.best.better(new, old) or not old
+    prefix = prefix_of(next(iter(splits)))
+    first, before = (
+        {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
+        for means in (new, old)
+    )
+    return not old or parts.objective.better(first, before)
 
 
 def prefix_of(split: str) -> str:

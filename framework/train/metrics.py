@@ -43,6 +43,11 @@ class Progress:
     scheduled: int = 0  # steps that changed the weights
     missed: int = 0  # the latest steps in a row that did not
 
+    @property
+    def epoch_number(self) -> int:
+        """The epoch of the latest step, counted from 1."""
+        return self.epoch + (self.epoch_step > 0)
+
 
 class Pass(NamedTuple):
     """What one forward pass returned."""

@@ -37,11 +37,12 @@ class TorchMetrics:
         self, metrics: Mapping[str, Any], parallel: Parallel, say: Callable[[str], None] = print
     ) -> None:
         self._metrics: dict[str, Metric] = {}
+        self._parallel = parallel
         self._say = say
         self._said: set[str] = set()
         for name, metric in metrics.items():
             _check(name, metric, parallel.world_size)
-            metric.dist_sync_fn = lambda state, group=None: gathered(state, parallel)
+            metric.dist_sync_fn = self._gathered
             metric.distributed_available_fn = lambda: parallel.world_size > 1
             self._metrics[name] = metric.to(parallel.device)
 
@@ -85,6 +86,9 @@ class TorchMetrics:
         if name not in self._metrics:
             return None
         return self._metrics[name].higher_is_better
+
+    def _gathered(self, state: Tensor, group: Any = None) -> list[Tensor]:
+        return gathered(state, self._parallel)
 
     def _called(self, name: str, action: Callable[[], Any], quiet: bool = False) -> Any:
         """Do something with a metric. ConfigError C332 for its errors, a note for its warnings."""

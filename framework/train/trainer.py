@@ -2,22 +2,22 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
-
-from torch import Tensor
 
 from framework.contracts.batch import Batch
 from framework.contracts.span import Span, merged
 from framework.contracts.training import Moment, Outcome, Report, Sink
 from framework.errors import PacelineError
-from framework.system.rng import generator_state, kept_generators, set_generator_state
+from framework.system.rng import generator_state, set_generator_state
 from framework.train.cuda_graph import GraphedPasses
-from framework.train.evaluate import means_of_sets, prefix_of, splits_of, validated
+from framework.train.evaluate import is_better, means_of_sets, splits_of, validated
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
+from framework.train.pace import Pace
 from framework.train.parts import Parts
+from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Passes, Stepper
 from framework.train.watching import Watching
 
@@ -55,20 +55,14 @@ class Trainer:
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
         self.spans: dict[str, Span] = {}  # over all steps of this run
-        self.train_s = 0.0
+        self.pace = Pace()
         self.validate_s = 0.0
-        self.num_records = 0.0  # records that this run trained on, over all ranks
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self.ended = ""  # why a watcher ended the run before its last step
         self._splits = splits_of(parts.val)
         self._watching = parts.watching or Watching({}, parts.parallel)
-        self._before_s = 0.0  # seconds of training before this run was resumed
-        self._paused_at: float | None = None  # while it saves or validates
-        self._sinks: Sequence[Sink] = ()
+        self._reporter = Reporter(parts.train.identity, parts.parallel.device)
         self._tally = Tally(parts.objective)
-        self._reported_at = time.perf_counter()
-        self._began_at = self._reported_at
-        self._first_step = 0
         self._last_step = 0
 
     @property
@@ -84,12 +78,6 @@ class Trainer:
     def spans_s(self) -> dict[str, float]:
         return {name: span.total_s for name, span in self.spans.items()}
 
-    @property
-    def trained_s(self) -> float:
-        """Seconds of training, over all parts of a resumed run."""
-        now = self._paused_at or time.perf_counter()
-        return self._before_s + self.train_s + max(0.0, now - self._reported_at)
-
     def fit(self, sinks: Sequence[Sink] = ()) -> None:
         """Train to the last step, or until ``parts.stop`` returns True. Report to ``sinks``."""
         for _ in self.epochs(sinks):
@@ -97,15 +85,13 @@ class Trainer:
 
     def epochs(self, sinks: Sequence[Sink] = ()) -> Iterator[dict[str, float]]:
         """Train one epoch per iteration, and yield the latest validation means after each."""
-        self._sinks = sinks
-        self._began_at = time.perf_counter()
-        self._first_step = self.progress.step
-        self._reported_at = self._began_at
+        self._reporter.begin(sinks, self.progress.step)
         while self.progress.step < self.total_steps and not self.stopped and not self.ended:
             self._epoch()
             yield self.val_means
         if self.stopped:  # only the resumed run will report these records
-            self._pace(self._tally.means(self.parts.parallel.total)[1])
+            self.pace.lap(self._fresh(self._tally.means(self.parts.parallel.total)[1]))
+        self.pace.pause()
         self._lap()  # adds the time since the last report to ``spans``
         status = "interrupted" if self.stopped else "finished"
         self._watching.at_end(self._moment(status=status, reason=self.ended))
@@ -113,17 +99,15 @@ class Trainer:
     def validate(self, sinks: Sequence[Sink] = ()) -> None:
         """Validate the current weights and save them. Do nothing without validation data."""
         if self._splits:
-            self._sinks = sinks
+            self._reporter.begin(sinks, self.progress.step)
             self._last_step = self.total_steps
-            self._paused_at = self._reported_at  # nothing of this is training
             self._save(self._validate(), weights=True)
-            self._paused_at = None
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
         self.parts.model.train()
         self.parts.clock.skip()
-        self._reported_at = time.perf_counter()
+        self.pace.start()
         tally, progress = self._tally, self.progress
         micro_batches = self.parts.train.epoch(progress.epoch, progress.epoch_step)
         try:
@@ -173,14 +157,13 @@ class Trainer:
 
     def _pause(self, validate: bool, weights: bool) -> None:
         """Save, and first validate if ``validate``. The time does not count as training."""
-        self._paused_at = paused_at = time.perf_counter()
+        self.pace.pause()
         best = False
         if validate and self._splits:
             best = self._validate()
             self._watch_validation(best)
         self._save(best, weights)
-        self._reported_at += time.perf_counter() - paused_at
-        self._paused_at = None
+        self.pace.go_on()
         self.parts.clock.skip()
 
     def _watch_validation(self, best: bool) -> None:
@@ -195,9 +178,12 @@ class Trainer:
             self.stopped = False
 
     def _moment(self, **facts: Any) -> Moment:
-        progress = self.progress
-        epoch = progress.epoch + (progress.epoch_step > 0)
-        return Moment(progress.step, epoch, self.trained_s, self._watching.run_dir, **facts)
+        step, epoch = self.progress.step, self.progress.epoch_number
+        return Moment(step, epoch, self.pace.total_s, self._watching.run_dir, **facts)
+
+    def _fresh(self, count: float) -> float:
+        """Leave out the records that were trained on before this run was resumed."""
+        return count - self._tally.carried
 
     def _report(self) -> None:
         if self.parts.plan.skip_bad:
@@ -205,26 +191,14 @@ class Trainer:
         means, count, arrays = self._tally.results(self.parts.parallel.total)
         if not math.isfinite(means["loss"]):
             raise self._gone_wrong(f"the loss is {means['loss']}")
-        records_per_s = self._pace(count)
+        # the next report includes the time of writing this one
+        records_per_s = self.pace.lap(self._fresh(count))
         self._tally.clear()
         if count:
-            report = self._write("train", means, records_per_s, self._lap(), arrays)
+            results = SplitResults("train", means, arrays, records_per_s, self._lap())
+            report = self._write(results)
             if self._watching.is_on:
                 self._watching.after_report(self._moment(report=report))
-
-    def _pace(self, count: float) -> float:
-        """Return the records per second since the last report, and update the run's totals.
-
-        Of the ``count`` records, those that were trained on before this run was resumed are left
-        out.
-        """
-        now = time.perf_counter()
-        wall_s = now - self._reported_at
-        self._reported_at = now  # the next report includes the time of writing this one
-        fresh = count - self._tally.carried
-        self.train_s += wall_s
-        self.num_records += fresh
-        return fresh / wall_s
 
     def _gone_wrong(self, what: str) -> PacelineError:
         what = f"{what} at learning rate {self.stepper.rate:g}"
@@ -235,45 +209,11 @@ class Trainer:
         self.spans = merged(self.spans, spans)
         return spans
 
-    def _write(
-        self,
-        split: str,
-        means: dict[str, float],
-        records_per_s: float,
-        spans: dict[str, Span],
-        arrays: Mapping[str, Tensor],
-    ) -> Report | None:
+    def _write(self, results: SplitResults) -> Report | None:
         """Write a report to the sinks, and return it. None if nobody reads it."""
-        if not self._sinks and not self._watching.is_on:
+        if not self._reporter.sinks and not self._watching.is_on:
             return None
-        progress, identity = self.progress, self.parts.train.identity
-        epoch_left = 0  # between two epochs
-        if progress.epoch_step:
-            done = progress.epoch_step * identity["batch_size"]
-            if "steps" in identity:  # batches of several sizes, which come in any order
-                done = identity["records"] * progress.epoch_step // identity["steps"]
-            epoch_left = max(0, identity["records"] - done)
-        elapsed_s = time.perf_counter() - self._began_at
-        step_s = elapsed_s / max(1, progress.step - self._first_step)
-        report = Report(
-            split,
-            progress.step,
-            epoch=progress.epoch + (progress.epoch_step > 0),  # the step's, counted from 1
-            means=means,
-            records_per_s=records_per_s,
-            spans=spans,
-            learning_rate=self.stepper.rate,
-            epoch_left=epoch_left,
-            left_s=step_s * (self._last_step - progress.step),
-            skipped=progress.step - progress.scheduled,
-            arrays=arrays,
-        )
-        # Only rank 0 has sinks. A sink may draw random numbers, to choose an image for example.
-        # That must not change the numbers that rank 0 trains with.
-        with kept_generators(self.parts.parallel.device):
-            for sink in self._sinks:
-                sink.write(report)
-        return report
+        return self._reporter.write(results, self.progress, self._last_step, self.stepper.rate)
 
     def _validate(self) -> bool:
         """Validate the model, and return whether the result is the best so far."""
@@ -281,27 +221,14 @@ class Trainer:
         with self.stepper.averaged():
             results = validated(parts, self._splits, self.stepper.model)
         parts.model.train()
-        for split, means, arrays, records_per_s, spans in results:
-            self._write(split, means, records_per_s, spans, arrays)
+        for result in results:
+            self._write(result)
         self.val_means = means_of_sets(results)
-        best = self._is_better(self.val_means, self.best)
+        best = is_better(parts, self._splits, self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
         self.validate_s += time.perf_counter() - start
         return best
-
-    def _is_better(self, new: dict[str, float], old: dict[str, float]) -> bool:
-        """Compare two validations: by a metric, or as the objective says of the first set."""
-        if self.parts.best is not None:
-            return self.parts.best.better(new, old) or not old
-        if not old:
-            return True
-        prefix = prefix_of(next(iter(self._splits)))
-        first, before = (
-            {name.removeprefix(prefix): means[name] for name in means if name.startswith(prefix)}
-            for means in (new, old)
-        )
-        return self.parts.objective.better(first, before)
 
     def _save(self, best: bool, weights: bool) -> None:
         """Save the state to resume from, and if ``weights``, the weights of the model alone.
@@ -316,8 +243,7 @@ class Trainer:
         state = self.state_dict()
         kept = parts.parallel.gather_state(self.stepper.weights()) if weights else None
         if parts.parallel.rank == 0:
-            for sink in self._sinks:
-                sink.flush()
+            self._reporter.flush()
             ends = self.stopped or bool(self.ended) or self.progress.step == self._last_step
             path = parts.checkpoints.save(self.progress.step, state, kept, best, ends)
             if self._watching.is_on:
@@ -339,7 +265,7 @@ class Trainer:
             "val": self.val_means,
             "pending": self._tally.state_dict(parallel.gather),
             "generators": parallel.gather(generator_state(parallel.device)),
-            "trained_s": self.trained_s,
+            "trained_s": self.pace.total_s,
             "ended": self.ended,
             "watchers": self._watching.state_dict(),
         }
@@ -356,7 +282,7 @@ class Trainer:
         self.val_means = dict(state["val"])
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         # States of older versions have none of these.
-        self._before_s = float(state.get("trained_s", 0.0))
+        self.pace.before_s = float(state.get("trained_s", 0.0))
         self.ended = str(state.get("ended", ""))
         self._watching.load_state_dict(state.get("watchers", {}))
         generators = state["generators"]

@@ -18,10 +18,10 @@ CONFIG = {**OLDER, "select": None, "fold": None, "folds": None}
 def state_of(train, val=None):
     """The part of a state that tells which data it is of."""
     config = {**CONFIG, "data": {"train": train, "val": val}}
-    manifest = open_store(val).manifest if val else None
+    manifests = {"": open_store(val).manifest} if val else {}
     return {
         "learned": learned(config, 4, open_store(train).manifest),
-        "validation": validation_data({"": manifest}, config),
+        "validation": validation_data(manifests, config),
     }
 
 

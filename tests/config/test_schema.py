@@ -2,7 +2,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from framework.cli.paths import CONF
-from framework.config.schema import CHOICE_RULES, COLLATE, GROUPS, RULES, RULES_BY_BLOCK, check
+from framework.config.schema import (
+    CHOICE_RULES,
+    COLLATE,
+    GROUPS,
+    NAMED,
+    RULES,
+    RULES_BY_BLOCK,
+    check,
+)
 from framework.data.collate import WAYS
 from framework.errors import ConfigError
 
@@ -34,7 +42,16 @@ WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
 CHECKPOINT = {"every_steps": None, "every_epochs": 1, "every_s": 600, "keep": 2}
 RESUME = {"run": None, "auto": False, "allow": []}
-BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
+BEST = {"metric": None, "mode": "auto"}
+STOP = {**BEST, "patience": None, "after": None}
+BLOCKS = {
+    "workers": WORKERS,
+    "order": ORDER,
+    "checkpoint": CHECKPOINT,
+    "resume": RESUME,
+    "best": BEST,
+    "stop": STOP,
+}
 PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
 DATA = {
     "source": {"_target_": "framework.data.some.Source"},
@@ -42,14 +59,16 @@ DATA = {
     "val": None,
     "writer": None,
 }
-CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}}
+CONFIG = {**VALUES, **PARTS, **BLOCKS, "data": DATA, "sink": {}, "metrics": {}, "watchers": {}}
 
 
 def test_every_option_of_train_has_a_rule():
     options = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     blocks = RULES_BY_BLOCK | CHOICE_RULES
     for key in options.keys() - {"defaults", "hydra"}:
-        if isinstance(options[key], dict):
+        if key in NAMED:
+            assert options[key] == {}
+        elif isinstance(options[key], dict):
             assert set(options[key]) <= set(blocks[key])
         else:
             assert key in RULES
@@ -121,7 +140,7 @@ def test_the_least_value_is_said():
         check({**CONFIG, "batch_size": 0})
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "sink"])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in NAMED])
 def test_a_group_without_a_choice_is_named(group):
     with pytest.raises(ConfigError, match=rf"C101.*{group} = null"):
         check({**CONFIG, group: None})

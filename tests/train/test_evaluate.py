@@ -24,7 +24,7 @@ def evaluated(model, count=5):
 
 
 def test_means_are_over_all_records_the_short_batch_included():
-    assert evaluated(nn.Linear(1, 1))[0] == ({"loss": 3.0, "total": 3.0}, 5.0)
+    assert evaluated(nn.Linear(1, 1))[0][:2] == ({"loss": 3.0, "total": 3.0}, 5.0)
 
 
 def test_nothing_is_learned_and_no_graph_is_kept():

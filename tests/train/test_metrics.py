@@ -161,7 +161,7 @@ def test_a_pass_with_other_sums_than_the_one_before_is_refused():
         tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
 
 
-@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(3), "1", None])
+@pytest.mark.parametrize("value", [torch.ones(2, 1), torch.ones(3), "1", None])
 def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
     (found, _) = outcome([1.0, 2.0])
     found.sums["x"] = value
