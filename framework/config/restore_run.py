@@ -26,11 +26,9 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     resume = assembly.config["resume"]
     anew = "validation" in state and state["validation"] != assembly.validates
     if anew:
-        watchers = dict(state.get("watchers", {}))
-        watchers.pop(PATIENCE, None)  # its figures are of the other data, too
-        state = {**state, "best": {}, "val": {}, "watchers": watchers}
-    if state.get("ended") and state.get("ends") != assembly.ends:
-        state = {**state, "ended": ""}  # what ended the run has been changed, to go on
+        state = {**state, "best": {}, "val": {}, "watching": _without_patience(state)}
+    if state.get("ends") != assembly.ends:  # what ends a run has been changed, maybe to go on
+        state = {**state, "ended": "", "watching": {**state.get("watching", {}), "reason": ""}}
 
     loads = partial(_loads, trainer, assembly, state)
     try:
@@ -41,6 +39,13 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
         fix = "resume with the model and optimizer it was saved with"
         raise CheckpointError(103, f"resume = {resume['run']}", what, fix) from error
     return anew
+
+
+def _without_patience(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what the watchers remember, but not the best metric on other validation data."""
+    watching = state.get("watching", {})
+    watchers = {n: own for n, own in watching.get("watchers", {}).items() if n != PATIENCE}
+    return {**watching, "watchers": watchers}
 
 
 def _loads(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool:

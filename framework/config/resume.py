@@ -270,6 +270,6 @@ def _check_watched(state: Mapping[str, Any]) -> None:
         raise TypeError("trained_s is no time")
     if type(state.get("ended", "")) is not str:
         raise TypeError("ended is no text")
-    for name, remembered in state.get("watchers", {}).items():
+    for name, remembered in state.get("watching", {}).get("watchers", {}).items():
         if type(remembered) is not dict:
             raise TypeError(f"what {name} remembers is no dict")

@@ -102,7 +102,7 @@ def make_watching(assembly: Assembly, run_dir: Path | None, stop_goal: Goal | No
     for name, block in (config.get("watchers") or {}).items():
         watcher = build(f"watchers.{name}", block, assembly.allowed) if assembly.leads else Idle()
         if not isinstance(watcher, Watcher):
-            what = f"makes a {type(watcher).__name__}, which lacks methods of a Watcher"
+            what = f"makes an object of class {type(watcher).__name__}, which is no Watcher"
             fix = "inherit from framework.Watcher, and write the methods that you need"
             raise ConfigError(333, f"watchers.{name}", what, fix)
         watchers[f"watchers.{name}"] = watcher

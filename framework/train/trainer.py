@@ -267,7 +267,7 @@ class Trainer:
             "generators": parallel.gather(generator_state(parallel.device)),
             "trained_s": self.pace.total_s,
             "ended": self.ended,
-            "watchers": self._watching.state_dict(),
+            "watching": self._watching.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -284,6 +284,6 @@ class Trainer:
         # States of older versions have none of these.
         self.pace.before_s = float(state.get("trained_s", 0.0))
         self.ended = str(state.get("ended", ""))
-        self._watching.load_state_dict(state.get("watchers", {}))
+        self._watching.load_state_dict(state.get("watching", {}))
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)

@@ -48,7 +48,7 @@ class Watching:
         self._parallel = parallel
         self._packages = packages
         self._watchers: Mapping[str, Watcher] = watchers if parallel.rank == 0 else {}
-        self.state_dict()  # which must not fail at the first save
+        self.state_dict()  # which must not fail at the first save: ConfigError C334
 
     def after_report(self, moment: Moment) -> None:
         self._each(moment, lambda watcher: watcher.after_report)
@@ -98,7 +98,10 @@ class Watching:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what each watcher remembers. ConfigError C334 for what no state can hold."""
+        """Return what each watcher remembers, and the reason that is not agreed on yet.
+
+        ConfigError C334 for what no state can hold.
+        """
         states: dict[str, Any] = {}
         for name, watcher in self._watchers.items():
             states[name] = self._called(name, watcher.state_dict)
@@ -106,10 +109,14 @@ class Watching:
                 what = "returns more than tensors and plain values in a dict"
                 fix = "return numbers, texts, tensors, and lists and dicts of them"
                 raise ConfigError(334, f"{name}.state_dict", what, fix)
-        return states
+        return {"reason": self._reason, "watchers": states}
 
-    def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Continue from ``states``. A watcher that they lack starts anew."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``. A watcher that it lacks starts anew."""
+        states = state.get("watchers", {})
+        if self._watchers:
+            self._reason = str(state.get("reason", ""))
+            self.asks = bool(self._reason)
         for name, watcher in self._watchers.items():
             if name in states:
                 self._called(name, watcher.load_state_dict, states[name])

@@ -55,7 +55,7 @@ def test_other_ranks_call_nobody():
     group = watching(rank=1, a=Remembers(reason="now"))
     group.after_report(NOW)
     assert group.is_on
-    assert (group.asks, group.state_dict()) == (False, {})
+    assert (group.asks, group.state_dict()["watchers"]) == (False, {})
 
 
 @pytest.mark.parametrize("reason", [True, 3])
@@ -77,6 +77,13 @@ def test_what_a_watcher_remembers_comes_back_by_its_name():
     watching(a=resumed, c=new).load_state_dict(state)
     assert resumed.memory["x"] == memory["x"]
     assert new.memory == {"n": 1}
+
+
+def test_a_reason_that_was_not_agreed_on_yet_is_kept():
+    first, second = watching(a=Remembers(reason="late")), watching(a=Remembers())
+    first.after_report(NOW)
+    second.load_state_dict(first.state_dict())
+    assert (second.asks, second.agreed()) == (True, "late")
 
 
 def test_an_exception_names_the_user_s_line():
