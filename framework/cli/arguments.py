@@ -23,7 +23,7 @@ TEXTS = ("select",)  # their values are expressions, whatever letters these hold
 # choices of a group that have a key of their own
 PLACED = {"data.val_transform": "transform@data.val_transform"}
 # blocks of the user's, which need no + although no file has their names
-_NAMED = re.compile(r"(metrics|watchers)\.\w+=\{")
+_NAMED = re.compile(r"(metrics|watchers)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")

@@ -100,7 +100,7 @@ class Mine(Watcher):
     pass
 
 
-def watching_of(*words, target="Mine", **changes):
+def watching_of(*words, target="Mine"):
     with assembled(*words) as assembly:
         block = {"_target_": f"{__name__}.{target}"}
         object.__setattr__(assembly, "config", {**assembly.config, "watchers": {"a": block}})
@@ -110,7 +110,7 @@ def watching_of(*words, target="Mine", **changes):
 
 def test_the_users_watchers_stand_beside_ours():
     names = watching_of("stop.patience=3", "stop.after=2h")
-    assert list(names) == ["watchers.a", "stop.patience"] + ["stop.after"]
+    assert list(names) == ["watchers.a", "stop.patience", "stop.after"]
 
 
 class Odd(nn.Module):
