@@ -109,7 +109,7 @@ class Assembly:
     @property
     def val(self) -> Loader | Mapping[str, Loader] | None:
         """The loader of the only validation set, or those of several by name; None without any."""
-        if self.val_loaders.keys() == {""}:
+        if "" in self.val_loaders:
             return self.val_loaders[""]
         return self.val_loaders or None
 

@@ -1,8 +1,8 @@
 """What the word ``auto`` stands for: facts that a configuration takes from the data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
-model, the objective, the transform, the augmentation and the metrics. Other keys with the value ``auto`` keep
-it. A typed value counts, unless it contradicts the data.
+model, the objective, the transform, the augmentation and the metrics. Other keys with the value
+``auto`` keep it. A typed value counts, unless it contradicts the data.
 """
 
 from collections.abc import Iterator, Sequence

@@ -140,7 +140,7 @@ def _hash(text: str) -> str:
 
 def ending(config: Config) -> Learned:
     """Return what may end a run before its last step, by dotted key."""
-    chosen = {name: config.get(name) for name in ("stop", "watchers")}
+    chosen = {name: config.get(name) or {} for name in ("stop", "watchers")}
     return dict(_values(chosen))
 
 

@@ -246,7 +246,8 @@ def _check_data(data: dict[str, Any]) -> None:
     makes = makes_data(data)
     sets = val_sets(data)
     splits = {f"val.{name}" if name else "val": given for name, given in sets.items()}
-    _check_names("data.val", [name for name in sets if name])
+    if sets != {"": data["val"]}:
+        _check_names("data.val", sets)
     for split, given in {"train": data["train"], **splits}.items():
         where = f"data.{split} = {given}"
         is_block = isinstance(given, dict)

@@ -81,7 +81,7 @@ class Results(NamedTuple):
     """What the records since the last report, or of a validation set, come to."""
 
     means: dict[str, float]  # loss and metrics
-    count: float  # the number of records, over all ranks
+    num_records: float  # over all ranks
     arrays: dict[str, Tensor]  # metrics that are arrays, on the host
 
 

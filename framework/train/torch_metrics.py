@@ -103,7 +103,7 @@ class TorchMetrics:
             what = f"does not fit what the objective predicts ({words_of(error)})"
             raise ConfigError(332, f"metrics.{name}", what, "correct its arguments") from error
         for warning in caught:
-            words = words_of(warning.message)
+            words = " ".join(str(warning.message).split())
             is_new = not quiet and "before the ``update``" not in words and words not in self._said
             if is_new:
                 self._said.add(words)

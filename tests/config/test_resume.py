@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from framework.config.resume import check_form, check_same, learned, validation_data
+from framework.config.resume import check_form, check_same, ending, learned, validation_data
 from framework.contracts.records import Field, Manifest
 from framework.errors import CheckpointError, ConfigError
 
@@ -202,4 +202,35 @@ def test_the_form_of_a_state_passes():
 )
 def test_a_state_of_a_form_that_no_run_saves_is_refused(changes):
     with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+        check_form({**STATE, **changes})
+
+
+def test_several_validation_sets_are_told_apart_by_their_names():
+    def of(**val):
+        data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
+        config = {"data": data, "limit": None, "select": None, "fold": None, "folds": None}
+        return validation_data({name: Manifest(10, {}, []) for name in val}, config)
+
+    assert of(a="a.h5", b="b.h5") == of(b="b.h5", a="a.h5") != of(a="b.h5", b="a.h5")
+    assert of(a="a.h5") != of(b="a.h5")
+
+
+def test_what_may_end_a_run_is_told_apart():
+    stop = {"metric": None, "patience": None, "after": "2h"}
+    assert ending({"stop": stop}) == ending({"stop": dict(stop), "watchers": {}})
+    assert ending({"stop": stop}) != ending({"stop": {**stop, "after": "3h"}})
+    assert ending({"stop": stop}) != ending({"stop": stop, "watchers": {"a": {"_target_": "x"}}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ended": 3},
+        {"trained_s": -1.0},
+        {"trained_s": float("nan")},
+        {"watching": {"watchers": {"stop.patience": 3}}},
+    ],
+)
+def test_what_watchers_left_has_a_form(changes):
+    with pytest.raises((TypeError, ValueError)):
         check_form({**STATE, **changes})

@@ -10,6 +10,7 @@ from framework.config.schema import (
     RULES,
     RULES_BY_BLOCK,
     check,
+    seconds_of,
 )
 from framework.data.collate import WAYS
 from framework.errors import ConfigError
@@ -450,3 +451,67 @@ def test_only_processes_have_a_start_method(kind, data, is_right):
 
 def test_the_ways_to_collate_are_those_of_the_reader():
     assert COLLATE == WAYS
+
+
+def _with(**changes):
+    blocks = {"best": BEST, "stop": STOP, "data": {**DATA, "val": "val.h5"}}
+    for name, block in changes.items():
+        blocks[name] = {**blocks.get(name, {}), **block}
+    check({**CONFIG, **blocks})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90m", 5400), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("0.5s", 0.5)],
+)
+def test_a_time_has_units(text, seconds):
+    assert seconds_of("stop.after", text) == seconds
+    _with(stop={"after": text})
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "2x", "0h", "-1h", "1h 30m", "2hours", "1e3s"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(ConfigError, match=r"C337\]: stop\.after = "):
+        _with(stop={"after": text})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stop": {"metric": "loss"}}, r"C336\]: stop\.metric = loss: .*stop\.patience"),
+        ({"stop": {"mode": "min"}}, r"C336\]: stop\.mode = min"),
+        ({"best": {"mode": "max"}}, r"C336\]: best\.mode = max"),
+        ({"best": {"mode": "most"}}, r"C101\]: best\.mode = most"),
+        ({"stop": {"patience": 0}}, r"C101\]: stop\.patience = 0"),
+        ({"metrics": {"a.b": {"_target_": "x.Y"}}}, r"C330\]: metrics\.a\.b"),
+    ],
+)
+def test_what_looks_at_the_validation_is_checked(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        _with(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": {"f1": {"_target_": "x.Y"}}},
+        {"best": {"metric": "loss"}},
+        {"stop": {"patience": 2}},
+    ],
+)
+def test_what_looks_at_the_validation_needs_one(changes):
+    _with(**changes)
+    with pytest.raises(ConfigError, match="C335"):
+        _with(**changes, data={"val": None})
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "1", ""])
+def test_a_validation_set_has_a_plain_name(name):
+    with pytest.raises(ConfigError, match=r"C330\]: data\.val"):
+        _with(data={"val": {name: "a.h5"}})
+
+
+def test_each_validation_set_is_what_one_may_be():
+    _with(data={"val": {"a": "a.h5", "b": "b.h5"}})
+    with pytest.raises(ConfigError, match=r"C233\]: data\.val\.b"):
+        _with(data={"val": {"a": "a.h5", "b": {"_target_": "mine.Clips"}}})

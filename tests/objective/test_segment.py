@@ -96,3 +96,13 @@ def test_logits_of_another_size_are_refused(shape):
 def test_better_is_a_larger_iou_and_then_a_lower_loss(new, old, better):
     entries = [{"iou": iou, "loss": loss} for iou, loss in (new, old)]
     assert Segment("image", "mask").better(*entries) is better
+
+
+def test_predictions_leave_out_pixels_without_a_class():
+    model = nn.Identity()
+    batch = {"image": torch.randn(2, 3, 4, 4), "mask": torch.randint(3, (2, 1, 4, 4))}
+    batch["mask"][0, 0, 0] = 255
+    assert Segment("image", "mask")(model, batch).predictions is None
+    guess, target = Segment("image", "mask")(model.eval(), batch).predictions
+    assert guess.shape == target.shape == (28,)
+    assert target.max() < 3

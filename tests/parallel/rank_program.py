@@ -516,7 +516,7 @@ def metrics_of_ranks(ranks):
     parts = FP32(False, device=CPU), FakeClock(), ranks, TorchMetrics(named, ranks)
     results = evaluate(nn.Identity(), loader, with_confusion, *parts)
     arrays = {name: array.tolist() for name, array in results.arrays.items()}
-    return {**results.means, **arrays, "count": results.count}
+    return {**results.means, **arrays, "count": results.num_records}
 
 
 def with_confusion(model, batch):

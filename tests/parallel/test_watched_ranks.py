@@ -10,7 +10,6 @@ from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
 from tests.parallel.launching import launched
 from tests.parallel.rank_program import logits_and_classes
 
-
 COUNTS = [*(pytest.param(count, marks=pytest.mark.slow) for count in (1, 2)), 3]
 
 
