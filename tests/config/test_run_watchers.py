@@ -64,7 +64,10 @@ def test_a_metric_of_a_set_is_named_by_the_set():
     with closing(assemble(config_of(*words, "best.metric=b.accuracy"), ())) as assembly:
         assert make_goal("best", assembly, CLASSIFY, TRIAL, None) == Goal("b.accuracy", True)
         names = {**assembly.config, "best": {"metric": "c.accuracy", "mode": "auto"}}
-    with closing(assemble(names, ())) as assembly, pytest.raises(ConfigError, match=r"a\.loss.*b\.l"):
+    with (
+        closing(assemble(names, ())) as assembly,
+        pytest.raises(ConfigError, match=r"a\.loss.*b\.l"),
+    ):
         make_goal("best", assembly, CLASSIFY, TRIAL, None)
 
 
