@@ -68,7 +68,7 @@ def fits(name: str, config: Config, batch: Batch, packages: Sequence[str]) -> Ge
         raise _misfit(name, config[name], batch, error) from error
 
 
-class Trial(NamedTuple):
+class ModelTrial(NamedTuple):
     """What a validation of a few records gives."""
 
     means: dict[str, float]  # loss and metrics by name
@@ -82,7 +82,7 @@ def check_fit(
     batch: Batch,
     config: Config,
     packages: Sequence[str] = (),
-) -> Trial:
+) -> ModelTrial:
     """Run the model on a few records, as in validation. Return what its validation would give.
 
     Raises:
@@ -98,7 +98,7 @@ def check_fit(
         tally.add(outcome, True, 0, None)
         means, _ = tally.means(lambda sums: sums)
     model.train()
-    return Trial(means, predictions)
+    return ModelTrial(means, predictions)
 
 
 def _misfit(name: str, block: Config, batch: Batch, error: Exception) -> ConfigError:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from framework.config.assemble import Assembly
 from framework.config.build import build
-from framework.config.preflight import Trial
+from framework.config.preflight import ModelTrial
 from framework.config.schema import seconds_of
 from framework.contracts.training import Objective, Watcher
 from framework.errors import ConfigError
@@ -37,7 +37,7 @@ def make_metrics(assembly: Assembly) -> "TorchMetrics | None":
     return TorchMetrics(built, assembly.parallel, assembly.say)
 
 
-def try_metrics(metrics: "TorchMetrics", trial: Trial) -> Trial:
+def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:
     """Return the trial with the metrics of its predictions.
 
     ConfigError C332 if they do not fit the predictions, or have a name of the objective's.
@@ -50,7 +50,11 @@ def try_metrics(metrics: "TorchMetrics", trial: Trial) -> Trial:
 
 
 def make_goal(
-    key: str, assembly: Assembly, objective: Objective, trial: Trial, metrics: "TorchMetrics | None"
+    key: str,
+    assembly: Assembly,
+    objective: Objective,
+    trial: ModelTrial,
+    metrics: "TorchMetrics | None",
 ) -> Goal | None:
     """Return the goal of the block ``best`` or ``stop``; None if it names no metric.
 

@@ -16,7 +16,7 @@ from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
 from framework.config.graph_choice import fused, fuses_by_default
-from framework.config.preflight import Trial, check_fit, fits, try_augment
+from framework.config.preflight import ModelTrial, check_fit, fits, try_augment
 from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
 from framework.config.targets import Config
 from framework.contracts.batch import Batch, move, taken, tensors
@@ -108,7 +108,7 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
 
 def _model(
     assembly: Assembly, objective: Objective, precision: Precision
-) -> tuple[nn.Module, Trial]:
+) -> tuple[nn.Module, ModelTrial]:
     """Build the model, try it on a few records, and wrap it for its ranks.
 
     Returns:

@@ -5,7 +5,7 @@ from typing import final
 
 
 @final
-class Pace:
+class TrainPace:
     """The time and the records of training. Validating and saving do not count.
 
     Attributes:

@@ -15,7 +15,7 @@ from framework.train.cuda_graph import GraphedPasses
 from framework.train.evaluate import is_better, means_of_sets, splits_of, validated
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
-from framework.train.pace import Pace
+from framework.train.pace import TrainPace
 from framework.train.parts import Parts
 from framework.train.reporter import Reporter, SplitResults
 from framework.train.step import Passes, Stepper
@@ -55,7 +55,7 @@ class Trainer:
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self.val_means: dict[str, float] = {}  # of the latest validation, as ``means_of_sets``
         self.spans: dict[str, Span] = {}  # over all steps of this run
-        self.pace = Pace()
+        self.pace = TrainPace()
         self.validate_s = 0.0
         self.stopped = False  # whether ``parts.stop`` ended the run before its last step
         self.ended = ""  # why a watcher ended the run before its last step

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from framework.config.assemble import assemble
-from framework.config.preflight import Trial
+from framework.config.preflight import ModelTrial
 from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
 from framework.config.training_parts import training_parts
 from framework.contracts.training import Watcher
@@ -19,7 +19,7 @@ from tests.conftest import make_records, write_store
 
 SYNTHETIC = ("data=synthetic", "prepare=null", "workers.num=0")
 CLASSIFY = Classify("image", "label", 0.0)
-TRIAL = Trial({"loss": 1.0, "accuracy": 0.5, "odd": 0.1}, None)
+TRIAL = ModelTrial({"loss": 1.0, "accuracy": 0.5, "odd": 0.1}, None)
 
 
 def assembled(*words, allowed=()):
@@ -78,7 +78,7 @@ def test_metrics_take_the_number_of_classes_from_the_data_and_say_their_directio
         metrics = make_metrics(assembly)
         assert assembly.from_data["metrics.macro_f1.num_classes"] == 10
         predictions = torch.rand(8, 10).softmax(1), torch.arange(8)
-        trial = try_metrics(metrics, Trial({"loss": 1.0}, predictions))
+        trial = try_metrics(metrics, ModelTrial({"loss": 1.0}, predictions))
         assert trial.means.keys() == {"loss", "macro_f1"}
         goal = make_goal("best", assembly, CLASSIFY, trial, metrics)
     assert goal == Goal("macro_f1", True)
@@ -91,7 +91,7 @@ def test_a_metric_may_not_have_a_name_of_the_objective_s():
         metrics = make_metrics(assembly)
     predictions = torch.rand(8, 10).softmax(1), torch.arange(8)
     with pytest.raises(ConfigError, match=r"C332\]: metrics\.accuracy: is the name of a metric"):
-        try_metrics(metrics, Trial({"loss": 1.0, "accuracy": 0.5}, predictions))
+        try_metrics(metrics, ModelTrial({"loss": 1.0, "accuracy": 0.5}, predictions))
 
 
 def test_a_function_is_no_metric_that_may_be_called():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from framework.config.assemble import Assembly, assemble
-from framework.config.preflight import Trial
+from framework.config.preflight import ModelTrial
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
@@ -16,7 +16,7 @@ from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
 from tests.fakes import FakeSink
 
-TRIAL = Trial({"loss": 1.0}, None)
+TRIAL = ModelTrial({"loss": 1.0}, None)
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
 
 

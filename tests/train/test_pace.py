@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from framework.train import pace
-from framework.train.pace import Pace
+from framework.train.pace import TrainPace
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock(monkeypatch):
 
 
 def test_a_lap_gives_the_rate_and_adds_to_the_totals(clock):
-    timer = Pace()
+    timer = TrainPace()
     timer.start()
     clock.now += 2
     assert timer.lap(10) == 5.0
@@ -27,7 +27,7 @@ def test_a_lap_gives_the_rate_and_adds_to_the_totals(clock):
 
 
 def test_a_pause_does_not_count(clock):
-    timer = Pace()
+    timer = TrainPace()
     timer.start()
     clock.now += 2
     timer.pause()
@@ -40,7 +40,7 @@ def test_a_pause_does_not_count(clock):
 
 
 def test_the_time_since_the_last_report_and_before_a_resume_counts(clock):
-    timer = Pace()
+    timer = TrainPace()
     timer.before_s = 7.0
     clock.now += 9  # building the run
     timer.start()
