@@ -68,3 +68,9 @@ def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
     if correct.dim() > 1:
         correct = correct.float().flatten(1).mean(1)
     return correct
+
+
+def class_predictions(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes, int64 [B, ...]."""
+    classes = target.argmax(1) if target.is_floating_point() else target
+    return logits.float().softmax(1), classes

@@ -9,7 +9,11 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassWeights, correct_guesses
+from framework.objective.class_scores import (
+    ClassWeights,
+    class_predictions,
+    correct_guesses,
+)
 from framework.objective.model_inputs import model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
@@ -50,7 +54,10 @@ class Classify:
             logits = mean_logits(model, inputs[0], self.tta)
         target = batch[self.target]
         loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
-        return Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

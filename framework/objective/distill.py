@@ -12,7 +12,7 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import correct_guesses
+from framework.objective.class_scores import class_predictions, correct_guesses
 from framework.objective.model_inputs import model_inputs, prediction
 
 
@@ -78,12 +78,15 @@ class Distill:
             log_target=True,
         )
         loss = (1 - self.share) * of_labels + self.share * of_teacher
-        return Outcome(
+        outcome = Outcome(
             loss,
             {"accuracy": correct_guesses(logits, target)},
             len(target),
             losses={"labels": of_labels, "teacher": of_teacher},
         )
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

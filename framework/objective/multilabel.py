@@ -48,7 +48,10 @@ class Multilabel:
         right = (guess == truth).float().flatten(1).mean(1)
         counts = {"both": guess & truth, "guessed": guess, "wanted": truth}
         totals = {name: own.sum() for name, own in counts.items()}
-        return Outcome(loss, {"accuracy": right}, len(target), totals)
+        outcome = Outcome(loss, {"accuracy": right}, len(target), totals)
+        if not model.training:
+            outcome.predictions = (logits.sigmoid(), truth.long())
+        return outcome
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]
