@@ -35,6 +35,7 @@ from framework.contracts.data import (
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
+from framework.contracts.records import Manifest
 from framework.data.classes import with_agreed_classes
 from framework.data.reader import followers
 from framework.errors import ConfigError
@@ -152,7 +153,7 @@ class Assembly:
 
     def augmenter(self, training: bool) -> Finish:
         """Return the function that augments the batches of an epoch on the device."""
-        return _augmenter(self.config, self.augment, self.device, training, self.say)
+        return make_augmenter(self.config, self.augment, self.device, training, self.say)
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
@@ -180,7 +181,7 @@ def assemble(
     """
     keep_freed_memory()
     seed_generators(config["seed"])
-    device = _device(config["device"])
+    device = find_device(config["device"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
@@ -196,10 +197,10 @@ def assemble(
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
         config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
-        augment = _augment(config, allowed, train_source)
+        augment = make_augment(config, allowed, train_source.manifest)
 
         def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
-            finish = _augmenter(config, augment, device, training, say)
+            finish = make_augmenter(config, augment, device, training, say)
             context = LoaderContext(source, device, finish, loader_clock)
             return build("loader", config["loader"], allowed, context=context)
 
@@ -232,7 +233,7 @@ def _ignore(text: str) -> None:
     """Print nothing, since only rank 0 prints."""
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return the device called ``name``. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -267,26 +268,27 @@ def _sources(
     from_data: Config = {}
     # Values for the transform come from a source, and every source needs a transform.
     if is_wanted(config["transform"]):
-        with closing(_source("train", config, allowed, parallel, NoTransform())) as source:
+        with closing(open_source("train", config, allowed, parallel, NoTransform())) as source:
             config, from_data = resolve(config, source, ["transform"])
-    train = _source("train", config, allowed, parallel)
+    train = open_source("train", config, allowed, parallel)
     stack.callback(train.close)
     config, numbers = resolve(config, train, PARTS)
     from_data |= numbers
     if not config["data"]["val"]:
         return config, from_data, train, None
-    val = _source("val", config, allowed, parallel)
+    val = open_source("val", config, allowed, parallel)
     stack.callback(val.close)
     return config, from_data, train, with_agreed_classes(train, val, config["select"])
 
 
-def _source(
+def open_source(
     split: str,
     config: Config,
     allowed: Sequence[str],
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
+    """Open the data of ``train`` or ``val``, with ``transform`` or the configured one."""
     training = split == "train"
     workers = config["workers"]
     order_choice: OrderChoice | None = None
@@ -351,7 +353,8 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
     )
 
 
-def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
+def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> Augment:
+    """Build the augment for data with this manifest. ConfigError C199 if it moves boxes."""
     block = config["augment"]
     # Each part of a composition is built alone first, so that an error names the part.
     for where, part in list(targets(block, "augment"))[1:]:
@@ -359,12 +362,12 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     augment: Augment = build("augment", block, allowed)
     if config["channels_last"] and isinstance(augment, KnowsLayout):
         augment = augment.with_layout(torch.channels_last)
-    moved = ", ".join(followers(source.manifest))
+    moved = ", ".join(followers(manifest))
     if moved and isinstance(augment, MovesPixels) and augment.moves_pixels:
         what = f"moves pixels, but cannot move {moved} with them"
         fix = "choose a transform that does, such as transform=flip or random_resized_crop"
         raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
-    labels = source.manifest.label_maps
+    labels = manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)
     return augment
@@ -375,7 +378,7 @@ def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
-def _augmenter(
+def make_augmenter(
     config: Config,
     augment: Augment,
     device: torch.device,
