@@ -289,12 +289,27 @@ def open_source(
     transform: Transform | None = None,
 ) -> Source:
     """Open the data of ``train`` or ``val``, with ``transform`` or the configured one."""
-    training = split == "train"
+    context = source_context(config, allowed, parallel, split == "train", transform)
+    data = config["data"]
+    given = {"path": data[split]}
+    if makes_data(data):
+        given = {"data": build(f"data.{split}", data[split], allowed)}
+    return build("data.source", data["source"], allowed, **given, context=context)
+
+
+def source_context(
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    training: bool,
+    transform: Transform | None = None,
+) -> SourceContext:
+    """Return what a source is given for training or for validation."""
     workers = config["workers"]
     order_choice: OrderChoice | None = None
     if "_target_" in config["order"]:
         order_choice = build("order", config["order"], allowed)
-    context = SourceContext(
+    return SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
         transform=transform or _transform(config, allowed, training),
@@ -312,11 +327,6 @@ def open_source(
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
     )
-    data = config["data"]
-    given = {"path": data[split]}
-    if makes_data(data):
-        given = {"data": build(f"data.{split}", data[split], allowed)}
-    return build("data.source", data["source"], allowed, **given, context=context)
 
 
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:

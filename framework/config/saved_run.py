@@ -4,12 +4,11 @@ The configuration is the run's own, as it was resolved. The data that it was tra
 exist any more: ``run.json`` knows its fields and classes.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -22,52 +21,53 @@ from framework.config.assemble import (
     make_augment,
     make_augmenter,
     open_source,
+    source_context,
 )
 from framework.config.build import build, last_line
+from framework.config.image_places import image_places, in_images
+from framework.config.predict_images import as_dicts, image_chunk
 from framework.config.preflight import MISFITS
-from framework.config.rule import check_values
-from framework.config.schema import FACTS, RULES, RULES_BY_BLOCK
+from framework.config.saved_config import USED_PARTS, read_config
 from framework.config.targets import (
+    Config,
     as_prefixes,
     check_targets,
     makes_data,
     with_folds,
     with_functions,
 )
-from framework.contracts.batch import Batch, move
-from framework.contracts.data import Augment, Source
+from framework.contracts.batch import Batch
+from framework.contracts.data import Augment, Source, SourceContext
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel, Precision
+from framework.contracts.prediction import (
+    PredictedBoxes,
+    PredictedMaps,
+    Predictions,
+    Predicts,
+)
 from framework.contracts.records import Field, Manifest
 from framework.contracts.training import Objective
 from framework.data.classes import MappedSource, agree_on_classes
-from framework.errors import CheckpointError, ConfigError
+from framework.data.collate import length_name
+from framework.data.source import StoreSource
+from framework.errors import CheckpointError, ConfigError, listed
 from framework.measure.clock import NoClock
 from framework.measure.numa import stay_beside
+from framework.store.chunk_store import ChunkStore
 from framework.store.file_format import format_of
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.checkpoint import FOLDER, newest_state
 
-Config = dict[str, Any]
-
-RESOLVED = re.compile(r"resolved(\.\d+)?\.json")
 BEST, LAST, AVERAGE = "best", "last", "average"
-# The keys and parts of a configuration that use needs; training alone reads the others.
-KEYS = (
-    *("seed", "batch_size", "val_batch_size", "rank_batch_size", "accumulate", "shuffle", "last"),
-    *("limit", "select", "fold", "folds", "channels_last", "compile", "device", "collate"),
-    "verify",
-)
-PARTS = ("model", "objective", "transform", "augment", "precision", "parallel", "loader")
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
 OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
 SOURCES = {
     name: {"_target_": f"framework.data.{name}.{name}_source"}
     for name in ("hdf5", "lmdb", "folder", "tar", "parquet")
 }
-_REFERENCE = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)\}")
 
 
 @final
@@ -225,17 +225,119 @@ class SavedRun:
         finally:
             loader.close()
 
-    def prepared(self, batch: Batch) -> Batch:
-        """Return a batch of host data as the model gets it: moved to the device and normalized."""
-        finish = make_augmenter(
-            self.config, self.augment, self.device, training=False, say=self.say
-        )
-        return finish(move(batch, self.device), 0)
+    @property
+    def predicts(self) -> Predicts:
+        """The objective, which knows what its model predicts. ConfigError C351 if it does not."""
+        if not isinstance(self.objective, Predicts):
+            name = self.config["objective"]["_target_"]
+            what = "does not say what its model predicts"
+            fix = "give it inputs, target and predict, as framework.contracts.prediction has them"
+            raise ConfigError(351, f"objective = {name}", what, fix)
+        return self.objective
+
+    @property
+    def context(self) -> SourceContext:
+        """What a source of data for this run is given."""
+        return source_context(self.config, self.allowed, self.parallel, training=False)
+
+    def input_fields(self, given: Manifest) -> dict[str, Field]:
+        """Return the fields of the data that the model takes, as its batches need them.
+
+        An image gets the channels that it had in training.
+
+        Raises:
+            ConfigError: C352 if the data lacks one.
+        """
+        fields: dict[str, Field] = {}
+        derived: set[str | None] = set()
+        for name, field in given.fields.items():
+            if name in self.predicts.inputs:
+                fields[name] = _as_trained(field, self.train.fields.get(name))
+                derived.add(length_name(name, field, self.config["collate"]))
+        for name in self.predicts.inputs:
+            if name not in fields and name not in derived:
+                what = f"has no field {name!r}, which the model takes; it has {listed([*given.fields])}"
+                fix = "name its fields as the training data has them, with the keys of input"
+                raise ConfigError(352, given.source or "the data", what, fix)
+        return fields
+
+    def predicted(self, batch: Batch) -> Predictions:
+        """Return what the model predicts for a batch as it gets it."""
+        with torch.no_grad(), self.precision.autocast():
+            return self.predicts.predict(self.model, batch)
+
+    def predict(self, images: Any) -> list[dict[str, Any]]:
+        """Predict images. Each gets what the run's validation does with its own.
+
+        Args:
+            images: A list of paths, PIL images or arrays uint8 [H, W, C]; or a tensor [B, C, H, W]:
+                uint8 pixels, or floats as the model gets them, which are not changed.
+
+        Returns:
+            A dict for each image, by the objective: ``class``, ``probability`` and
+            ``probabilities``; ``map`` (class numbers [H, W]); ``boxes``, ``scores`` and
+            ``classes``; ``text``; ``numbers``; or ``image`` (uint8 [H, W, C]). Maps and boxes are
+            in the pixels of the given image.
+
+        Raises:
+            ConfigError: C351 or C352 if the model does not predict, or takes no images.
+            DataError: D106 or D350 for what is no image.
+        """
+        if len(images) == 0:
+            return []
+        name = self.predicts.inputs[0]
+        if isinstance(images, torch.Tensor) and images.is_floating_point():
+            size = self.config["val_batch_size"] or self.config["batch_size"]
+            parts = [{name: part.to(self.device)} for part in images.split(size)]
+            return [record for part in parts for record in self._records(self.predicted(part))]
+        chunk = image_chunk(images, name)
+        field = Field("uint8", (3, None, None), "image")
+        if isinstance(images, torch.Tensor):
+            field = Field("uint8", tuple(images.shape[1:]))
+        given = Manifest(len(images), {name: field}, source="images")
+        manifest = replace(given, fields=self.input_fields(given))
+        store = ChunkStore(chunk, manifest, lambda index: _image_name(images, index))
+        source = StoreSource(store, replace(self.context, select=None, fold=None))
+        records: list[dict[str, Any]] = []
+        with closing(self.loader(source)) as loader, closing(loader.epoch(0)) as batches:
+            for batch, _, _ in batches:
+                records += self._records(self.predicted(batch), source, name, batch["index"].cpu())
+        return records
+
+    def _records(
+        self,
+        predictions: Predictions,
+        source: StoreSource | None = None,
+        name: str = "",
+        indices: torch.Tensor | None = None,
+    ) -> list[dict[str, Any]]:
+        placed: list[Any] = []
+        if isinstance(predictions, PredictedMaps | PredictedBoxes):
+            places = None
+            if source is not None and indices is not None:
+                values = source.store.read(indices)[name]
+                places = image_places(source.read, name, values, indices)
+            placed = in_images(predictions, places)
+        return list(as_dicts(predictions, placed, self.classes))
 
     def close(self) -> None:
         """Leave the process group, if there is one."""
         if "parallel" in self.__dict__:
             self.parallel.close()
+
+
+def _as_trained(field: Field, trained: Field | None) -> Field:
+    """Return an image's field with the channels that it had in training."""
+    if trained is None or field.encoding != "image" or trained.channels is None:
+        return field
+    return replace(field, shape=(trained.channels, None, None))
+
+
+def _image_name(images: Any, index: int) -> str:
+    """Return what errors call an image: its path or its number."""
+    if isinstance(images, torch.Tensor) or not isinstance(images[index], str | os.PathLike):
+        return f"images[{index}]"
+    return os.fspath(images[index])
 
 
 def load(
@@ -283,95 +385,8 @@ def open_run(
     """
     config, train = read_config(run_dir)
     config = with_folds(with_functions({**config, **(changes or {})}))
-    check_targets({name: config[name] for name in (*PARTS, "data", "order")}, allowed)
+    check_targets({name: config[name] for name in (*USED_PARTS, "data", "order")}, allowed)
     return SavedRun(run_dir, config, allowed, weights, train, say)
-
-
-def read_config(run_dir: Path) -> tuple[Config, Manifest]:
-    """Return the resolved configuration of a run, and what it knows of its training data.
-
-    Nothing that the configuration names is imported. CheckpointError K120.
-    """
-    where = f"run = {run_dir}"
-    fix = "give the directory that a run printed"
-    try:
-        paths = [path for path in run_dir.iterdir() if RESOLVED.fullmatch(path.name)]
-        newest = max(paths, key=lambda path: (len(path.name), path.name), default=None)
-        if newest is None:
-            raise FileNotFoundError
-        config = _resolved(json.loads(newest.read_text(encoding="utf-8")))
-        facts = json.loads((run_dir / FACTS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"not the directory of a run (no resolved.json and {FACTS})"
-        raise CheckpointError(120, where, what, fix) from error
-    except (OSError, ValueError, RecursionError) as error:
-        what = f"its files cannot be read ({last_line(error)})"
-        raise CheckpointError(120, where, what, fix) from error
-    if not isinstance(facts, dict) or "data" not in facts:
-        what = "the run never began: it has read no data"
-        raise CheckpointError(120, where, what, "wait for it, or give the directory of another run")
-    try:
-        for name, value in facts.get("auto", {}).items():
-            _put(config, name, value)
-        _check(config)
-        return config, _manifest(facts["data"]["train"])
-    except ConfigError as error:
-        what = f"its configuration cannot be used: {error}"
-        raise CheckpointError(120, where, what, fix) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        what = f"its configuration or its {FACTS} is damaged ({last_line(error)})"
-        raise CheckpointError(120, where, what, fix) from error
-
-
-def _resolved(node: Any) -> Any:
-    """Return a copy with the values of the environment, which run directories only name."""
-    if isinstance(node, dict):
-        return {str(key): _resolved(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_resolved(value) for value in node]
-    if isinstance(node, str):
-        return _REFERENCE.sub(_from_environment, node)
-    return node
-
-
-def _from_environment(match: re.Match[str]) -> str:
-    value = os.environ.get(match[1])
-    if value is None:
-        raise ValueError(f"the environment variable {match[1]} is not set")
-    return value
-
-
-def _put(config: Config, name: str, value: Any) -> None:
-    """Set the value at a dotted name that holds ``auto``. A name without a place is left out."""
-    *parents, key = name.split(".")
-    block: Any = config
-    for parent in parents:
-        block = block[int(parent)] if isinstance(block, list) else block.get(parent)
-    if isinstance(block, dict) and key in block:
-        block[key] = value
-
-
-def _check(config: Config) -> None:
-    """Check what this module uses of a configuration, which a hostile file may hold."""
-    check_values(config, {key: RULES[key] for key in KEYS})
-    check_values(config["workers"], RULES_BY_BLOCK["workers"], "workers.")
-    for name, block in [(name, config[name]) for name in PARTS] + [
-        ("data.source", config["data"]["source"])
-    ]:
-        if not isinstance(block, dict) or not isinstance(block.get("_target_"), str):
-            raise TypeError(f"{name} describes no part")
-    if not isinstance(config["order"], dict):
-        raise TypeError("order is no block")
-
-
-def _manifest(block: Mapping[str, Any]) -> Manifest:
-    known = {field.name for field in fields(Manifest)} - {"shards", "statistics", "fields"}
-    described = {
-        name: Field(field["dtype"], tuple(field["shape"]), field["encoding"], field["kind"])
-        for name, field in block["fields"].items()
-    }
-    others = {name: value for name, value in block.items() if name in known}
-    return Manifest(fields=described, **others)
 
 
 def _with_data(config: Config, path: Any) -> Config:

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+
+MOST_IN_UINT8 = 256  # classes whose numbers fit one byte
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,17 @@ class PredictedImages:
     values: Tensor
 
 
+def class_numbers(logits: Tensor) -> Tensor:
+    """Return the most probable class of each pixel of logits [B, classes, H, W].
+
+    It is uint8 if all numbers fit, else int64: [B, H, W].
+    """
+    numbers = logits.argmax(1)
+    if logits.shape[1] <= MOST_IN_UINT8:
+        return numbers.to(torch.uint8)
+    return numbers
+
+
 Predictions = (
     ClassProbabilities
     | PredictedMaps
@@ -79,7 +93,7 @@ Predictions = (
 class Predicts(Protocol):
     """A capability of an objective: it knows what its model's output means.
 
-    ``evaluate``, ``predict`` and ``export`` need nothing else of an objective of the user's.
+    ``paceline predict`` and ``framework.load(...).predict`` need it.
     """
 
     @property
@@ -87,8 +101,13 @@ class Predicts(Protocol):
         """The names of the fields that the model takes, in their order."""
         ...
 
+    @property
+    def target(self) -> str:
+        """The name of the field with what is right."""
+        ...
+
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        """Return what the model predicts. The batch may lack the target.
+        """Return what the model predicts for the records of a batch, which may lack the target.
 
         The model is in evaluation mode, and gradients are off.
         """

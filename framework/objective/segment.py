@@ -1,6 +1,6 @@
 """One class per pixel: cross-entropy to learn, the mean IoU over the classes to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedMaps, Predictions, class_numbers
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 
@@ -40,6 +41,13 @@ class Segment:
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
         confusion = confusion_of(logits.detach().argmax(1), target, logits.shape[1])
         return Outcome(losses.mean(), {}, len(target), {"confusion": confusion})
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return PredictedMaps(class_numbers(model(batch[self.input])))
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]

@@ -76,7 +76,7 @@ def test_the_training_data_need_not_exist(run_dir, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="K120.*not the directory of a run"):
+    with pytest.raises(CheckpointError, match=r"K120.*not the directory of a run"):
         framework.load(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_class_that_nobody_allowed_is_not_called(run_dir, tmp_path):
 
 
 def test_missing_weights_are_named(run_dir):
-    with pytest.raises(CheckpointError, match="K121.*nowhere.pt"):
+    with pytest.raises(CheckpointError, match=r"K121.*nowhere.pt"):
         _ = framework.load(run_dir, weights="nowhere.pt").model
 
 
@@ -122,7 +122,7 @@ def test_a_run_without_an_average_says_so(run_dir, tmp_path):
     state = {**newest.state, "average": None}
     shutil.copytree(run_dir, tmp_path / "plain")
     save_state(tmp_path / "plain" / "checkpoints" / "step-00000099.pt", state, 99, 99)
-    with pytest.raises(CheckpointError, match="K124.*keeps no average"):
+    with pytest.raises(CheckpointError, match=r"K124.*keeps no average"):
         _ = framework.load(tmp_path / "plain", weights="average").model
 
 
