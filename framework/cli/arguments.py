@@ -103,19 +103,20 @@ def plain_words_alone(arguments: list[str], key: str) -> list[str]:
     return plain
 
 
-def with_store(arguments: list[str], command: str) -> list[str]:
+def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
     """Return the words with ``store=`` for the plain word, which is the path of a store.
 
-    ConfigError C100 for several of them. ``-sc`` completes words, and is left alone.
+    ``key`` may be another key of a path. ConfigError C100 for several plain words. ``-sc``
+    completes words, and is left alone.
     """
     if arguments[:1] == ["-sc"]:
         return arguments
-    plain = plain_words_alone(arguments, "store")
+    plain = plain_words_alone(arguments, key)
     if len(plain) > 1:
         fix = f"{command} one at a time"
-        raise ConfigError(100, " ".join(plain), "names more than one store", fix)
+        raise ConfigError(100, " ".join(plain), f"names more than one {key}", fix)
     overrides = [word for word in arguments if word not in plain]
-    return [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
 
 
 def without_options(arguments: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from framework.config.assemble import (
+    Finish,
     find_device,
     make_augment,
     make_augmenter,
@@ -59,7 +60,7 @@ from framework.store.file_format import format_of
 from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
-from framework.train.checkpoint import FOLDER, newest_state
+from framework.train.checkpoint import FOLDER, newest_path, newest_state
 
 BEST, LAST, AVERAGE = "best", "last", "average"
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
@@ -138,6 +139,11 @@ class SavedRun:
         return make_augment(self.config, self.allowed, self.train)
 
     @cached_property
+    def finish(self) -> Finish:
+        """Normalizes a batch on the device, as in validation. The second argument is 0."""
+        return make_augmenter(self.config, self.augment, self.device, training=False, say=self.say)
+
+    @cached_property
     def model(self) -> nn.Module:
         """The model with the chosen weights, on the device and in evaluation mode.
 
@@ -167,29 +173,57 @@ class SavedRun:
         """Build the part that the block ``name`` of the configuration describes."""
         return build(name, self.config[name], self.allowed, **runtime)
 
-    def source(self, path: Any = None) -> Source:
-        """Open data as the run's validation data is opened. The caller closes it.
+    def sets(
+        self, given: Any = None, select: str | None = None, limit: int | None = None
+    ) -> dict[str, Config]:
+        """Return the configuration of each validation set by name. One set is called ``val``.
 
         Args:
-            path: A store, or another path or object that ``data.val`` can be; None: the run's own
-                validation data, cut as it was (``limit``, ``select``, ``fold``).
+            given: A path or an object that ``data.val`` can be, or a dict of several by name; None:
+                the run's own validation data, cut as it was (``limit``, ``select``, ``fold``).
+            select: What the records of ``given`` must fulfil; None: all are used.
+            limit: How many records of ``given`` are used; None: all.
 
         Raises:
             ConfigError: C350 if the run has no validation data.
-            DataError: D190 if the data has records of a class that the training data lacks.
         """
         config = self.config
-        if path is None and config["data"].get("val") is None:
+        own = given is None
+        if own:
+            given = config["data"].get("val")
+        if given is None:
             fix = "give the path of a store: data.val=..."
             raise ConfigError(350, f"run = {self.run_dir}", "has no validation data", fix)
-        if path is not None:
-            config = _with_data(config, path)
+        named = {"val": given}
+        if isinstance(given, dict) and "_target_" not in given and not _mixes(config):
+            named = given
+        if own:
+            data = config["data"]
+            return {name: {**config, "data": {**data, "val": val}} for name, val in named.items()}
+        cut = {"select": select, "limit": limit, "fold": None, "folds": None}
+        return {name: {**_with_data(config, val), **cut} for name, val in named.items()}
+
+    def open_set(self, config: Config) -> Source:
+        """Open a validation set, one of ``sets``. The caller closes it.
+
+        Raises:
+            DataError: D190 if the data has records of a class that the training data lacks.
+        """
         source = open_source("val", config, self.allowed, self.parallel)
         try:
             return self.with_own_classes(source)
         except BaseException:
             source.close()
             raise
+
+    def source(self, path: Any = None) -> Source:
+        """Open data as the run's validation data is opened. The caller closes it.
+
+        Args:
+            path: What ``data.val`` can be, such as the path of a store; None: the run's own
+                validation data, the first set of several.
+        """
+        return self.open_set(next(iter(self.sets(path).values())))
 
     def with_own_classes(self, source: Source) -> Source:
         """Return ``source`` with labels numbered as the training data numbers them."""
@@ -203,10 +237,7 @@ class SavedRun:
 
         Closing the loader closes the source.
         """
-        finish = make_augmenter(
-            self.config, self.augment, self.device, training=False, say=self.say
-        )
-        context = LoaderContext(source, self.device, finish, clock or NoClock())
+        context = LoaderContext(source, self.device, self.finish, clock or NoClock())
         loader: Loader = self.build("loader", context=context)
         return loader
 
@@ -389,19 +420,17 @@ def open_run(
     return SavedRun(run_dir, config, allowed, weights, train, say)
 
 
+def _mixes(config: Config) -> bool:
+    """Return whether several stores by name are one set of data."""
+    return "weights" in config["data"]["source"]
+
+
 def _with_data(config: Config, path: Any) -> Config:
-    """Return the configuration with other validation data, all of whose records are used."""
+    """Return the configuration with other validation data, and a source that can read it."""
     data = {**config["data"], "val": path}
     if isinstance(path, str) and not makes_data(data):
         data["source"] = _source_of(data["source"], path)
-    return {
-        **config,
-        "data": data,
-        "limit": None,
-        "select": None,
-        "fold": None,
-        "folds": None,
-    }
+    return {**config, "data": data}
 
 
 def _source_of(block: Config, path: str) -> Config:
@@ -418,6 +447,18 @@ def _source_of(block: Config, path: str) -> Config:
     return SOURCES[choice]
 
 
+def weights_path(run_dir: Path, weights: str) -> Path:
+    """Return the file of the chosen weights; of the average, that of the newest state."""
+    folder = run_dir / FOLDER
+    if weights == AVERAGE:
+        return newest_path(run_dir) or folder
+    if weights == BEST and not (folder / "best.pt").exists():
+        return folder / "last.pt"  # a run without validation has no best weights
+    if weights in (BEST, LAST):
+        return folder / f"{weights}.pt"
+    return Path(weights)
+
+
 def read_chosen(run_dir: Path, weights: str) -> tuple[str, dict[str, Any]]:
     """Return how messages call the chosen weights, and the ``state_dict``.
 
@@ -426,18 +467,14 @@ def read_chosen(run_dir: Path, weights: str) -> tuple[str, dict[str, Any]]:
             keeps no average.
     """
     where = f"weights = {weights}"
-    folder = run_dir / FOLDER
     if weights == AVERAGE:
         state = newest_state(run_dir).state
         if not state.get("average"):
             what = f"{run_dir} keeps no average of the weights"
             raise CheckpointError(124, where, what, "train with ema_decay, or give weights=last")
         return where, state["average"]
-    path = Path(weights)
+    path = weights_path(run_dir, weights)
     if weights in (BEST, LAST):
-        path = folder / f"{weights}.pt"
-        if weights == BEST and not path.exists():  # a run without validation has no best weights
-            path = folder / "last.pt"
         where = f"weights = {path}"
     return where, _read_weights(path, where)
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import torch
 from torch import nn
 
-from framework.contracts.loader import Clock, Loader
+from framework.contracts.loader import Clock, Epochs
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective
 from framework.system.rng import kept_generators
@@ -15,7 +15,7 @@ from framework.train.metrics import Tally
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    loader: Loader,
+    loader: Epochs,
     objective: Objective,
     precision: Precision,
     clock: Clock,
