@@ -60,12 +60,15 @@ HOMES = {
     "av": {"video/video_file.py"},
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
-    "pyarrow": {"store/column_files.py"},
+    "pyarrow": {"store/column_files.py", "store/table_file.py"},
     "triton": {"augment/pixel_kernel.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
-    "matplotlib": {f"commands/report/{name}.py" for name in ("chart", "bars", "curves")},
-    "jinja2": {"commands/report/page.py"},
+    "matplotlib": {
+        *(f"commands/report/{name}.py" for name in ("chart", "bars", "curves")),
+        "commands/evaluate/confusion_picture.py",
+    },
+    "jinja2": {"commands/report/page.py", "commands/evaluate/worst_page.py"},
     "rich": {"sink/console.py", "cli", "commands"},
 }
 

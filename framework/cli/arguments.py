@@ -119,6 +119,11 @@ def with_store(arguments: list[str], command: str, key: str = "store") -> list[s
     return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
 
 
+def with_output(arguments: list[str]) -> list[str]:
+    """Return the words with ``output.path=`` for ``output=``, which Hydra takes for a group."""
+    return [re.sub(r"^output=", "output.path=", word) for word in arguments]
+
+
 def without_options(arguments: list[str]) -> list[str]:
     """Return the words that are neither options nor options' values."""
     pairs = zip(["", *arguments], arguments, strict=False)

@@ -1,6 +1,6 @@
 """A Source over an input: its records are read once, in order, and never packed."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -10,15 +10,24 @@ import torch
 from torch import Tensor
 
 from framework.contracts.data import MicroBatch, MicroBatches, SourceContext
-from framework.contracts.records import Chunk, Field, Manifest, RecordInput
+from framework.contracts.records import (
+    Chunk,
+    Field,
+    FilePerRecord,
+    Manifest,
+    RecordInput,
+    item_files_of,
+)
 from framework.data.reader import Request
 from framework.data.source import StoreSource
 from framework.errors import DataError
 from framework.measure.stopwatch import Stages
 from framework.order.batches import Order
-from framework.pack.engine.jobs import joined
+from framework.pack.engine.jobs import joined, prepared
 from framework.pack.engine.journal import BadItem
-from framework.store.chunk_store import ChunkStore
+from framework.pack.images import Preparation
+from framework.pack.marked import MarkedInput
+from framework.store.chunk_store import ChunkStore, ItemStore
 
 PART = "part"  # the field of a batch with the number of its part
 
@@ -38,14 +47,12 @@ class ReadPart:
     Attributes:
         items: The items.
         store: The records, with the fields that batches have.
-        chunk: The records with all fields.
         item_numbers: The item of each record.
         bad: What was left out so far.
     """
 
     items: ItemRange
-    store: ChunkStore
-    chunk: Chunk
+    store: ChunkStore | ItemStore
     item_numbers: Sequence[int]
     bad: list[BadItem]
 
@@ -78,12 +85,13 @@ class InputSource:
     ) -> None:
         self.source = source
         self.ranges = list(ranges)
-        self.context = replace(context, select=None, fold=None, order_choice=None, verify="off")
+        self.context = replace(context, order_choice=None, verify="off")
         self.skip_bad = skip_bad
         self.manifest: Manifest = replace(source.manifest, fields=dict(fields))
         self.order: Order = self.context.order(max(1, self.manifest.num_records))
         self.parts: dict[int, ReadPart] = {}
         self._stages = Stages()
+        self._key = _key_function(source)
 
     def batches(self, epoch: int, start: int = 0) -> MicroBatches:
         with ThreadPoolExecutor(1, "paceline-input") as reader:
@@ -118,8 +126,7 @@ class InputSource:
                 if len(good):
                     batch = source.read(Request(0, good, training=False))
                     yield MicroBatch({**batch, PART: part.items.number}, 1.0, True)
-            for name, seconds in source.stages().items():
-                self._stages.add_slices([{name: seconds}])
+            self._stages.add_slices([source.stages()])
 
     def _readable(self, source: StoreSource, part: ReadPart, indices: Tensor) -> Tensor:
         """Return the records that can be read one by one, and note the others as bad."""
@@ -135,6 +142,11 @@ class InputSource:
     def _read(self, items: ItemRange) -> ReadPart:
         """Read the items of a part: all at once, or one by one if one of them is bad."""
         bad: list[BadItem] = []
+        if self._key is not None:  # the workers read the files
+            numbers = list(range(items.start, items.stop))
+            keys = [self._key(number) for number in numbers]
+            lazy = ItemStore(self.source, items.start, keys, self.manifest)
+            return ReadPart(items, lazy, numbers, bad)
         try:
             chunk = self.source.read(items.start, items.stop)
             numbers = [items.start] * len(chunk.keys)
@@ -146,7 +158,7 @@ class InputSource:
             chunk, numbers = self._read_one_by_one(items, bad)
         names = _Names(self.source, chunk.keys, numbers)
         store = ChunkStore(chunk, self.manifest, names)
-        return ReadPart(items, store, chunk, numbers, bad)
+        return ReadPart(items, store, numbers, bad)
 
     def _read_one_by_one(self, items: ItemRange, bad: list[BadItem]) -> tuple[Chunk, list[int]]:
         chunks: list[Chunk] = []
@@ -184,6 +196,35 @@ class _Names:
         name = self.source.name(self.numbers[index])
         key = self.keys[index]
         return name if key in name else f"{name}: {key}"
+
+
+def _key_function(source: RecordInput) -> Callable[[int], str] | None:
+    """Return the function that gives an item's key; None if its records must be read first."""
+    inner = source
+    while isinstance(inner, MarkedInput | PreparedInput):
+        inner = inner.source
+    if isinstance(inner, FilePerRecord) and inner.file_per_record:
+        return inner.key
+    return None
+
+
+@final
+class PreparedInput:
+    """An input whose videos are decoded as packing does."""
+
+    def __init__(self, source: RecordInput) -> None:
+        self.source = source
+        self._prepare = Preparation()
+        self.manifest = replace(source.manifest, fields=self._prepare.fields(source))
+
+    def read(self, start: int, stop: int) -> Chunk:
+        return prepared(self.source, self._prepare, start, stop)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def item_files(self, index: int) -> Sequence[str]:
+        return item_files_of(self.source, index)
 
 
 def _bad(item: int, name: str, error: DataError) -> BadItem:

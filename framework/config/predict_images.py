@@ -119,6 +119,6 @@ def as_pixels(predictions: PredictedImages) -> list[np.ndarray]:
 
 def class_name(classes: Sequence[str], number: int) -> str:
     """Return the name of a class, or its number if it has none."""
-    if number < len(classes):
+    if 0 <= number < len(classes):
         return classes[number]
     return str(number)

@@ -6,7 +6,7 @@ exist any more: ``run.json`` knows its fields and classes.
 
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -63,6 +63,7 @@ from framework.system.rng import seed_generators
 from framework.train.checkpoint import FOLDER, newest_path, newest_state
 
 BEST, LAST, AVERAGE = "best", "last", "average"
+NOTHING = {"_target_": "framework.augment.none.NoAugment"}
 ALONE = {"_target_": "framework.parallel.none.NoParallel"}
 OPENS_FILES = re.compile(r"framework\.data\.(hdf5|lmdb|folder|tar|parquet|mixture)\.\w+")
 SOURCES = {
@@ -232,12 +233,19 @@ class SavedRun:
             return source
         return MappedSource(source, numbers, self.classes)
 
-    def loader(self, source: Source, clock: Clock | None = None) -> Loader:
+    def loader(
+        self, source: Source, clock: Clock | None = None, finish: Finish | None = None
+    ) -> Loader:
         """Return the run's loader over ``source``, which delivers batches as in validation.
 
         Closing the loader closes the source.
+
+        Args:
+            source: The data.
+            clock: Measures the batches, if any.
+            finish: Normalizes a batch; None: as in validation.
         """
-        context = LoaderContext(source, self.device, self.finish, clock or NoClock())
+        context = LoaderContext(source, self.device, finish or self.finish, clock or NoClock())
         loader: Loader = self.build("loader", context=context)
         return loader
 
@@ -269,7 +277,14 @@ class SavedRun:
     @property
     def context(self) -> SourceContext:
         """What a source of data for this run is given."""
-        return source_context(self.config, self.allowed, self.parallel, training=False)
+        uncut = {"limit": None, "select": None, "fold": None, "folds": None}
+        config = {**self.config, **uncut}
+        return source_context(config, self.allowed, self.parallel, training=False)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of records of a validation batch."""
+        return self.context.order(1).batch_size
 
     def input_fields(self, given: Manifest) -> dict[str, Field]:
         """Return the fields of the data that the model takes, as its batches need them.
@@ -291,6 +306,13 @@ class SavedRun:
                 fix = "name its fields as the training data has them, with the keys of input"
                 raise ConfigError(352, given.source or "the data", what, fix)
         return fields
+
+    def finish_of(self, fields: Mapping[str, Field]) -> Finish:
+        """Return ``finish`` for batches that have only these fields."""
+        block = only_fields(self.config["augment"], fields) or NOTHING
+        config = {**self.config, "augment": block}
+        augment = make_augment(config, self.allowed, replace(self.train, fields=dict(fields)))
+        return make_augmenter(config, augment, self.device, training=False, say=self.say)
 
     def predicted(self, batch: Batch) -> Predictions:
         """Return what the model predicts for a batch as it gets it."""
@@ -318,8 +340,7 @@ class SavedRun:
             return []
         name = self.predicts.inputs[0]
         if isinstance(images, torch.Tensor) and images.is_floating_point():
-            size = self.config["val_batch_size"] or self.config["batch_size"]
-            parts = [{name: part.to(self.device)} for part in images.split(size)]
+            parts = [{name: part.to(self.device)} for part in images.split(self.batch_size)]
             return [record for part in parts for record in self._records(self.predicted(part))]
         chunk = image_chunk(images, name)
         field = Field("uint8", (3, None, None), "image")
@@ -328,9 +349,13 @@ class SavedRun:
         given = Manifest(len(images), {name: field}, source="images")
         manifest = replace(given, fields=self.input_fields(given))
         store = ChunkStore(chunk, manifest, lambda index: _image_name(images, index))
-        source = StoreSource(store, replace(self.context, select=None, fold=None))
+        source = StoreSource(store, self.context)
         records: list[dict[str, Any]] = []
-        with closing(self.loader(source)) as loader, closing(loader.epoch(0)) as batches:
+        finish = self.finish_of(manifest.fields)
+        with (
+            closing(self.loader(source, finish=finish)) as loader,
+            closing(loader.epoch(0)) as batches,
+        ):
             for batch, _, _ in batches:
                 records += self._records(self.predicted(batch), source, name, batch["index"].cpu())
         return records
@@ -355,6 +380,25 @@ class SavedRun:
         """Leave the process group, if there is one."""
         if "parallel" in self.__dict__:
             self.parallel.close()
+
+
+def only_fields(block: Any, names: Container[str]) -> Any:
+    """Return an augment's block without what changes other fields; None if nothing is left.
+
+    ``field`` of a block is the name of what it changes, or a list of names.
+    """
+    if isinstance(block, list):
+        return [part for item in block if (part := only_fields(item, names)) is not None]
+    if not isinstance(block, dict):
+        return block
+    kept = {key: only_fields(value, names) for key, value in block.items()}
+    if "field" in block:
+        given = block["field"]
+        is_list = isinstance(given, list)
+        kept["field"] = [name for name in given if name in names] if is_list else given
+        if not kept["field"] or (not is_list and given not in names):
+            return None
+    return kept
 
 
 def _as_trained(field: Field, trained: Field | None) -> Field:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from framework.cli.allowed import Grant, allowed_targets, granted
-from framework.cli.arguments import with_store
+from framework.cli.arguments import with_output, with_store
 from framework.cli.hydra_app import resolved, run_app
 from framework.cli.outcome import RunOutcome, told
 from framework.config.rule import Rule, check_known, check_values
@@ -28,17 +28,17 @@ RULES = {
     "workers": Rule(int | None, 0, 1024),
     "device": Rule(str | None),
     "worst": Rule(int, 0, 1000),
-    "output": Rule(str | None, means="a folder"),
 }
 DATA_RULES = {"val": Rule(str | dict | None, means="the path of a store, or of several by name")}
 GROUPS = ("loader", "parallel", "precision")
-KEYS = (*RULES, *GROUPS, "data", "allow_targets")
+OUTPUT_RULES = {"path": Rule(str | None, means="a folder")}
+KEYS = (*RULES, *GROUPS, "data", "output", "allow_targets")
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. A word that is not an override is the directory of the run."""
     grant = granted(arguments)
-    arguments = with_store(arguments, "evaluate", "run")
+    arguments = with_output(with_store(arguments, "evaluate", "run"))
     return run_app("evaluate", arguments, lambda cfg: told(partial(_evaluate, cfg, grant)))
 
 
@@ -48,12 +48,13 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
     check_known(config, KEYS)
     check_values(config, RULES)
     check_values(config["data"], DATA_RULES, "data.")
+    check_values(config["output"], OUTPUT_RULES, "output.")
     check_targets(config, allowed)
     for key in ("select", "limit"):
         if config[key] is not None and config["data"]["val"] is None:
             what = "cuts other data; the run's own validation data is cut as it was"
             raise ConfigError(353, f"{key} = {config[key]}", what, "add data.val=...")
-    output = Path(config["output"] or run_dir)
+    output = Path(config["output"]["path"] or run_dir)
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.evaluate.evaluate_rank import evaluate_here  # noqa: PLC0415
