@@ -98,7 +98,7 @@ def plain_words(arguments: list[str]) -> list[str]:
 def plain_words_alone(arguments: list[str], key: str) -> list[str]:
     """Return the plain words, which take the place of ``key``. ConfigError C100 beside ``key=``."""
     plain = plain_words(arguments)
-    if plain and option(arguments, key) is not None:
+    if plain and any(word.startswith(f"{key}=") for word in arguments if word not in plain):
         raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
     return plain
 

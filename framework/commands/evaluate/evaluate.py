@@ -1,6 +1,7 @@
 """``paceline evaluate run=DIR``: the validation of a run again, on any data."""
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
             what = "cuts other data; the run's own validation data is cut as it was"
             raise ConfigError(353, f"{key} = {config[key]}", what, "add data.val=...")
     output = Path(config["output"]["path"] or run_dir)
+    is_new = not output.exists()
     with message_if_stopped("stopped{by}: nothing was written"):
         # These load torch, which a wrong key should not have to wait for.
         from framework.commands.evaluate.evaluate_rank import evaluate_here  # noqa: PLC0415
@@ -83,6 +85,9 @@ def _evaluate(cfg: DictConfig, grant: Grant, run_dir: Path) -> RunOutcome:
         outcome = job.outcome(_in_ranks if starts_ranks else evaluate_here)
     if outcome.code == 0 and os.environ.get("RANK", "0") == "0":
         print_evaluation(output)
+    if outcome.code and is_new:
+        with suppress(OSError):  # nothing is in it
+            output.rmdir()
     return outcome
 
 

@@ -44,7 +44,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import Field, RecordInput
 from framework.data.reader import BatchReader
-from framework.errors import ConfigError, DataError, ResourceError
+from framework.errors import ConfigError, DataError, PacelineError, ResourceError
 from framework.image.decode import encode_png
 from framework.pack.engine import publish
 from framework.pack.engine.jobs import file_sha256, hash_of, make_plan, stamps
@@ -193,7 +193,7 @@ class _PredictionRun:
             resumed += _num_records(note)
             self.on_progress(_num_records(note), items.stop - items.start)
         if missing:
-            self._predict(missing)
+            self._predict_or_tidy(missing)
         num_records = 0
         bad: list[BadItem] = []
         for items in self.ranges:
@@ -228,6 +228,15 @@ class _PredictionRun:
 
     def _read(self, items: ItemRange) -> dict[str, Any]:
         return json.loads(self.journal.file(items.number).read_text(encoding="ascii"))
+
+    def _predict_or_tidy(self, missing: Sequence[ItemRange]) -> None:
+        """Predict the missing parts. An error of the first one leaves no folder of parts."""
+        try:
+            self._predict(missing)
+        except PacelineError:
+            if len(missing) == len(self.ranges) and not self.journal.files.exists():
+                self.journal.remove()
+            raise
 
     def _predict(self, missing: Sequence[ItemRange]) -> None:
         """Predict the missing parts, in order, and write a note for each."""
