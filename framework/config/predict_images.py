@@ -19,7 +19,7 @@ from framework.contracts.prediction import (
     Predictions,
 )
 from framework.contracts.records import Chunk
-from framework.errors import DataError
+from framework.errors import ConfigError
 from framework.image.decode import encode_png
 from framework.input.file_items import read_file
 
@@ -35,13 +35,13 @@ def image_chunk(images: Any, name: str) -> Chunk:
         name: The field.
 
     Raises:
-        DataError: D350 for anything else.
+        ConfigError: C360 for anything else.
     """
     if isinstance(images, Tensor):
         return Chunk({name: images.cpu().numpy()}, _numbered(images))
     if isinstance(images, str | bytes | os.PathLike):
         what = f"is one image, and not {FORMS}"
-        raise DataError(350, "images", what, "put it into a list")
+        raise ConfigError(360, "images", what, "put it into a list")
     return Chunk(
         {name: [_file_bytes(image, n) for n, image in enumerate(images)]}, _numbered(images)
     )
@@ -66,7 +66,7 @@ def _file_bytes(image: Any, number: int) -> bytes:
         if planes.shape[0] in (1, 3):
             return encode_png(np.ascontiguousarray(planes))
     what = f"is {_form(image)}, and images must be {FORMS}, with 1 or 3 channels of uint8"
-    raise DataError(350, f"images[{number}]", what, "convert it")
+    raise ConfigError(360, f"images[{number}]", what, "convert it")
 
 
 def _form(image: Any) -> str:

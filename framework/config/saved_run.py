@@ -333,8 +333,9 @@ class SavedRun:
             in the pixels of the given image.
 
         Raises:
-            ConfigError: C351 or C352 if the model does not predict, or takes no images.
-            DataError: D106 or D350 for what is no image.
+            ConfigError: C351 or C352 if the model does not predict, or takes no images; C360 for what
+                is no image.
+            DataError: D106 for a damaged file.
         """
         if len(images) == 0:
             return []
