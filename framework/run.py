@@ -19,6 +19,8 @@ from framework.config.agreement import check_agreement
 from framework.config.assemble import Assembly, assemble
 from framework.config.choice_notes import choice_notes
 from framework.config.data_versions import with_saved_versions
+from framework.config.group_table import group_table
+from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
@@ -65,6 +67,7 @@ def run(
     versions: list[str] = []
     if saved is not None:
         config, versions = with_saved_versions(config, saved.state)
+        config = with_saved_digest(config, saved.state)
     with closing(assemble(config, allowed, say, profile)) as assembly:
         trainer = Trainer(training_parts(assembly, run_dir, stop))
         val_changed = saved is not None and restore(trainer, assembly, saved.state)
@@ -97,6 +100,10 @@ def _fit(
     if assembly.trace is not None:
         _check_trace(trainer.total_steps - start_step)
     _start_files(run_dir, assembly, notes)
+    stepper = trainer.stepper
+    table = group_table(stepper.model, stepper.optimizer, trainer.parts.freeze)
+    if table is not None:
+        assembly.say(table)
     with ExitStack() as stack:
         usage = Usage(assembly.device).lap
         sinks = open_sinks(stack, assembly, trainer, run_dir)
@@ -271,6 +278,8 @@ def _add_facts(run_dir: Path, assembly: Assembly) -> None:
     known = json.loads(paths[0].read_text(encoding="utf-8")) if paths else facts(sys.argv, [])
     known["data"] = {split: asdict(source.manifest) for split, source in assembly.sources.items()}
     known["auto"] = assembly.from_data
+    if assembly.config["init"]["weights"] is not None:
+        known["init"] = assembly.config["init"]
     write_json(run_dir / FACTS, known)
     _complete_resolved(run_dir, assembly.from_data)
     for name in ("summary.json", "exit.json"):

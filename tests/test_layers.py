@@ -62,6 +62,10 @@ HOMES = {
     "tfrecord": {"input/tfrecord.py"},
     "pyarrow": {"store/column_files.py", "store/table_file.py"},
     "triton": {"augment/pixel_kernel.py"},
+    "timm": {"config/declared_inputs.py"},
+    "torchvision": {"config/declared_inputs.py"},
+    "transformers": {"config/foreign_models.py"},
+    "safetensors": {"train/weight_files.py"},
     "crc32c": {"input/tfrecord.py"},
     "albumentations": {"transform/albumentations.py"},
     "matplotlib": {

@@ -20,6 +20,8 @@ TAKES_VALUE = (
 MEANINGS = ("true", "false", "null", "nan", "inf")  # words that Hydra's grammar reads as values
 NOT_HYDRAS = ("resume", "resume.run")
 TEXTS = ("select",)  # their values are expressions, whatever letters these hold
+# blocks whose name stands for their first key
+SHORT = {"init": "weights"}
 # choices of a group that have a key of their own
 PLACED = {"data.val_transform": "transform@data.val_transform"}
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
@@ -65,6 +67,7 @@ def literal(word: str) -> str:
 
     Lists, blocks, references, quoted values and the names of files stay as they are.
     """
+    word = long_word(word)
     key, equals, value = word.partition("=")
     if key in PLACED and value == "null":
         return f"~{PLACED[key]}"
@@ -85,6 +88,16 @@ def literal(word: str) -> str:
     except HydraException:
         return f"{key}={quoted(value)}"
     return word
+
+
+def long_word(word: str) -> str:
+    """Return an override with its whole key, such as ``init.weights=x.pt`` for ``init=x.pt``."""
+    key, equals, value = word.partition("=")
+    if not equals or key not in SHORT or value.startswith("{"):
+        return word
+    if os.path.exists(value):  # the directory of a run may have commas in its name
+        value = quoted(value)
+    return f"{key}.{SHORT[key]}={value}"
 
 
 def plain_words(arguments: list[str]) -> list[str]:

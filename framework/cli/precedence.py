@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from framework.cli.arguments import SHORT
 from framework.cli.paths import CONF
 from framework.errors import ConfigError, printable
 
@@ -183,6 +184,10 @@ def edit(config_path: str, path: str, is_global: bool, config: Any) -> None:
     name = config_path.removesuffix(".yaml")
     if not isinstance(config, DictConfig) or _composition.command is None:
         return
+    if is_global:
+        for block, key in SHORT.items():
+            if block in config and not isinstance(config.get(block), DictConfig):
+                config[block] = {key: config.get(block)}
     content: Any = OmegaConf.to_container(config)
     file = File(_shown(path), content, {})
     _composition.files[name] = file

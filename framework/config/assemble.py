@@ -6,7 +6,7 @@ before the first step, and ``restore_run.py`` continues a saved run.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, final
@@ -17,9 +17,16 @@ from torch import Tensor
 from framework.augment.fused import Fused
 from framework.config.auto import PARTS, is_wanted, resolve
 from framework.config.build import build, last_line
+from framework.config.declared_inputs import (
+    NOTHING,
+    DeclaredInputs,
+    declared_inputs,
+    with_declared_sizes,
+)
 from framework.config.graph_choice import graph_refusal
+from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
-from framework.config.resume import Learned, learned, validation_data
+from framework.config.resume import Learned, followed, learned, validation_data
 from framework.config.targets import Config, fold_of, makes_data, targets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
@@ -76,6 +83,9 @@ class Assembly:
         train: Delivers the training batches.
         val: Delivers the validation batches, or None.
         from_data: The value of each ``auto``, by dotted name.
+        declared: What the model says about its inputs.
+        starts_from: The file whose weights the model starts from, or None.
+        notes: Notes on the parts, for the log and the summary.
     """
 
     config: Config
@@ -91,6 +101,9 @@ class Assembly:
     train: Loader
     val: Loader | None
     from_data: Config
+    declared: DeclaredInputs = NOTHING
+    starts_from: InitFile | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -121,13 +134,18 @@ class Assembly:
     @property
     def effective(self) -> dict[str, float]:
         """The batch size over all ranks, and the ``lr`` and ``warmup_steps`` that it leads to."""
-        return self.scaling.effective(self.config["optim"], self.config["schedule"])
+        schedule = self.config["schedule"]
+        values = self.scaling.effective(self.config["optim"], schedule)
+        if schedule.get("warmup_epochs") is not None:
+            values["warmup_steps"] = round(schedule["warmup_epochs"] * self.train.num_steps)
+        return values
 
     @property
     def learns(self) -> Learned:
         """The settings and data that decide which weights are learned."""
         source = self.train_source
-        return learned(self.config, source.order.batch_size, source.manifest)
+        learns = learned(self.config, source.order.batch_size, source.manifest)
+        return learns | followed(self.config, self.validates)
 
     @property
     def validates(self) -> Learned | None:
@@ -179,6 +197,9 @@ def assemble(
         say: Prints a note or a warning.
         profile: The folder for a trace of a few steps; None: no trace.
     """
+    config, starts_from = with_digest(config)
+    declared = declared_inputs(config)
+    config, sizes = with_declared_sizes(config, declared)
     keep_freed_memory()
     seed_generators(config["seed"])
     device = find_device(config["device"])
@@ -196,7 +217,9 @@ def assemble(
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data, train_source, val_source = _sources(stack, config, allowed, parallel)
+        config, from_data, train_source, val_source = _sources(
+            stack, config, allowed, parallel, declared
+        )
         augment = make_augment(config, allowed, train_source.manifest)
 
         def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
@@ -225,7 +248,9 @@ def assemble(
         augment=augment,
         train=train,
         val=val,
-        from_data=from_data,
+        from_data={**sizes, **from_data},
+        declared=declared,
+        starts_from=starts_from,
     )
 
 
@@ -257,7 +282,11 @@ def numbered(device: torch.device) -> torch.device:
 
 
 def _sources(
-    stack: ExitStack, config: Config, allowed: Sequence[str], parallel: Parallel
+    stack: ExitStack,
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    declared: DeclaredInputs,
 ) -> tuple[Config, Config, Source, Source | None]:
     """Open the data, and let ``stack`` close it.
 
@@ -269,10 +298,10 @@ def _sources(
     # Values for the transform come from a source, and every source needs a transform.
     if is_wanted(config["transform"]):
         with closing(open_source("train", config, allowed, parallel, NoTransform())) as source:
-            config, from_data = resolve(config, source, ["transform"])
+            config, from_data = resolve(config, source, ["transform"], declared)
     train = open_source("train", config, allowed, parallel)
     stack.callback(train.close)
-    config, numbers = resolve(config, train, PARTS)
+    config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
     if not config["data"]["val"]:
         return config, from_data, train, None

@@ -31,9 +31,14 @@ def restore(trainer: Trainer, assembly: Assembly, state: dict[str, Any]) -> bool
     try:
         check_same(resume["run"], state["learned"], assembly.learns, resume["allow"], loads)
         _load(trainer, state, resume["run"])
+        if anew:
+            trainer.stepper.forget_best()
     except MISFITS as error:
         what = f"its state does not fit this configuration ({last_line(error)})"
-        fix = "resume with the model and optimizer it was saved with"
+        fix = (
+            "resume with the model and optimizer it was saved with, "
+            f"or begin a new run from its weights: init={resume['run']}"
+        )
         raise CheckpointError(103, f"resume = {resume['run']}", what, fix) from error
     return anew
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from framework.config.targets import did_you_mean, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
+from framework.train.freeze import thaws_of
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
+from framework.train.parameter_groups import GROUPING
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -29,6 +31,7 @@ LATER_KEYS: Config = {
     "fold": None,
     "folds": None,
 }
+FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 SELECTING = ("select", "fold", "folds")
 LATER_KEYS_OF: dict[str, Config] = {
     "framework.augment.crop_flip.CropFlip": {
@@ -38,7 +41,10 @@ LATER_KEYS_OF: dict[str, Config] = {
     },
     "framework.augment.flip.Flip": {"alternate": False},
     "framework.augment.normalize.Normalize": {"dtype": "float32"},
-    "framework.objective.classify.Classify": {"tta": "none"},
+    "framework.objective.classify.Classify": {"tta": "none", "class_weights": None},
+    "framework.objective.segment.Segment": {"dice": 0.0, "ignore": 255},
+    "framework.schedule.constant.Constant": {"warmup_steps": 0, "warmup_epochs": None},
+    "framework.schedule.cosine.Cosine": {"warmup_epochs": None},
     "framework.schedule.one_cycle.OneCycle": {"final": 0.0},
 }
 
@@ -58,6 +64,14 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
     data = _contents(manifest) | _made(config["data"], "train")
     return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
+
+
+def followed(config: Config, validates: Learned | None) -> Learned:
+    """Return what else decides what is learned if the learning rate follows validations."""
+    if config["schedule"].get("_target_") != FOLLOWS:
+        return {}
+    values = {f"validation.{key}": value for key, value in (validates or {}).items()}
+    return {"validate_every": config["validate_every"], **values}
 
 
 def _contents(manifest: Manifest) -> Config:
@@ -92,11 +106,20 @@ def _later(config: Config) -> Config:
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
+    nothing = (None, [], {})
+    optim = {key: own for key, own in optim.items() if key not in GROUPING or own not in nothing}
     keys: Config = {"optim": optim}
+    if config.get("freeze"):
+        # null would be no difference to a key that is not there
+        thaws = thaws_of(config["freeze"]).items()
+        keys["freeze"] = {name: "never" if step is None else step for name, step in thaws}
     keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
     data = config.get("data", {})
     if data.get("weights") or data.get("temperature", 1) != 1:
         keys["mixture"] = {key: data[key] for key in ("weights", "temperature")}
+    init = config.get("init", {})  # the configurations of older runs lack it
+    if init.get("weights") is not None:
+        keys["init"] = init
     if config["last"] != "short":
         keys["last"] = config["last"]
     virtual = {key: config["parallel"][key] for key in VIRTUAL if key in config["parallel"]}
@@ -187,8 +210,10 @@ def check_same(
         refused.remove("data.digest")
     if refused:
         differences = ", ".join(_difference(key, saved, present) for key in refused)
-        another = "begin a new run: this state does not load with them"
-        if loads():
+        another = f"begin a new run from its weights: init={run}"
+        if any(key.startswith("init.") for key in refused):
+            another = "begin a new run, since a resumed one has its weights"
+        elif loads():
             another = f"add 'resume.allow=[{','.join(refused)}]'"
         what = f"was saved with other values of {differences}"
         raise CheckpointError(

@@ -6,7 +6,7 @@ exist any more: ``run.json`` knows its fields and classes.
 
 import os
 import re
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -61,6 +61,7 @@ from framework.system.malloc import keep_freed_memory
 from framework.system.page_locked import use
 from framework.system.rng import seed_generators
 from framework.train.checkpoint import FOLDER, newest_path, newest_state
+from framework.train.weight_files import read_weights, weights_path
 
 BEST, LAST, AVERAGE = "best", "last", "average"
 NOTHING = {"_target_": "framework.augment.none.NoAugment"}
@@ -149,7 +150,8 @@ class SavedRun:
         """The model with the chosen weights, on the device and in evaluation mode.
 
         Raises:
-            CheckpointError: K121 to K124 if the weights are missing, damaged, or do not fit.
+            CheckpointError: K121, K122, K124 or those of ``read_weights`` if the weights are missing,
+                damaged, or do not fit.
         """
         parallel = self.parallel
         model: nn.Module = self.build("model").to(parallel.home)
@@ -162,10 +164,12 @@ class SavedRun:
         return parallel.unwrap(wrapped).eval()  # what training validates
 
     def _load_weights(self, model: nn.Module) -> None:
-        where, state = read_chosen(self.run_dir, self.weights)
+        names = model.state_dict().keys()
+        state = _read_chosen(self.run_dir, self.weights, names)
         try:
             model.load_state_dict(state)
         except MISFITS as error:
+            where = f"weights = {chosen_file(self.run_dir, self.weights)}"
             what = f"does not fit the run's model ({last_line(error)})"
             fix = "give weights of this run, or of one with the same model"
             raise CheckpointError(122, where, what, fix) from error
@@ -492,49 +496,38 @@ def _source_of(block: Config, path: str) -> Config:
     return SOURCES[choice]
 
 
-def weights_path(run_dir: Path, weights: str) -> Path:
-    """Return the file of the chosen weights; of the average, that of the newest state."""
+def chosen_file(run_dir: Path, weights: str) -> Path:
+    """Return the file of the chosen weights; of the average, that of the newest state.
+
+    CheckpointError K121 if it is missing.
+    """
     folder = run_dir / FOLDER
+    path = Path(weights)
     if weights == AVERAGE:
-        return newest_path(run_dir) or folder
-    if weights == BEST and not (folder / "best.pt").exists():
-        return folder / "last.pt"  # a run without validation has no best weights
-    if weights in (BEST, LAST):
-        return folder / f"{weights}.pt"
-    return Path(weights)
+        path = newest_path(run_dir) or folder / "step-*.pt"
+    elif weights == BEST and not (folder / "best.pt").exists():
+        path = folder / "last.pt"  # a run without validation has no best weights
+    elif weights in (BEST, LAST):
+        path = folder / f"{weights}.pt"
+    if not path.exists():
+        fix = "wait for the run's first save, or give weights=best, last, average or a file"
+        raise CheckpointError(121, f"weights = {path}", "no such file", fix)
+    return weights_path(path)
 
 
-def read_chosen(run_dir: Path, weights: str) -> tuple[str, dict[str, Any]]:
-    """Return how messages call the chosen weights, and the ``state_dict``.
+def _read_chosen(run_dir: Path, weights: str, names: Collection[str]) -> dict[str, Any]:
+    """Return the chosen weights by their names in the model, which has ``names``.
 
     Raises:
-        CheckpointError: K121 if the file is missing, K123 if it cannot be read, K124 if the run
-            keeps no average.
+        CheckpointError: K121 if the file is missing, K124 if the run keeps no average; others as
+            ``read_weights``.
     """
-    where = f"weights = {weights}"
-    if weights == AVERAGE:
-        state = newest_state(run_dir).state
-        if not state.get("average"):
-            what = f"{run_dir} keeps no average of the weights"
-            raise CheckpointError(124, where, what, "train with ema_decay, or give weights=last")
-        return where, state["average"]
-    path = weights_path(run_dir, weights)
-    if weights in (BEST, LAST):
-        where = f"weights = {path}"
-    return where, _read_weights(path, where)
-
-
-def _read_weights(path: Path, where: str) -> dict[str, Any]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        fix = "wait for the run's first save, or give weights=best, last, average or a file"
-        raise CheckpointError(121, where, "no such file", fix) from error
-    except Exception as error:  # a hostile pickle can raise anything
-        what = f"not plain weights, or not torch's format ({type(error).__name__})"
-        raise CheckpointError(123, where, what, "give a file of weights") from error
-    if not isinstance(state, dict):
-        raise CheckpointError(123, where, "holds no weights by name", "give a file of weights")
-    if "model" in state and "progress" in state:  # a state to resume from
-        return state["average"] or state["model"]
-    return state
+    path = chosen_file(run_dir, weights)
+    if weights != AVERAGE:
+        return read_weights(path, names=names)
+    state = newest_state(run_dir).state
+    if not state.get("average"):
+        what = f"{run_dir} keeps no average of the weights"
+        fix = "train with ema_decay, or give weights=last"
+        raise CheckpointError(124, f"weights = {weights}", what, fix)
+    return state["average"]

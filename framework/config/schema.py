@@ -15,6 +15,8 @@ from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
 from framework.train.parameter_groups import GROUPS as PARAMETER_GROUPS
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
+from framework.train.parameter_groups import LAYER_DECAY, NO_DECAY, named_groups
+from framework.train.weight_place import check_place
 
 # Of the run directory: what run.json says of a run, and what it will say once a resumed run has
 # loaded its state.
@@ -32,7 +34,7 @@ PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
 )
-BLOCKS = ("order", "workers", "checkpoint", "resume")  # blocks whose keys all have a rule
+BLOCKS = ("order", "workers", "checkpoint", "resume", "init")  # blocks whose keys all have a rule
 GROUPS = ("data", *PARTS, "sink", *BLOCKS)
 
 RULES: dict[str, Rule] = {
@@ -55,6 +57,11 @@ RULES: dict[str, Rule] = {
     "fold": Rule(int | None, 0),
     "folds": Rule(int | None, 2),
     "shuffle": Rule(bool),
+    "freeze": Rule(
+        list[str] | dict | None,
+        means="a list of layers, or the step at which each thaws by its name",
+        number=312,
+    ),
     "last": Rule(str, choices=("short", "drop", "wrap"), number=134),
     "channels_last": Rule(bool),
     "compile": Rule(bool),
@@ -94,6 +101,12 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "auto": Rule(bool),
         "allow": Rule(list[str], means="a list of keys, as in 'resume.allow=[optim.lr]'"),
     },
+    "init": {
+        "weights": Rule(str | None, means="the path of a file of weights, or of a run"),
+        "average": Rule(bool),
+        "skip": Rule(list[str], means="a list of names, as in 'init.skip=[head]'"),
+        "rename": Rule(dict | None, means="old names and new ones, as in 'init.rename={fc: head}'"),
+    },
     "data": {
         "train": Rule(str | dict, means="the path of a store, or of several by name"),
         "val": Rule(str | dict | None, means="the path of a store, or of several by name"),
@@ -105,6 +118,7 @@ _SIZE = Rule(float, above=0, number=126)
 # Keys of a group of parameters. It may have options of the optimizer, too.
 GROUP_RULES: dict[str, Rule] = {
     "match": Rule(str | list[str], means="a name of parameters, or a list of them", number=147),
+    "lr": Rule(float, 0, number=147),
     "lr_factor": Rule(float, 0, number=147),
     "until": Rule(float, 0, 1, number=147),
 }
@@ -113,7 +127,17 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
         "lr": Rule(float | None, 0),  # some optimizers find their own
         "scaling": Rule(str | None, choices=tuple(SCALINGS), number=135),
         "reference_batch_size": Rule(int | None, 1, number=135),
-        PARAMETER_GROUPS: Rule(dict | None, number=147),
+        PARAMETER_GROUPS: Rule(
+            dict | list[dict] | None, means="groups, in a list or by name", number=147
+        ),
+        NO_DECAY: Rule(
+            list[str] | None, means="norm, bias, or patterns of names, in a list", number=310
+        ),
+        LAYER_DECAY: Rule(float | None, 0, 1, number=311),
+    },
+    "schedule": {
+        "warmup_steps": Rule(int, 0, number=313),
+        "warmup_epochs": Rule(float | None, 0, number=313),
     },
     "order": {
         "field": Rule(str | None, means="the name of a field", number=126),
@@ -277,14 +301,17 @@ def _check_together(config: dict[str, Any]) -> None:
         what = f"folds are numbered from 0 to {config['folds'] - 1}"
         raise ConfigError(205, f"fold = {config['fold']}", what, "choose one of them")
     _check_parameter_groups(optim)
+    _check_freeze(config["freeze"])
+    _check_warm_up(config["schedule"])
     _check_average(config)
+    _check_init(config["init"], config["resume"]["run"] is not None)
     if "virtual_ranks" in config["parallel"]:
         _check_virtual(config["parallel"], config["accumulate"])
 
 
 def _check_parameter_groups(optim: dict[str, Any]) -> None:
     """Raise ConfigError C147 for a group of parameters that is not described."""
-    for name, group in (optim.get(PARAMETER_GROUPS) or {}).items():
+    for name, group in named_groups(optim.get(PARAMETER_GROUPS)).items():
         where = f"optim.{PARAMETER_GROUPS}.{name}"
         if not isinstance(group, dict) or "match" not in group:
             what = "does not say which parameters it has"
@@ -293,6 +320,25 @@ def _check_parameter_groups(optim: dict[str, Any]) -> None:
         for key, rule in GROUP_RULES.items():
             if key in group:
                 rule.check(f"{where}.{key}", group[key])
+        if {"lr", "lr_factor"} <= group.keys():
+            what = "has a factor on optim.lr, too"
+            raise ConfigError(147, f"{where}.lr = {group['lr']}", what, "give one of them")
+
+
+def _check_freeze(freeze: Any) -> None:
+    """Raise ConfigError C312 for a layer that thaws at no step."""
+    if isinstance(freeze, dict):
+        step = Rule(int | None, 1, number=312)
+        for name, value in freeze.items():
+            step.check(f"freeze.{name}", value)
+
+
+def _check_warm_up(schedule: dict[str, Any]) -> None:
+    """Raise ConfigError C313 for a warm-up in steps and in epochs."""
+    if schedule.get("warmup_steps") and schedule.get("warmup_epochs") is not None:
+        what = f"and schedule.warmup_steps = {schedule['warmup_steps']} exclude each other"
+        where = f"schedule.warmup_epochs = {schedule['warmup_epochs']}"
+        raise ConfigError(313, where, what, "give one of them")
 
 
 def _check_average(config: dict[str, Any]) -> None:
@@ -304,6 +350,28 @@ def _check_average(config: dict[str, Any]) -> None:
             what = "no average of the weights is kept without ema_decay"
             fix = "set ema_decay, to 0.95 for example"
             raise ConfigError(148, f"{key} = {config[key]}", what, fix)
+
+
+def _check_init(init: dict[str, Any], is_resumed: bool) -> None:
+    """Check the options of ``init``. A resumed run has its weights, and reads no file.
+
+    Raises:
+        ConfigError: C301 for options that change nothing, or are no names.
+        CheckpointError: K110 if nothing is at the path.
+    """
+    for old, new in (init["rename"] or {}).items():
+        if not isinstance(old, str) or not isinstance(new, str):
+            fix = "give names of modules or tensors, as in 'init.rename={fc: head}'"
+            raise ConfigError(301, f"init.rename = {{{old}: {new}}}"[:200], "is no name", fix)
+    if init["weights"] is not None:
+        if not is_resumed:
+            check_place(init["weights"])
+        return
+    for key, value in (("average", True), ("skip", []), ("rename", None)):
+        if init[key] != value:
+            what = "no weights are read without init"
+            fix = "add init=FILE, a file of weights or the directory of a run"
+            raise ConfigError(301, f"init.{key} = {init[key]}"[:200], what, fix)
 
 
 def _check_virtual(parallel: dict[str, Any], accumulate: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from framework.config.foreign_models import is_foreign, secured
 from framework.config.signature import static_signature
 from framework.errors import ConfigError
 from framework.train.parameter_groups import KEYS as OPTIM_KEYS
@@ -46,6 +47,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
     for where, block in targets(config):
         target = block["_target_"]
         check_name(where, target, allowed)
+        secured(where, block, allowed)
         signature = static_signature(target)
         given = [str(key) for key in block if key not in SPECIAL]
         for key in given:
@@ -54,7 +56,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
-        names = (*signature.names, *_more_keys(where))
+        names = (*signature.names, *_more_keys(where, signature.names))
         for key in given:
             if key not in names:
                 what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
@@ -62,10 +64,14 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, place, what, "correct or remove it")
 
 
-def _more_keys(where: str) -> tuple[str, ...]:
-    """Return the keys of a block that are not its target's own."""
+def _more_keys(where: str, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of a block that are not among its target's own."""
     if where == "optim":
         return OPTIM_KEYS
+    if where == "schedule" and "optimizer" in own:  # a scheduler of torch
+        return ("per",)
+    if where == "schedule" and "warmup_steps" in own:
+        return ("warmup_epochs",)
     if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
         return MARK_KEYS
     return ()
@@ -124,7 +130,8 @@ def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     Of our own code only parts may be called. Another function, such as one that starts processes,
     would do so for anybody who names it.
     """
-    return name.startswith((*TORCH, *allowed)) or _PART.fullmatch(name) is not None
+    is_ours = _PART.fullmatch(name) is not None
+    return is_ours or is_foreign(name) or name.startswith((*TORCH, *allowed))
 
 
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:

@@ -7,15 +7,11 @@ from typing import final
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
-from framework.contracts.prediction import (
-    ClassProbabilities,
-    PredictedMaps,
-    Predictions,
-    class_numbers,
-)
+from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.model_inputs import input_names, model_inputs
+from framework.objective.class_scores import ClassWeights, class_predictions, correct_guesses
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
 
@@ -30,14 +26,18 @@ class Classify:
 
     ``tta`` names the test-time augmentation, see ``framework.objective.tta``. It is used while the
     model is in evaluation mode.
+
+    ``class_weights`` has the weight of each class in the loss; None: all weigh the same.
     """
 
     input: str | Sequence[str]
     target: str
     label_smoothing: float
     tta: str = "none"
+    class_weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        self._weights = ClassWeights(self.class_weights)
         check_tta(self.tta)
         if self.tta != "none" and not isinstance(self.input, str):
             what = "changes images, and the model takes several fields"
@@ -50,26 +50,17 @@ class Classify:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = self._logits(model, batch)
         target = batch[self.target]
-        loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
-        classes = target
-        if target.is_floating_point():
-            classes = target.argmax(1)
-        correct = logits.argmax(1) == classes  # integers: no graph grows here
-        if correct.dim() > 1:  # label maps: of each record, the share of its pixels
-            correct = correct.float().flatten(1).mean(1)
-        return Outcome(loss, {"accuracy": correct}, len(target))
+        loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
+        return Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs = model_inputs(batch, self.input)
         if model.training or self.tta == "none":
-            return model(*inputs)
+            return prediction(model(*inputs))
         return mean_logits(model, inputs[0], self.tta)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        logits = self._logits(model, batch)
-        if logits.dim() > 2:  # a class per pixel
-            return PredictedMaps(class_numbers(logits))
-        return ClassProbabilities(logits.float().softmax(1))
+        return class_predictions(self._logits(model, batch))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -10,6 +10,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.model_inputs import prediction
 
 LOSSES = {"mse": nn.functional.mse_loss, "l1": nn.functional.l1_loss}
 
@@ -43,7 +44,7 @@ class Regress:
         self.loss = loss_of(loss)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
-        guess = model(batch[self.input]).float()
+        guess = prediction(model(batch[self.input])).float()
         target = batch[self.target].float()
         check_shapes(guess, target, self.target)
         loss = self.loss(guess, target)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.training import Outcome
+from framework.objective.model_inputs import prediction
 from framework.objective.regress import check_shapes, loss_of
 
 LEAST = 1e-10  # mean squared error, as a part of the peak's square, that counts as 100 dB
@@ -32,7 +33,7 @@ class Restore:
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         damaged = _floats(batch[self.input])
         target = _floats(batch[self.target])
-        guess = model(damaged)
+        guess = prediction(model(damaged))
         check_shapes(guess, target, self.target)
         guess = guess.float()
         loss = self.loss(guess, target)

@@ -235,6 +235,13 @@ def read_stamp(file: IO[bytes]) -> Stamp:
     return Stamp(step, sequence, length, crc)
 
 
+def has_stamp(file: IO[bytes]) -> bool:
+    """Return whether an open file ends as a state of ours does, whole or damaged."""
+    start = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
+    file.seek(start)
+    return file.read(len(_MAGIC)) == _MAGIC
+
+
 def newest_state(run_dir: Path) -> RecoveredState:
     """Return a run's newest whole state. CheckpointError K101, K102 if there is none."""
     damaged: list[str] = []
@@ -251,7 +258,7 @@ def newest_state(run_dir: Path) -> RecoveredState:
         )
         raise CheckpointError(101, where, f"no {FOLDER}/step-*.pt there", fix)
     what = f"no checkpoint can be read: {', '.join(damaged)}"
-    fix = "start again, or use checkpoints/last.pt for the weights"
+    fix = f"start again, or from its last weights: init={run_dir / FOLDER / 'last.pt'}"
     raise CheckpointError(102, where, what, fix)
 
 

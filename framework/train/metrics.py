@@ -100,6 +100,25 @@ def check_outcome(outcome: Any) -> None:
         )
         raise ConfigError(220, f"Outcome.sums['{name}']", what, fix)
     _check_totals(outcome.totals, loss)
+    _add_losses(outcome)
+
+
+def _add_losses(outcome: Outcome) -> None:
+    """Move the losses by name into the sums, weighted by the number of records."""
+    losses: Any = outcome.losses
+    if not isinstance(losses, dict):
+        what = f"{_form(losses)}, not a dict"
+        raise ConfigError(220, "Outcome.losses", what, "return tensors by name")
+    for name, value in losses.items():
+        where = f"Outcome.losses['{name}']"
+        if not isinstance(value, Tensor) or value.dim():
+            what = f"{_form(value)}, not a tensor without dimensions"
+            raise ConfigError(220, where, what, "return the mean over the records")
+        if name == "loss" or name in outcome.sums:
+            raise ConfigError(220, where, "another value has this name", "give it another name")
+    means = {name: value.detach().double() * outcome.count for name, value in losses.items()}
+    outcome.sums = {**outcome.sums, **means}
+    outcome.losses = {}
 
 
 def _check_totals(totals: Any, loss: Tensor) -> None:

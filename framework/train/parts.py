@@ -1,7 +1,7 @@
 """The parts that a Trainer runs with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -9,9 +9,10 @@ from torch import nn
 
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Checkpoints, Objective, Schedule
+from framework.contracts.training import Checkpoints, Objective, Schedule, SetsRates
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
+from framework.train.freeze import Freeze
 from framework.train.metrics import TrainPlan
 
 
@@ -37,7 +38,21 @@ class Parts:
     clock: Clock
     val_clock: Clock
     checkpoints: Checkpoints | None = None  # None: nothing is saved
+    setter: SetsRates | None = None  # sets the learning rates instead of ``schedule``
+    freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
     recorder: Recorder | None = None  # captures steps as CUDA graphs
     say: Callable[[str], None] = print  # prints a note or a warning
+
+    def at_step(self, step: int) -> "Parts":
+        """Return the parts with what is frozen after ``step`` steps. All ranks call it together."""
+        if self.freeze is None:
+            return self
+        return replace(self, model=self.freeze.move_to(step, self.model))
+
+    def switch_to_training(self) -> None:
+        """Switch the model to training, except for batch norm that is frozen."""
+        self.model.train()
+        if self.freeze is not None:
+            self.freeze.hold()

@@ -69,6 +69,10 @@ class StepSlots:
         self._given.append((place, outcome))
         return outcome
 
+    def forget_rates(self) -> None:
+        """Ask for the rates anew before the next step, because the schedule has changed."""
+        self._last_step = -1
+
     def begin(self) -> None:
         """Set the learning rates."""
         current = self._table.index_select(0, self._place).view(-1)

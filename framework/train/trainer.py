@@ -2,22 +2,21 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
-from framework.contracts.batch import Batch
 from framework.contracts.loader import Loader
 from framework.contracts.span import Span, merged
-from framework.contracts.training import Outcome, Report, Sink
+from framework.contracts.training import Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, kept_generators, set_generator_state
-from framework.train.cuda_graph import GraphedPasses
 from framework.train.evaluate import evaluate
+from framework.train.make_passes import make_passes
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.parts import Parts
-from framework.train.step import Passes, Stepper
+from framework.train.step import Stepper
 
 
 @final
@@ -36,19 +35,10 @@ class Trainer:
             parts.schedule,
             parts.precision,
             parts.average,
+            parts.setter,
         )
-        passes = Passes(
-            parts.model, parts.objective, parts.parallel, parts.precision, parts.clock.mark
-        )
-        self._passes: Callable[[Batch, float, bool], Outcome] = passes
-        if parts.recorder is not None:
-            self._passes = GraphedPasses(
-                passes,
-                self.stepper,
-                parts.recorder,
-                lambda: (self.progress.scheduled, self._last_step),
-                parts.say,
-            )
+        self._position = lambda: (self.progress.scheduled, self._last_step)
+        self._passes = make_passes(parts, self.stepper, self._position)
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self.val_means: dict[str, float] = {}  # means of the latest validation
@@ -103,7 +93,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
-        self.parts.model.train()
+        self.parts.switch_to_training()
         self.parts.clock.skip()
         self._reported_at = time.perf_counter()
         tally, progress = self._tally, self.progress
@@ -148,6 +138,8 @@ class Trainer:
         weights = validate or self.stopped or (ends_epoch and saves_epoch)
         if weights or save:
             self._pause(validate, weights)
+        if parts.freeze is not None and parts.freeze.is_due(progress.step):
+            self._begin_passes()
         return ends_epoch or finished or self.stopped
 
     def _pause(self, validate: bool, weights: bool) -> None:
@@ -157,6 +149,13 @@ class Trainer:
         best = validate and val is not None and self._validate(val)
         self._save(best, weights)
         self._reported_at += time.perf_counter() - paused_at
+        self.parts.clock.skip()
+
+    def _begin_passes(self) -> None:
+        """Train what is not frozen after the present step. Steps are captured anew."""
+        self.parts = self.parts.at_step(self.progress.step)
+        self._passes = make_passes(self.parts, self.stepper, self._position)
+        self.parts.switch_to_training()
         self.parts.clock.skip()
 
     def _report(self) -> None:
@@ -237,9 +236,10 @@ class Trainer:
                 parts.val_clock,
                 parts.parallel,
             )
-        parts.model.train()
+        self.parts.switch_to_training()
         wall_s = time.perf_counter() - start
         self._write("val", self.val_means, count / wall_s, parts.val_clock.spans())
+        self.stepper.follow(self.val_means, parts.parallel)
         best = not self.best or parts.objective.better(self.val_means, self.best)
         if best:
             self.best = {**self.val_means, "step": self.progress.step}
@@ -295,3 +295,4 @@ class Trainer:
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)
+        self._begin_passes()

@@ -55,6 +55,14 @@ def test_what_hydra_can_read_and_lists_are_left_as_they_are():
     assert literal("a=ä") == 'a="ä"'
 
 
+def test_the_name_of_a_block_stands_for_its_first_key():
+    Path("a,b").mkdir()
+    assert literal("init=x.pt") == "init.weights=x.pt"
+    assert literal("init=x.pt,y.pt") == "init.weights=x.pt,y.pt"
+    assert literal("init=a,b") == 'init.weights="a,b"'
+    assert literal("init={weights: x.pt}") == "init={weights: x.pt}"
+
+
 WORDS = {
     "long": "source=" + "x" * 100_000,
     "list": "source=[" + "1," * 20_000 + "1]",

@@ -107,7 +107,7 @@ def test_missing_weights_are_named(run_dir):
 
 def test_a_file_that_holds_no_weights_is_refused(run_dir, tmp_path):
     (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(CheckpointError, match="K123"):
+    with pytest.raises(CheckpointError, match="K111"):
         _ = framework.load(run_dir, weights=tmp_path / "text.pt").model
 
 

@@ -4,7 +4,7 @@ from omegaconf import OmegaConf
 from framework.cli.paths import CONF
 from framework.config.schema import CHOICE_RULES, COLLATE, GROUPS, RULES, RULES_BY_BLOCK, check
 from framework.data.collate import WAYS
-from framework.errors import ConfigError
+from framework.errors import CheckpointError, ConfigError
 
 VALUES = {
     **dict.fromkeys(RULES),
@@ -34,7 +34,14 @@ WORKERS = {"num": 2, "kind": "thread", "start_method": None, "timeout_s": 300}
 ORDER = {"block_records": None, "window_blocks": 1}
 CHECKPOINT = {"every_steps": None, "every_epochs": 1, "every_s": 600, "keep": 2}
 RESUME = {"run": None, "auto": False, "allow": []}
-BLOCKS = {"workers": WORKERS, "order": ORDER, "checkpoint": CHECKPOINT, "resume": RESUME}
+INIT = {"weights": None, "average": True, "skip": [], "rename": None}
+BLOCKS = {
+    "workers": WORKERS,
+    "order": ORDER,
+    "checkpoint": CHECKPOINT,
+    "resume": RESUME,
+    "init": INIT,
+}
 PARTS = {group: {"_target_": f"framework.{group}.some.Thing"} for group in GROUPS}
 DATA = {
     "source": {"_target_": "framework.data.some.Source"},
@@ -431,3 +438,23 @@ def test_only_processes_have_a_start_method(kind, data, is_right):
 
 def test_the_ways_to_collate_are_those_of_the_reader():
     assert COLLATE == WAYS
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("average", False), ("skip", ["head"]), ("rename", {"fc": "head"})]
+)
+def test_an_option_of_weights_that_are_not_read_is_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"C301\]: init.{key} = .*no weights are read"):
+        check({**CONFIG, "init": {**INIT, key: value}})
+
+
+def test_a_new_name_of_weights_is_a_text():
+    with pytest.raises(ConfigError, match=r"C301\]: init.rename = \{fc: 3\}: is no name"):
+        check({**CONFIG, "init": {**INIT, "weights": ".", "rename": {"fc": 3}}})
+
+
+def test_missing_weights_are_refused_unless_the_run_is_resumed():
+    init = {**INIT, "weights": "nowhere.pt"}
+    check({**CONFIG, "init": init, "resume": {**RESUME, "run": "RUN"}})
+    with pytest.raises(CheckpointError, match="K110"):
+        check({**CONFIG, "init": init})

@@ -99,6 +99,30 @@ def options(_):
     return facts
 
 
+def thaw(_):
+    """The gradients of two steps, before and after the first layer thaws."""
+    ranks, facts = parallel(), []
+    torch.manual_seed(0)
+    inside = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    inside[0].requires_grad_(False)
+    model = ranks.wrap(inside)
+    inputs = torch.randn(2, 5, 3)  # rank
+    for _ in range(2):
+        model(inputs[RANK]).square().mean().backward()
+        facts.append(
+            [None if item.grad is None else flat([item.grad]) for item in inside.parameters()]
+        )
+        model.zero_grad(set_to_none=True)
+        inside[0].requires_grad_(True)
+        model = ranks.rewrap(model)
+    plain = copy.deepcopy(inside)
+    plain(inputs.flatten(0, 1)).square().mean().backward()
+    expected = [flat([item.grad]) for item in plain.parameters()]
+    facts_of_rank = {"seen": facts, "expected": expected, "inside": ranks.unwrap(model) is inside}
+    ranks.close()
+    return facts_of_rank
+
+
 def replicate(ranks):
     """Ranks begin with weights of their own; rank 0's become everybody's."""
     torch.manual_seed(RANK)
@@ -485,6 +509,7 @@ def main(program, folder):
         "disagree": disagree,
         "sharded": sharded,
         "options": options,
+        "thaw": thaw,
         "virtual": virtual,
     }
     facts = programs[program](Path(folder))

@@ -279,3 +279,55 @@ def test_an_objective_that_makes_no_numbers_of_its_totals_is_refused():
         metrics_of(
             type("Silent", (), {"metrics": lambda self, totals: None})(), {"x": torch.ones(2)}
         )
+
+
+# ---- losses by name
+
+
+def with_losses(values, **more):
+    """Records with these losses, half of each in a part of its own."""
+    found, _ = outcome(values)
+    found.losses = {"half": found.loss / 2, **more}
+    return found
+
+
+def test_losses_by_name_are_means_over_batches_of_any_size_and_ranks():
+    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
+    assert means(parts, one_rank)[0]["half"] == 1.0
+    parts = [(with_losses([1.0, 1.0, 1.0]), True), (with_losses([5.0]), True)]
+    # the loss, "half", "hits" and the count of another rank: one record
+    other = torch.tensor([6.0, 3.0, 1.0, 1.0], dtype=torch.float64)
+    found, count = means(parts, lambda sums: sums + other)
+    assert (found["half"], found["loss"], count) == (1.4, 2.8, 5.0)
+
+
+def test_losses_by_name_are_saved_with_the_means():
+    first, second = ([(with_losses([1.0, 2.0]), True)], [(with_losses([7.0]), True)])
+    state = tallied(first).state_dict(lambda values: [values])
+    again = tallied(second)
+    again.load_state_dict(state, 0, 1)
+    again.add(with_losses([7.0]), True, 1, None)
+    assert again.means(one_rank)[0]["half"] == pytest.approx(10 / 6)
+
+
+def test_a_loss_by_name_holds_no_graph_and_a_filler_counts_as_nothing():
+    filler, own = with_losses([9.0]), with_losses([1.0])
+    assert means([(own, True), (filler, False)], one_rank)[0]["half"] == 0.5
+    assert not own.sums["half"].requires_grad
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"loss": torch.ones(())},
+        {"hits": torch.ones(())},
+        {"a": torch.ones(2)},
+        {"a": 1.0},
+        [torch.ones(())],
+    ],
+)
+def test_what_cannot_be_a_loss_by_name_is_refused(losses):
+    found, _ = outcome([1.0])
+    found.losses = losses
+    with pytest.raises(ConfigError, match=r"C220.*Outcome.losses"):
+        check_outcome(found)

@@ -94,3 +94,21 @@ def test_totals_are_those_of_the_newest_step():
         slots.end(Outcome(torch.zeros(()), {}, 1, {"hits": torch.tensor([1.0, number])}))
         assert outcome.totals["hits"].tolist() == [1, number]
         outcome.totals = {}  # as the tally does
+
+
+def test_rates_are_asked_for_anew_when_the_schedule_has_changed():
+    rates, factor = [torch.zeros(())], [1.0]
+    slots = StepSlots(rates, lambda step, last: [factor[0] * step])
+    slots.make_slots(Outcome(torch.zeros(()), {}, 1))
+
+    def read(number):
+        slots.next_step(number, 100)
+        slots.begin()
+        slots.end(Outcome(torch.zeros(()), {}, 1))
+        return rates[0].item()
+
+    assert read(1) == 1
+    factor[0] = 10.0
+    assert read(2) == 2
+    slots.forget_rates()
+    assert read(3) == 30

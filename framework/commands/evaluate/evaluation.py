@@ -12,7 +12,8 @@ from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
 from framework.commands.evaluate.replay import Recorder, Replay, record_losses
-from framework.config.saved_run import SavedRun, open_run, weights_path
+from framework.config.saved_run import SavedRun, chosen_file, open_run
+from framework.config.teacher_weights import load_teacher
 from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import Predicts
@@ -88,6 +89,7 @@ def evaluate_run(
     start = time.perf_counter()
     run = open_run(Path(job.run), allowed, job.weights, job.changes, say)
     try:
+        load_teacher(run.objective)
         sets = run.sets(job.data, job.select, job.limit)
         results: dict[str, Summary] = {}
         for name, config in sets.items():
@@ -102,7 +104,7 @@ def evaluate_run(
         return {
             "run": str(Path(job.run).resolve()),
             "weights": job.weights,
-            "weights_file": str(weights_path(run.run_dir, job.weights)),
+            "weights_file": str(chosen_file(run.run_dir, job.weights)),
             "ranks": run.parallel.world_size,
             "device": str(run.device),
             "sets": results,

@@ -39,7 +39,7 @@ from framework.config.image_places import ImagePlace, image_places, in_images
 from framework.config.input_source import PART, InputSource, ItemRange, ReadPart
 from framework.config.predict_images import as_pixels, class_name
 from framework.config.saved_config import USED_PARTS
-from framework.config.saved_run import SavedRun, weights_path
+from framework.config.saved_run import SavedRun, chosen_file
 from framework.contracts.batch import Batch
 from framework.contracts.prediction import PredictedImages, Predictions
 from framework.contracts.records import Field, RecordInput
@@ -169,7 +169,7 @@ class _PredictionRun:
             "torch": str(torch.__version__),
             "device": run.device.type,
             "config": used,
-            "weights": file_sha256(weights_path(run.run_dir, run.weights)),
+            "weights": file_sha256(chosen_file(run.run_dir, run.weights)),
             "classes": list(run.classes),
             "batch_size": run.batch_size,
             "input": self.prediction.configured,
