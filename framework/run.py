@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,7 @@ from framework.config.init_weights import with_saved_digest
 from framework.config.restore_run import restore
 from framework.config.schema import AFTER_STEP, FACTS, NEXT_FACTS, PROFILE
 from framework.config.training_parts import open_sinks, training_parts
-from framework.contracts.span import shares
+from framework.contracts.span import Span, shares
 from framework.errors import ConfigError
 from framework.measure.host import machine, peak_rss_bytes, threads_per_rank
 from framework.measure.profile import LEAST_STEPS, TRACED
@@ -197,17 +197,6 @@ def _check_trace(num_steps: int) -> None:
 def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
-    share_of = shares(trainer.spans)
-    spans = {
-        name: {
-            "total_s": span.total_s,
-            "mean_s": span.mean_s,
-            "p50_s": span.p50_s,
-            "p90_s": span.p90_s,
-            "share": share_of[name],
-        }
-        for name, span in trainer.spans.items()
-    }
     pace = trainer.pace
     return {
         "status": "interrupted" if trainer.stopped else "finished",
@@ -219,13 +208,28 @@ def _summary(
         "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
-        "spans": spans,
+        "spans": span_figures(trainer.spans),
         "train_s": pace.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
         "peak_rss_bytes": peak_rss_bytes(),
         "choices": choices(config),
         "notes": notes,
+    }
+
+
+def span_figures(spans: Mapping[str, Span]) -> dict[str, dict[str, float]]:
+    """Return the figures of each span, as ``summary.json`` has them."""
+    share_of = shares(spans)
+    return {
+        name: {
+            "total_s": span.total_s,
+            "mean_s": span.mean_s,
+            "p50_s": span.p50_s,
+            "p90_s": span.p90_s,
+            "share": share_of[name],
+        }
+        for name, span in spans.items()
     }
 
 

@@ -115,24 +115,30 @@ def plain_words(arguments: list[str]) -> list[str]:
 def plain_words_alone(arguments: list[str], key: str) -> list[str]:
     """Return the plain words, which take the place of ``key``. ConfigError C100 beside ``key=``."""
     plain = plain_words(arguments)
-    if plain and option(arguments, key) is not None:
+    if plain and any(word.startswith(f"{key}=") for word in arguments if word not in plain):
         raise ConfigError(100, " ".join(plain), f"stands beside {key}=", "give one or the other")
     return plain
 
 
-def with_store(arguments: list[str], command: str) -> list[str]:
+def with_store(arguments: list[str], command: str, key: str = "store") -> list[str]:
     """Return the words with ``store=`` for the plain word, which is the path of a store.
 
-    ConfigError C100 for several of them. ``-sc`` completes words, and is left alone.
+    ``key`` may be another key of a path. ConfigError C100 for several plain words. ``-sc``
+    completes words, and is left alone.
     """
     if arguments[:1] == ["-sc"]:
         return arguments
-    plain = plain_words_alone(arguments, "store")
+    plain = plain_words_alone(arguments, key)
     if len(plain) > 1:
         fix = f"{command} one at a time"
-        raise ConfigError(100, " ".join(plain), "names more than one store", fix)
+        raise ConfigError(100, " ".join(plain), f"names more than one {key}", fix)
     overrides = [word for word in arguments if word not in plain]
-    return [*overrides, *(f"store={quoted(word)}" for word in plain)]
+    return [*overrides, *(f"{key}={quoted(word)}" for word in plain)]
+
+
+def with_output(arguments: list[str]) -> list[str]:
+    """Return the words with ``output.path=`` for ``output=``, which Hydra takes for a group."""
+    return [re.sub(r"^output=", "output.path=", word) for word in arguments]
 
 
 def without_options(arguments: list[str]) -> list[str]:

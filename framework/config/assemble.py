@@ -42,6 +42,7 @@ from framework.contracts.data import (
 )
 from framework.contracts.loader import Clock, Loader, LoaderContext
 from framework.contracts.parallel import Parallel
+from framework.contracts.records import Manifest
 from framework.data.classes import with_agreed_classes
 from framework.data.reader import followers
 from framework.errors import ConfigError
@@ -179,7 +180,7 @@ class Assembly:
 
     def augmenter(self, training: bool) -> Finish:
         """Return the function that augments the batches of an epoch on the device."""
-        return _augmenter(self.config, self.augment, self.device, training, self.say)
+        return make_augmenter(self.config, self.augment, self.device, training, self.say)
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
@@ -209,7 +210,7 @@ def assemble(
     config, sizes = with_declared_sizes(config, declared)
     keep_freed_memory()
     seed_generators(config["seed"])
-    device = _device(config["device"])
+    device = find_device(config["device"])
     parallel: Parallel = build("parallel", config["parallel"], allowed, device=device)
     if parallel.rank != 0:
         say = _ignore
@@ -227,10 +228,10 @@ def assemble(
         config, from_data, train_source, val_sources = _sources(
             stack, config, allowed, parallel, declared
         )
-        augment = _augment(config, allowed, train_source)
+        augment = make_augment(config, allowed, train_source.manifest)
 
         def loader(source: Source, loader_clock: Clock, training: bool) -> Loader:
-            finish = _augmenter(config, augment, device, training, say)
+            finish = make_augmenter(config, augment, device, training, say)
             context = LoaderContext(source, device, finish, loader_clock)
             return build("loader", config["loader"], allowed, context=context)
 
@@ -265,7 +266,7 @@ def _ignore(text: str) -> None:
     """Print nothing, since only rank 0 prints."""
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return the device called ``name``. ConfigError C119 if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -306,22 +307,22 @@ def _sources(
     if is_wanted(config["transform"]):
         given = config["data"]["train"]
         transform = NoTransform()
-        with closing(_source("train", given, config, allowed, parallel, transform)) as source:
+        with closing(open_source("train", given, config, allowed, parallel, transform)) as source:
             config, from_data = resolve(config, source, ["transform"], declared)
-    train = _source("train", config["data"]["train"], config, allowed, parallel)
+    train = open_source("train", config["data"]["train"], config, allowed, parallel)
     stack.callback(train.close)
     config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
     val: dict[str, Source] = {}
     for name, given in val_sets(config["data"]).items():
         split = split_of(name)
-        source = _source(split, given, config, allowed, parallel)
+        source = open_source(split, given, config, allowed, parallel)
         stack.callback(source.close)
         val[name] = with_agreed_classes(train, source, config["select"], f"data.{split}")
     return config, from_data, train, val
 
 
-def _source(
+def open_source(
     split: str,
     given: Any,
     config: Config,
@@ -329,13 +330,31 @@ def _source(
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    """Open one data set. ``given`` says which, as ``data.SPLIT`` does."""
-    training = split == "train"
+    """Open one data set. ``given`` says which, as ``data.SPLIT`` does.
+
+    ``transform`` replaces the configured one.
+    """
+    context = source_context(config, allowed, parallel, split == "train", transform)
+    data = config["data"]
+    chosen = {"path": given}
+    if makes_data(data):
+        chosen = {"data": build(f"data.{split}", given, allowed)}
+    return build("data.source", data["source"], allowed, **chosen, context=context)
+
+
+def source_context(
+    config: Config,
+    allowed: Sequence[str],
+    parallel: Parallel,
+    training: bool,
+    transform: Transform | None = None,
+) -> SourceContext:
+    """Return what a source is given for training or for validation."""
     workers = config["workers"]
     order_choice: OrderChoice | None = None
     if "_target_" in config["order"]:
         order_choice = build("order", config["order"], allowed)
-    context = SourceContext(
+    return SourceContext(
         order=_order(config, parallel, training),
         order_choice=order_choice,
         transform=transform or _transform(config, allowed, training),
@@ -353,11 +372,6 @@ def _source(
         start_method=workers["start_method"],
         num_cores=cores_per_rank(),
     )
-    data = config["data"]
-    chosen = {"path": given}
-    if makes_data(data):
-        chosen = {"data": build(f"data.{split}", given, allowed)}
-    return build("data.source", data["source"], allowed, **chosen, context=context)
 
 
 def _transform(config: Config, allowed: Sequence[str], training: bool) -> Transform:
@@ -394,7 +408,8 @@ def _order(config: Config, parallel: Parallel, training: bool) -> Callable[[int]
     )
 
 
-def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
+def make_augment(config: Config, allowed: Sequence[str], manifest: Manifest) -> Augment:
+    """Build the augment for data with this manifest. ConfigError C199 if it moves boxes."""
     block = config["augment"]
     # Each part of a composition is built alone first, so that an error names the part.
     for where, part in list(targets(block, "augment"))[1:]:
@@ -402,12 +417,12 @@ def _augment(config: Config, allowed: Sequence[str], source: Source) -> Augment:
     augment: Augment = build("augment", block, allowed)
     if config["channels_last"] and isinstance(augment, KnowsLayout):
         augment = augment.with_layout(torch.channels_last)
-    moved = ", ".join(followers(source.manifest))
+    moved = ", ".join(followers(manifest))
     if moved and isinstance(augment, MovesPixels) and augment.moves_pixels:
         what = f"moves pixels, but cannot move {moved} with them"
         fix = "choose a transform that does, such as transform=flip or random_resized_crop"
         raise ConfigError(199, f"augment = {block['_target_']}", what, fix)
-    labels = source.manifest.label_maps
+    labels = manifest.label_maps
     if labels and isinstance(augment, KnowsLabels):
         return augment.with_labels(labels)
     return augment
@@ -418,7 +433,7 @@ def fuses(config: Config, augment: Augment, device: torch.device) -> bool:
     return config["compile"] and device.type != "cpu" and is_exact(augment)
 
 
-def _augmenter(
+def make_augmenter(
     config: Config,
     augment: Augment,
     device: torch.device,

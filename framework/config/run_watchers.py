@@ -1,6 +1,6 @@
 """What looks at a run's validation: further metrics, what is best, and the watchers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,8 @@ from framework.config.assemble import Assembly
 from framework.config.build import build
 from framework.config.preflight import ModelTrial
 from framework.config.schema import seconds_of
+from framework.config.targets import Config
+from framework.contracts.parallel import Parallel
 from framework.contracts.training import Objective, Watcher
 from framework.errors import ConfigError
 from framework.system.extras import needed
@@ -22,19 +24,21 @@ PATIENCE = "stop.patience"
 BUDGET = "stop.after"
 
 
-def make_metrics(assembly: Assembly) -> "TorchMetrics | None":
+def make_metrics(
+    config: Config, allowed: Sequence[str], parallel: Parallel, say: Callable[[str], None]
+) -> "TorchMetrics | None":
     """Build the metrics that the configuration names; None without any.
 
     ResourceError R112 without TorchMetrics, ConfigError C332 for what is no metric.
     """
-    blocks = assembly.config.get("metrics") or {}
+    blocks = config.get("metrics") or {}
     if not blocks:
         return None
     needed("torchmetrics", "metrics")
     from framework.train.torch_metrics import TorchMetrics  # noqa: PLC0415  # an extra
 
-    built = {name: build(f"metrics.{name}", blocks[name], assembly.allowed) for name in blocks}
-    return TorchMetrics(built, assembly.parallel, assembly.say)
+    built = {name: build(f"metrics.{name}", blocks[name], allowed) for name in blocks}
+    return TorchMetrics(built, parallel, say)
 
 
 def try_metrics(metrics: "TorchMetrics", trial: ModelTrial) -> ModelTrial:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from framework.contracts.batch import Batch
-from framework.contracts.data import MicroBatch, MicroBatches, Source
+from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
 from framework.contracts.records import Manifest, notes_of
 from framework.errors import ConfigError, DataError, listed
 from framework.order.batches import Order
@@ -142,6 +142,13 @@ class MappedSource:
 
     def sample(self, count: int) -> Batch:
         return self._mapped(self.source.sample(count))
+
+    def records(self, indices: Tensor) -> Batch:
+        assert isinstance(self.source, FindsRecords)
+        return self._mapped(self.source.records(indices))
+
+    def key(self, index: int) -> str:
+        return self.source.key(index) if isinstance(self.source, FindsRecords) else ""
 
     def stages(self) -> dict[str, float]:
         return self.source.stages()

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import class_predictions, correct_guesses
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.class_scores import class_predictions, compared_classes, correct_guesses
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 
 @final
@@ -85,8 +86,15 @@ class Distill:
             losses={"labels": of_labels, "teacher": of_teacher},
         )
         if not model.training:
-            outcome.predictions = class_predictions(logits, target)
+            outcome.predictions = compared_classes(logits, target)
         return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return class_predictions(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

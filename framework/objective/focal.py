@@ -9,14 +9,16 @@ from typing import final
 from torch import nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.class_scores import (
     ClassWeights,
     class_predictions,
+    compared_classes,
     correct_guesses,
 )
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
 
@@ -60,8 +62,15 @@ class Focal:
         correct = correct_guesses(logits, target)
         outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
         if not model.training:
-            outcome.predictions = class_predictions(logits, target)
+            outcome.predictions = compared_classes(logits, target)
         return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return class_predictions(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import ClassProbabilities, Predictions
 from framework.contracts.training import Outcome
 from framework.objective.class_scores import ClassWeights
-from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.model_inputs import input_names, model_inputs, prediction
 from framework.objective.regress import check_shapes
 
 
@@ -52,6 +53,14 @@ class Multilabel:
         if not model.training:
             outcome.predictions = (logits.sigmoid(), truth.long())
         return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return input_names(self.input)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        logits = prediction(model(*model_inputs(batch, self.input)))
+        return ClassProbabilities(logits.float().sigmoid())
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         either = totals["guessed"] + totals["wanted"]

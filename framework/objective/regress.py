@@ -1,12 +1,13 @@
 """Numbers or images from numbers or images: mean squared or mean absolute error to learn."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedNumbers, Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
 from framework.objective.model_inputs import prediction
@@ -50,6 +51,13 @@ class Regress:
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()
         return Outcome(loss, {"mae": absolute}, len(target), predictions=(guess, target))
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return PredictedNumbers(model(batch[self.input]).float())
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["loss"] < old["loss"]

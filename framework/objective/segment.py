@@ -3,7 +3,7 @@
 Source of the Dice loss: Milletari et al., "V-Net", 2016.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.contracts.batch import Batch
+from framework.contracts.prediction import PredictedMaps, Predictions, class_numbers
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
@@ -70,6 +71,13 @@ class Segment:
             counted = target != IGNORE
             outcome.predictions = (guess[counted], target[counted])
         return outcome
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return [self.input]
+
+    def predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        return PredictedMaps(class_numbers(prediction(model(batch[self.input]))))
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]

@@ -7,7 +7,7 @@ from contextlib import closing
 import torch
 from torch import Tensor, nn
 
-from framework.contracts.loader import Clock, Loader
+from framework.contracts.loader import Clock, Epochs, Loader
 from framework.contracts.parallel import Parallel, Precision
 from framework.contracts.training import Objective, PredictionMetrics
 from framework.system.rng import kept_generators
@@ -82,7 +82,7 @@ def prefix_of(split: str) -> str:
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    loader: Loader,
+    loader: Epochs,
     objective: Objective,
     precision: Precision,
     clock: Clock,
