@@ -1,14 +1,18 @@
 """What the word ``auto`` stands for: facts that a configuration takes from the data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
-model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
-it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for the first ones.
-A typed value counts, unless it contradicts the data.
+model, the objective, the transform, the augmentation and the metrics. Other keys with the value
+``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
+the first ones. A typed value counts, unless it contradicts the data.
+
+``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
 """
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from framework.config.declared_inputs import NOTHING, DeclaredInputs
 from framework.config.targets import data_name, walk
@@ -18,14 +22,17 @@ from framework.data.dali import DALISource
 from framework.data.source import StoreSource
 from framework.errors import ConfigError
 from framework.store.channel_statistics import num_channels, of_batch, statistics_of
+from framework.store.columns import StoreFacts
 
 AUTO = "auto"
+BALANCED = "balanced"
+CLASS_WEIGHTS = "class_weights"
 CHANNELS = ("in_channels", "channels", "in_chans", "num_channels")
 CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
-PARTS = ("model", "objective", "transform", "augment")
+PARTS = ("model", "objective", "transform", "augment", "metrics")
 
 Config = dict[str, Any]
 
@@ -37,10 +44,15 @@ class _Place(NamedTuple):
     name: str
     key: str
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the data decides."""
+        return self.block[self.key] == (BALANCED if self.key == CLASS_WEIGHTS else AUTO)
+
 
 def is_wanted(part: Any) -> bool:
     """Return whether a part of the configuration leaves a fact to the data."""
-    return any(place.block[place.key] == AUTO for place in _places(part, ""))
+    return any(place.is_open for place in _places(part, ""))
 
 
 def resolve(
@@ -64,12 +76,12 @@ def resolve(
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
             the data does not tell.
     """
-    config = {**config, **{name: deepcopy(config[name]) for name in parts}}
+    config = {**config, **{name: deepcopy(config.get(name)) for name in parts}}
     data = _Data(config, source, declared)
     numbers: Config = {}
     for part in parts:
         for place in list(_places(config[part], part)):
-            if place.block[place.key] == AUTO:
+            if place.is_open:
                 numbers[place.name] = place.block[place.key] = data.fact(place)
         for place in _places(config[part], part):
             data.check(place)
@@ -106,6 +118,7 @@ class _Data:
         self.path = data_name(config["data"]["train"])
         self.num_classes = len(source.manifest.classes) or None
         self.input = self._input(config["objective"].get("input"))
+        self.target = config["objective"].get("target")
         self._measured: dict[str, ChannelStatistics] | None = None
 
     def _input(self, given: Any) -> str | None:
@@ -147,7 +160,9 @@ class _Data:
 
     def fact(self, place: _Place) -> Any:
         """Return what ``auto`` stands for at ``place``. ConfigError C157 if nothing tells it."""
-        where = f"{place.name} = {AUTO}"
+        where = f"{place.name} = {place.block[place.key]}"
+        if place.key == CLASS_WEIGHTS:
+            return self._weights(where)
         if place.key in CLASSES:
             value, example = self.num_classes, "10"
             what = f"{self.path} names no classes"
@@ -162,6 +177,23 @@ class _Data:
                 157, where, f"cannot be known: {what}", f"type it: {place.name}={example}, say"
             )
         return value
+
+    def _weights(self, where: str) -> list[float]:
+        """Return the weight of each class: its mean count over its own count of training records.
+
+        A class without a record weighs 1. ConfigError C316 if the labels cannot be counted.
+        """
+        source, target = self.source, self.target
+        if not isinstance(source, StoreSource | DALISource) or not isinstance(target, str):
+            what = f"the labels of {self.path} cannot be counted before training"
+            raise ConfigError(316, where, what, "give a weight for each class")
+        labels = StoreFacts(source.store).values(target)[source.order.used().numpy()]
+        if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0:
+            what = f"{target!r} of {self.path} does not hold the numbers of classes"
+            raise ConfigError(316, where, what, "give a weight for each class")
+        counts = np.bincount(labels.astype(np.int64), minlength=self.num_classes or 0)
+        mean = counts.sum() / max(1, np.count_nonzero(counts))
+        return [round(float(mean / count), 6) if count else 1.0 for count in counts]
 
     def _moments(self, place: _Place) -> list[float] | None:
         field = _field_of(place.block)
@@ -183,10 +215,16 @@ class _Data:
             self._check_classes(place, value)
         elif place.key in STATISTICS and isinstance(value, list):
             self._check_length(place, len(value))
+        elif place.key == CLASS_WEIGHTS and isinstance(value, list):
+            num_classes = self.num_classes or 0
+            if len(value) < num_classes:
+                what = f"{self.path} has {_counted(num_classes, 'class', 'es')}"
+                where = f"{place.name} = {value}"[:100]
+                raise ConfigError(316, where, what, "give a weight for each, or balanced")
 
     def _check_classes(self, place: _Place, value: int) -> None:
         # a block inside a model may classify something else
-        is_compared = place.name.startswith("augment.") or place.name.count(".") == 1
+        is_compared = place.name.startswith(("augment.", "metrics.")) or place.name.count(".") == 1
         if is_compared and self.num_classes is not None and value < self.num_classes:
             what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
             fix = f"leave it out, or give {self.num_classes} or more"
@@ -211,6 +249,8 @@ def _places(part: Any, where: str) -> Iterator[_Place]:
     for name, block in walk(part, where):
         if isinstance(block, dict):
             yield from (_Place(block, f"{name}.{key}", key) for key in block if key in FACTS)
+            if name == "objective" and CLASS_WEIGHTS in block:
+                yield _Place(block, f"{name}.{CLASS_WEIGHTS}", CLASS_WEIGHTS)
 
 
 def _field_of(block: Config) -> str:

@@ -8,6 +8,8 @@ from framework.config.declared_inputs import contradictions
 from framework.config.targets import Config
 from framework.contracts.records import notes_of
 
+MOST_CHARACTERS = 160  # of a value in a note, such as the weights of a thousand classes
+
 
 def choice_notes(assembly: Assembly) -> list[str]:
     """Return the notes on the choices, data, ranks and loader of a run."""
@@ -49,6 +51,11 @@ def choice_notes(assembly: Assembly) -> list[str]:
 
 
 def _typed(values: Config) -> str:
-    """Return values by dotted name as they would be typed."""
-    typed = (f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items())
+    """Return values by dotted name as they would be typed. Long lists are cut."""
+    typed: list[str] = []
+    for name, value in values.items():
+        text = json.dumps(value, separators=(",", ":"))
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}..."
+        typed.append(f"{name}={text}")
     return ", ".join(typed)

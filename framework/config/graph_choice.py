@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from framework.config.build_schedule import is_foreign
 from framework.config.signature import static_signature
 from framework.contracts.data import Source
 from framework.contracts.parallel import Parallel
@@ -51,6 +52,7 @@ def graph_refusal(config: Config, parallel: Parallel, source: Source) -> str | N
         config["accumulate"] > 1 and "a step of several passes is not captured",
         scales and "fp16's scaling looks at every step",
         config["on_nan"] == "skip" and "on_nan=skip looks at every step",
+        is_foreign(config["schedule"]) and "a scheduler of torch works on the host",
         not reads_rates and "only a fused optimizer reads its rate anew",
     )
     return next((reason for reason in reasons if isinstance(reason, str)), None)

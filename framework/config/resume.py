@@ -1,5 +1,6 @@
 """Compare, key by key, what decides what a saved run and this one learn."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -7,10 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.config.targets import did_you_mean, walk
+from framework.config.targets import did_you_mean, val_sets, walk
 from framework.contracts.records import Manifest
 from framework.errors import CheckpointError, ConfigError
+from framework.train.freeze import thaws_of
 from framework.train.lr_scaling import KEYS as SCALING_KEYS
+from framework.train.parameter_groups import GROUPING
 
 Config = dict[str, Any]
 Learned = dict[str, Any]  # dotted key: a number, None, or the hash of a text
@@ -29,6 +32,7 @@ LATER_KEYS: Config = {
     "fold": None,
     "folds": None,
 }
+FOLLOWS = "framework.schedule.plateau.Plateau"  # a schedule whose rates validations decide
 SELECTING = ("select", "fold", "folds")
 LATER_KEYS_OF: dict[str, Config] = {
     "framework.augment.crop_flip.CropFlip": {
@@ -38,7 +42,10 @@ LATER_KEYS_OF: dict[str, Config] = {
     },
     "framework.augment.flip.Flip": {"alternate": False},
     "framework.augment.normalize.Normalize": {"dtype": "float32"},
-    "framework.objective.classify.Classify": {"tta": "none"},
+    "framework.objective.classify.Classify": {"tta": "none", "class_weights": None},
+    "framework.objective.segment.Segment": {"dice": 0.0, "ignore": 255},
+    "framework.schedule.constant.Constant": {"warmup_steps": 0, "warmup_epochs": None},
+    "framework.schedule.cosine.Cosine": {"warmup_epochs": None},
     "framework.schedule.one_cycle.OneCycle": {"final": 0.0},
 }
 
@@ -56,8 +63,16 @@ def learned(config: Config, batch_size: int, manifest: Manifest) -> Learned:
         manifest: Describes the training data.
     """
     chosen = {name: config[name] for name in (*PARTS, *KEYS)} | _later(config)
-    data = _contents(manifest) | _made(config["data"], "train")
+    data = _contents(manifest) | _made(config["data"], "train", config["data"]["train"])
     return dict(_leaves({**chosen, "batch_size": batch_size, "data": data}))
+
+
+def followed(config: Config, validates: Learned | None) -> Learned:
+    """Return what else decides what is learned if the learning rate follows validations."""
+    if config["schedule"].get("_target_") != FOLLOWS:
+        return {}
+    values = {f"validation.{key}": value for key, value in (validates or {}).items()}
+    return {"validate_every": config["validate_every"], **values}
 
 
 def _contents(manifest: Manifest) -> Config:
@@ -79,12 +94,11 @@ def _is_made(given: Any) -> bool:
     return isinstance(given, dict) and "_target_" in given
 
 
-def _made(data: Config, split: str) -> Config:
+def _made(data: Config, split: str, given: Any) -> Config:
     """Return how an object of the user's is made, which nothing else identifies; {} for paths."""
-    if not _is_made(data[split]):
+    if not _is_made(given):
         return {}
-    keys = (split, *MADE_KEYS)
-    return {key: data[key] for key in keys if data.get(key) is not None}
+    return {split: given, **{key: data[key] for key in MADE_KEYS if data.get(key) is not None}}
 
 
 def _later(config: Config) -> Config:
@@ -92,7 +106,13 @@ def _later(config: Config) -> Config:
     optim = config["optim"]
     if (optim.get("scaling") or "none") == "none":
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
+    nothing = (None, [], {})
+    optim = {key: own for key, own in optim.items() if key not in GROUPING or own not in nothing}
     keys: Config = {"optim": optim}
+    if config.get("freeze"):
+        # null would be no difference to a key that is not there
+        thaws = thaws_of(config["freeze"]).items()
+        keys["freeze"] = {name: "never" if step is None else step for name, step in thaws}
     keys |= {key: config[key] for key, value in LATER_KEYS.items() if config[key] != value}
     data = config.get("data", {})
     if data.get("weights") or data.get("temperature", 1) != 1:
@@ -111,8 +131,15 @@ def _later(config: Config) -> Config:
 def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the value of everything that is no block or list."""
     yield "data.classes", _hash("\0".join(config["data"]["classes"]))
-    for where, value in walk(_without_later(config)):
-        if not isinstance(value, dict | list) and not where.startswith("data.classes."):
+    for where, value in _values(_without_later(config)):
+        if not where.startswith("data.classes."):
+            yield where, value
+
+
+def _values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value, or the hash of a text, of everything inside."""
+    for where, value in walk(config):
+        if not isinstance(value, dict | list):
             yield where, value if isinstance(value, int | float | None) else _hash(str(value))
 
 
@@ -134,21 +161,49 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def validation_data(manifest: Manifest | None, config: Config) -> Learned | None:
-    """Return what tells one validation set from another; None without one.
+def ending(config: Config) -> Learned:
+    """Return what may end a run before its last step, by dotted key."""
+    chosen = {name: config.get(name) or {} for name in ("stop", "watchers")}
+    return dict(_values(chosen))
+
+
+def validation_data(manifests: Mapping[str, Manifest], config: Config) -> Learned | None:
+    """Return what tells the validation of one run from that of another; None without any.
 
     Args:
-        manifest: Describes the validation data.
-        config: Plain values. Paths count only for data without a digest.
+        manifests: Describe the validation sets by name, as ``val_sets`` does.
+        config: Plain values.
     """
-    if manifest is None:
+    given = val_sets(config["data"])
+    if not manifests:
         return None
+    sets = {name: _of_one_set(manifests[name], given[name], config) for name in manifests}
+    if sets.keys() == {""}:
+        return sets[""]
+    return {f"{name}.{key}": value for name in sets for key, value in sets[name].items()}
+
+
+def validation_set(saved: Learned | None, name: str) -> Learned | None:
+    """Return the facts of one set from what ``validation_data`` returned."""
+    if saved is None or not name:
+        return saved
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): saved[key] for key in saved if key.startswith(prefix)}
+
+
+def _of_one_set(manifest: Manifest, val: Any, config: Config) -> Learned:
+    """Return what tells one validation set from another.
+
+    Args:
+        manifest: Describes the set.
+        val: What ``data.val`` says of it. Paths count only for data without a digest.
+        config: Plain values.
+    """
     data = config["data"]
     where = None
-    val = data["val"]
     if not manifest.digest and not _is_made(val):
         where = os.path.abspath(val) if isinstance(val, str) else str(val)
-    contents = _contents(manifest) | _made(data, "val")
+    contents = _contents(manifest) | _made(data, "val", val)
     chosen = {key: config[key] for key in SELECTING if config[key] is not None}
     if data.get("val_transform") is not None:
         chosen["transform"] = data["val_transform"]
@@ -223,9 +278,23 @@ def check_form(state: Mapping[str, Any]) -> None:
         for name, mean in state[part].items():
             if type(mean) not in (int, float):
                 raise ValueError(f"{part}.{name} is no number")
-    if state["best"] and state["best"].keys() - {"step"} != state["val"].keys():
-        raise ValueError("best and val are not of the same means")
+    # a run that was resumed with other metrics has more or fewer of them now
+    if state["best"] and not state["best"].keys() & state["val"].keys():
+        raise ValueError("best and val have no mean in common")
+    _check_watched(state)
     for values in state["optimizer"]["state"].values():
         for name, value in values.items():
             if not isinstance(value, Tensor | int | float | None):
                 raise TypeError(f"the optimizer's {name} is {type(value).__name__}")
+
+
+def _check_watched(state: Mapping[str, Any]) -> None:
+    """Check what watchers left in a state, which those of older versions lack."""
+    trained_s = state.get("trained_s", 0.0)
+    if type(trained_s) is not float or not 0 <= trained_s < math.inf:
+        raise TypeError("trained_s is no time")
+    if type(state.get("ended", "")) is not str:
+        raise TypeError("ended is no text")
+    for name, remembered in state.get("watching", {}).get("watchers", {}).items():
+        if type(remembered) is not dict:
+            raise TypeError(f"what {name} remembers is no dict")

@@ -16,6 +16,7 @@ FOLDERS = (
     "augment|data|input|loader|model|objective|optim|order|parallel|precision|schedule|sink|store"
     "|transform"
 )
+METRIC = re.compile(r"torchmetrics\.(\w+\.)*[A-Z]\w*")  # a class, and no function
 _PART = re.compile(
     rf"framework\.({FOLDERS})\.\w+\.([A-Z]\w*|(\w+_)?source)"
     r"|paceline_examples\.\w+\.[A-Za-z]\w*"
@@ -56,7 +57,7 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, f"{where}.{key}", what, "correct or remove it")
         if signature is None or signature.open:
             continue
-        names = (*signature.names, *_more_keys(where))
+        names = (*signature.names, *_more_keys(where, signature.names))
         for key in given:
             if key not in names:
                 what = f"{target} has no argument {key!r}{did_you_mean(key, names, where)}"
@@ -64,10 +65,14 @@ def check_targets(config: Config, allowed: Sequence[str]) -> None:
                 raise ConfigError(106, place, what, "correct or remove it")
 
 
-def _more_keys(where: str) -> tuple[str, ...]:
-    """Return the keys of a block that are not its target's own."""
+def _more_keys(where: str, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of a block that are not among its target's own."""
     if where == "optim":
         return OPTIM_KEYS
+    if where == "schedule" and "optimizer" in own:  # a scheduler of torch
+        return ("per",)
+    if where == "schedule" and "warmup_steps" in own:
+        return ("warmup_epochs",)
     if where == "input" or re.fullmatch(r"prepare\.\w+\.input", where):
         return MARK_KEYS
     return ()
@@ -80,6 +85,27 @@ def makes_data(data: Config) -> bool:
     """
     signature = static_signature(str(data["source"]["_target_"]))
     return signature is not None and "data" in signature.names
+
+
+def val_sets(data: Config) -> dict[str, Any]:
+    """Return what ``data.val`` gives for each validation set by its name.
+
+    A single set without a name is called ``""``. There are several if ``data.val`` maps names to
+    what one set may be: the path of a store, a block that makes an object, or with
+    ``data=mixture``, the paths of stores by name.
+    """
+    val = data.get("val")
+    if not val:
+        return {}
+    is_single = not isinstance(val, dict) or "_target_" in val
+    if not is_single and "weights" in data["source"]:  # paths by name are one set of a mixture
+        is_single = not all(isinstance(given, dict) for given in val.values())
+    return {"": val} if is_single else dict(val)
+
+
+def split_of(name: str) -> str:
+    """Return the split of the validation set ``name``: ``val``, or ``val.NAME``."""
+    return f"val.{name}" if name else "val"
 
 
 def data_name(given: Any) -> str:
@@ -126,8 +152,8 @@ def is_allowed(name: str, allowed: Sequence[str]) -> bool:
     Of our own code only parts may be called. Another function, such as one that starts processes,
     would do so for anybody who names it.
     """
-    is_ours = _PART.fullmatch(name) is not None
-    return is_ours or is_foreign(name) or name.startswith((*TORCH, *allowed))
+    is_known = is_foreign(name) or _PART.fullmatch(name) or METRIC.fullmatch(name)
+    return name.startswith((*TORCH, *allowed)) or bool(is_known)
 
 
 def check_name(where: str, target: Any, allowed: Sequence[str]) -> None:

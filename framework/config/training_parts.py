@@ -15,14 +15,23 @@ from torch import nn
 from framework.config.assemble import Assembly
 from framework.config.auto import wrong_channels
 from framework.config.build import build, last_line
+from framework.config.build_schedule import build_schedule
 from framework.config.foreign_models import LOADS, is_from_folder
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.init_weights import DIGEST, folder_note, start_from_weights
-from framework.config.preflight import check_fit, fits, try_augment
+from framework.config.preflight import ModelTrial, check_fit, fits, try_augment
+from framework.config.run_watchers import make_goal, make_metrics, make_watching, try_metrics
 from framework.config.targets import Config
+from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.parallel import Precision
-from framework.contracts.training import Objective, RunContext, Sink
+from framework.contracts.training import (
+    FollowsValidation,
+    Objective,
+    RunContext,
+    Schedule,
+    Sink,
+)
 from framework.errors import ConfigError, ResourceError
 from framework.image.label_map import colored
 from framework.parallel.warm_up_ddp import warm_up_ddp
@@ -31,8 +40,14 @@ from framework.train.checkpoint import CheckpointFolder
 from framework.train.cuda_graph import CudaRecorder
 from framework.train.data_start import start_from_data
 from framework.train.ema import Average
+from framework.train.freeze import Freeze, Thaws, freeze_layers, thaws_of
 from framework.train.metrics import TrainPlan
-from framework.train.parameter_groups import check_options, optimizer_keys, parameter_groups
+from framework.train.parameter_groups import (
+    check_options,
+    is_grouped,
+    optimizer_keys,
+    parameter_groups,
+)
 from framework.train.parts import Parts
 from framework.train.trainer import Trainer
 
@@ -44,7 +59,8 @@ def training_parts(
 
     Args:
         assembly: Data, loaders and ranks.
-        run_dir: Where states are saved; None to write nothing, as when measuring.
+        run_dir: Where states are saved; None to write nothing, as when measuring. Then nothing
+            watches the run, either.
         stop: Asked after every step whether to stop.
 
     Raises:
@@ -52,13 +68,28 @@ def training_parts(
     """
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
+    load_teacher(objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
-    model = _model(assembly, objective, precision)
+    model, thaws, trial = _model(assembly, objective, precision)
+    metrics = make_metrics(assembly)
+    if metrics is not None:
+        trial = try_metrics(metrics, trial)
     _warm_up(assembly, model, objective, precision)
     optimizer = _optimizer(assembly, model)
-    checkpoints = recorder = None
+    schedule, setter = build_schedule(
+        config["schedule"],
+        assembly.allowed,
+        optimizer,
+        assembly.effective.get("warmup_steps"),
+    )
+    _check_follows(assembly, schedule)
+    checkpoints = recorder = best = watching = None
     if run_dir is not None:
         checkpoints = _checkpoints(assembly, run_dir)
+        best, stop_goal = (
+            make_goal(key, assembly, objective, trial, metrics) for key in ("best", "stop")
+        )
+        watching = make_watching(assembly, run_dir, stop_goal)
     if assembly.captures and optimizer.defaults.get("fused"):
         recorder = CudaRecorder(assembly.device)
     return Parts(
@@ -66,7 +97,9 @@ def training_parts(
         model=model,
         objective=objective,
         optimizer=optimizer,
-        schedule=build("schedule", _schedule(assembly), assembly.allowed),
+        schedule=schedule,
+        setter=setter,
+        freeze=_freeze(assembly, model, thaws, objective, precision),
         train=assembly.train,
         val=assembly.val,
         parallel=parallel,
@@ -76,6 +109,9 @@ def training_parts(
         checkpoints=checkpoints,
         average=_average(config, parallel.unwrap(model)),
         stop=stop,
+        metrics=metrics,
+        best=best,
+        watching=watching,
         recorder=recorder,
         say=assembly.say,
     )
@@ -96,8 +132,15 @@ def open_sinks(stack: ExitStack, assembly: Assembly, trainer: Trainer, run_dir: 
     return sinks
 
 
-def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn.Module:
-    """Build the model, try it on a few records, and wrap it for its ranks."""
+def _model(
+    assembly: Assembly, objective: Objective, precision: Precision
+) -> tuple[nn.Module, Thaws, ModelTrial]:
+    """Build the model, try it on a few records, freeze layers, and wrap it for its ranks.
+
+    Returns:
+        The wrapped model, when its frozen parameters thaw, and what the validation of these records
+        gives.
+    """
     config, parallel, sample = assembly.config, assembly.parallel, assembly.sample
     model = _built(assembly).to(parallel.home)
     if config["channels_last"]:
@@ -106,7 +149,8 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
         try_augment(config, assembly.augment, sample, assembly.allowed)
     try:
         with precision.autocast():
-            check_fit(model, objective, _at_home(assembly, sample), config, assembly.allowed)
+            records = _at_home(assembly, sample)
+            trial = check_fit(model, objective, records, config, assembly.allowed)
     except ConfigError as error:
         why = wrong_channels(config, assembly.train_source, last_line(error.__cause__ or error))
         raise why or error from error.__cause__
@@ -120,10 +164,42 @@ def _model(assembly: Assembly, objective: Objective, precision: Precision) -> nn
         num_classes = len(assembly.train_source.manifest.classes)
         path = assembly.starts_from.path
         assembly.notes.append(start_from_weights(model, path, config, num_classes))
+    thaws = freeze_layers(model, config["freeze"])
     model = parallel.wrap(model)
     if config["compile"]:
         _compile(model, assembly.device)
-    return model
+    return model, thaws, trial
+
+
+def _freeze(
+    assembly: Assembly,
+    model: nn.Module,
+    thaws: Thaws,
+    objective: Objective,
+    precision: Precision,
+) -> Freeze | None:
+    """Return the layers that are frozen, or None if ``freeze`` names none."""
+    config, parallel = assembly.config, assembly.parallel
+    if not config["freeze"]:
+        return None
+
+    def rewrap(wrapped: nn.Module) -> nn.Module:
+        anew = parallel.rewrap(wrapped)
+        if anew is not wrapped:
+            if config["compile"]:
+                _compile(anew, assembly.device)
+            _warm_up(assembly, anew, objective, precision)
+        return anew
+
+    return Freeze(parallel.unwrap(model), thaws, thaws_of(config["freeze"]), rewrap)
+
+
+def _check_follows(assembly: Assembly, schedule: Schedule) -> None:
+    """Raise ConfigError C314 for a schedule that follows a validation that never happens."""
+    if isinstance(schedule, FollowsValidation) and assembly.val is None:
+        where = f"schedule = {assembly.config['schedule']['_target_']}"
+        what = "follows a metric of validation, and there is no validation data"
+        raise ConfigError(314, where, what, "give data.val, or choose another schedule")
 
 
 def _built(assembly: Assembly) -> nn.Module:
@@ -201,8 +277,8 @@ def _plan(config: Config) -> TrainPlan:
 
 
 def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
-    block = optimizer_keys(assembly.config["optim"])
-    groups = assembly.config["optim"].get("groups") or {}
+    chosen = assembly.config["optim"]
+    block = optimizer_keys(chosen)
     parameters = list(model.parameters())
     if assembly.captures:
         if all(parameter.is_floating_point() for parameter in parameters):
@@ -213,11 +289,10 @@ def _optimizer(assembly: Assembly, model: nn.Module) -> torch.optim.Optimizer:
     elif fuses_by_default(block, model):
         block = fused(block)
     params: list[Any] = parameters
-    if groups:
-        named = assembly.parallel.unwrap(model).named_parameters()
-        params = parameter_groups(named, groups, block.get("lr"))
+    if is_grouped(chosen):
+        params = parameter_groups(assembly.parallel.unwrap(model), chosen)
     optimizer: torch.optim.Optimizer = build("optim", block, assembly.allowed, params=params)
-    check_options(optimizer, groups)
+    check_options(optimizer, chosen)
     for group in optimizer.param_groups:
         group["lr"] *= assembly.scaling.factor
     return optimizer
@@ -235,17 +310,11 @@ def _average(config: Config, model: nn.Module) -> Average | None:
     )
 
 
-def _schedule(assembly: Assembly) -> Config:
-    block = assembly.config["schedule"]
-    if "warmup_steps" not in block:
-        return block
-    return {**block, "warmup_steps": assembly.effective["warmup_steps"]}
-
-
 def _checkpoints(assembly: Assembly, run_dir: Path) -> CheckpointFolder:
     facts = {
         "learned": assembly.learns,
         "validation": assembly.validates,
+        "ends": assembly.ends,
         "world_size": assembly.parallel.world_size,
         "init": assembly.config.get("init", {}).get(DIGEST),
         "versions": {"torch": str(torch.__version__)},

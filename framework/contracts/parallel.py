@@ -38,6 +38,13 @@ class Parallel(Protocol):
         """Return the model, replicated or sharded. The given model is on ``home``."""
         ...
 
+    def rewrap(self, model: nn.Module) -> nn.Module:
+        """Return a wrapped model, in a new wrap if other parameters now need gradients.
+
+        All ranks must call this at the same time, between two steps.
+        """
+        ...
+
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the user's model inside, whose ``state_dict`` has the plain names."""
         ...

@@ -9,6 +9,11 @@ from torch import nn
 from framework.contracts.batch import Batch
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
+from framework.objective.class_scores import (
+    ClassWeights,
+    class_predictions,
+    correct_guesses,
+)
 from framework.objective.model_inputs import model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
@@ -24,14 +29,18 @@ class Classify:
 
     ``tta`` names the test-time augmentation, see ``framework.objective.tta``. It is used while the
     model is in evaluation mode.
+
+    ``class_weights`` has the weight of each class in the loss; None: all weigh the same.
     """
 
     input: str | Sequence[str]
     target: str
     label_smoothing: float
     tta: str = "none"
+    class_weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        self._weights = ClassWeights(self.class_weights)
         check_tta(self.tta)
         if self.tta != "none" and not isinstance(self.input, str):
             what = "changes images, and the model takes several fields"
@@ -44,14 +53,11 @@ class Classify:
         else:
             logits = mean_logits(model, inputs[0], self.tta)
         target = batch[self.target]
-        loss = nn.functional.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
-        classes = target
-        if target.is_floating_point():
-            classes = target.argmax(1)
-        correct = logits.argmax(1) == classes  # integers: no graph grows here
-        if correct.dim() > 1:  # label maps: of each record, the share of its pixels
-            correct = correct.float().flatten(1).mean(1)
-        return Outcome(loss, {"accuracy": correct}, len(target))
+        loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
+        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

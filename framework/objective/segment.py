@@ -1,4 +1,7 @@
-"""One class per pixel: cross-entropy to learn, the mean IoU over the classes to look at."""
+"""One class per pixel: cross-entropy and Dice to learn, the mean IoU over the classes to look at.
+
+Source of the Dice loss: Milletari et al., "V-Net", 2016.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from framework.contracts.batch import Batch
 from framework.contracts.records import IGNORE
 from framework.contracts.training import Outcome
+from framework.errors import ConfigError
 from framework.objective.model_inputs import prediction
 
 
@@ -24,10 +28,24 @@ class Segment:
 
     ``iou`` is intersection over union, summed over the pixels of all records and ranks, of each
     class, averaged over the classes that occur in target or guess. This is exact.
+
+    Attributes:
+        input: The field that the model takes.
+        target: The field with the label map.
+        dice: The weight of the Dice loss beside the cross-entropy. If it is above 0, both are
+            logged.
+        ignore: Another class whose pixels count as those of ``IGNORE``.
     """
 
     input: str
     target: str
+    dice: float = 0.0
+    ignore: int = IGNORE
+
+    def __post_init__(self) -> None:
+        if self.dice < 0:
+            where = f"objective.dice = {self.dice}"
+            raise ConfigError(318, where, "must be 0 or more", "correct it")
 
     def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
         logits = prediction(model(batch[self.input]))
@@ -37,10 +55,21 @@ class Segment:
         if logits.dim() != 4 or logits.shape[2:] != target.shape[1:]:
             what = f"the model gives {tuple(logits.shape)}"
             raise ValueError(f"{what}, {self.target} is {tuple(target.shape)}")
+        if self.ignore != IGNORE:
+            target = torch.where(target == self.ignore, IGNORE, target)
         # Not the mean over pixels with a class: then batches would not weigh what they hold.
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
-        confusion = confusion_of(logits.detach().argmax(1), target, logits.shape[1])
-        return Outcome(losses.mean(), {}, len(target), {"confusion": confusion})
+        guess = logits.detach().argmax(1)
+        totals = {"confusion": confusion_of(guess, target, logits.shape[1])}
+        outcome = Outcome(losses.mean(), {}, len(target), totals)
+        if self.dice:
+            dice = dice_loss(logits, target)
+            outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
+            outcome.loss = outcome.loss + self.dice * dice
+        if not model.training:
+            counted = target != IGNORE
+            outcome.predictions = (guess[counted], target[counted])
+        return outcome
 
     def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = totals["confusion"]
@@ -52,6 +81,25 @@ class Segment:
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["iou"], -new["loss"]) > (old["iou"], -old["loss"])
+
+
+def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return 1 minus the Dice coefficient, averaged over the classes and then over the records.
+
+    A class that a record does not have wants a probability of 0 at each of its pixels. Pixels of
+    ``IGNORE`` are left out.
+
+    Args:
+        logits: float [B, classes, H, W].
+        target: int64 [B, H, W].
+    """
+    counted = (target != IGNORE).unsqueeze(1)
+    places = torch.where(counted, target.unsqueeze(1), 0)
+    guess = logits.float().softmax(1) * counted
+    truth = torch.zeros_like(guess).scatter_(1, places, counted.to(guess.dtype))
+    both = (guess * truth).sum((2, 3))
+    either = guess.sum((2, 3)) + truth.sum((2, 3))
+    return (1 - (2 * both + 1) / (either + 1)).mean()  # 1: a class that is nowhere is right
 
 
 def confusion_of(guess: Tensor, target: Tensor, num_classes: int) -> Tensor:

@@ -56,11 +56,24 @@ class DistributedParallel(UnshardedState, RankGroup):
         self.compress = compress
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        return self._replica(self.trainable(model))
+
+    def rewrap(self, model: nn.Module) -> nn.Module:
+        """Exchange the gradients of those parameters that need one now.
+
+        A reducer would wait for a frozen parameter, and does not see one that has thawed.
+        """
+        if not isinstance(model, DistributedDataParallel):
+            return model
+        model._remove_autograd_hooks()  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        return self._replica(model.module)
+
+    def _replica(self, model: nn.Module) -> nn.Module:
         device_ids = None
         if self.device.type == "cuda":
             device_ids = [self.device]
         replica = DistributedDataParallel(
-            self.trainable(model),
+            model,
             device_ids=device_ids,
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,

@@ -33,6 +33,9 @@ class SingleProcess(UnshardedState):
     rank = 0
     world_size = 1
 
+    def rewrap(self, model: nn.Module) -> nn.Module:
+        return model
+
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
 

@@ -108,6 +108,9 @@ class RankGroup:
             return synchronized(model, self.device)
         return model
 
+    def rewrap(self, model: nn.Module) -> nn.Module:
+        return model
+
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
 

@@ -120,6 +120,7 @@ class GraphedPasses:
         self._newest: Outcome | None = None  # of a warm-up step
         self._replay: Callable[[], None] | None = None
         self._failed = False
+        self._rate_changes = self.stepper.rate_changes
         self._slots = StepSlots(self.stepper.share_rates(), self.stepper.rates_of)
 
     def __call__(self, batch: Batch, weight: float, last: bool) -> Outcome:
@@ -192,6 +193,9 @@ class GraphedPasses:
         own = list(self._inputs.values())
         new = [batch[name] for name in self._inputs]
         torch._foreach_copy_(own, new)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        if self._rate_changes != self.stepper.rate_changes:
+            self._rate_changes = self.stepper.rate_changes
+            self._slots.forget_rates()
         outcome = self._slots.next_step(*self.position())
         self._replay()
         self.stepper.updated = True

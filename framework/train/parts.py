@@ -1,7 +1,7 @@
 """The parts that a Trainer runs with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -9,10 +9,19 @@ from torch import nn
 
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Checkpoints, Objective, Schedule
+from framework.contracts.training import (
+    Checkpoints,
+    Objective,
+    PredictionMetrics,
+    Schedule,
+    SetsRates,
+)
 from framework.train.cuda_graph import Recorder
 from framework.train.ema import Average
+from framework.train.freeze import Freeze
+from framework.train.goal import Goal
 from framework.train.metrics import TrainPlan
+from framework.train.watching import Watching
 
 
 def never() -> bool:
@@ -31,13 +40,30 @@ class Parts:
     optimizer: torch.optim.Optimizer  # over the parameters of ``model``
     schedule: Schedule
     train: Loader
-    val: Loader | None  # None: no validation
+    val: Loader | Mapping[str, Loader] | None  # or several by name; None: no validation
     parallel: Parallel
     precision: Precision
     clock: Clock
     val_clock: Clock
     checkpoints: Checkpoints | None = None  # None: nothing is saved
+    setter: SetsRates | None = None  # sets the learning rates instead of ``schedule``
+    freeze: Freeze | None = None  # None: every parameter that needs a gradient is trained
     average: Average | None = None  # None: the weights themselves are evaluated and kept
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
+    metrics: PredictionMetrics | None = None  # further metrics of the validation
+    best: Goal | None = None  # what the best validation has most of; None: the objective decides
+    watching: Watching | None = None  # watchers, which may end the run
     recorder: Recorder | None = None  # captures steps as CUDA graphs
     say: Callable[[str], None] = print  # prints a note or a warning
+
+    def at_step(self, step: int) -> "Parts":
+        """Return the parts with what is frozen after ``step`` steps. All ranks call it together."""
+        if self.freeze is None:
+            return self
+        return replace(self, model=self.freeze.move_to(step, self.model))
+
+    def switch_to_training(self) -> None:
+        """Switch the model to training, except for batch norm that is frozen."""
+        self.model.train()
+        if self.freeze is not None:
+            self.freeze.hold()

@@ -1,6 +1,6 @@
 """One optimizer step: its passes, learning rate, average of the weights, and bad gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,7 +10,13 @@ from torch import nn
 
 from framework.contracts.batch import Batch
 from framework.contracts.parallel import Parallel, Precision
-from framework.contracts.training import Objective, Outcome, Schedule
+from framework.contracts.training import (
+    FollowsValidation,
+    Objective,
+    Outcome,
+    Schedule,
+    SetsRates,
+)
 from framework.train.ema import Average
 from framework.train.metrics import Progress, TrainPlan
 from framework.train.nonfinite import infinite_buffers, too_many
@@ -53,8 +59,13 @@ class Stepper:
     schedule: Schedule
     precision: Precision
     average: Average | None
+    setter: SetsRates | None = None  # sets the rates instead of ``schedule``
 
     def __post_init__(self) -> None:
+        self.rate_changes = 0  # how often validations have changed the schedule
+        self._follower: FollowsValidation | None = None
+        if isinstance(self.schedule, FollowsValidation):
+            self._follower = self.schedule
         self.updated = False  # whether the pass has updated the weights, as a captured step does
         self.infinite = infinite_buffers(self.model)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -69,9 +80,15 @@ class Stepper:
         return self.rates_of(*self._position)[0]
 
     def rates_of(self, step: int, last_step: int) -> list[float]:
-        """Return the learning rates of the parameter groups at a step."""
-        factor = self.schedule(step, last_step)
-        rates = [rate * factor for rate in self._rates]
+        """Return the learning rates of the parameter groups at a step.
+
+        Those of a ``setter`` are the present ones.
+        """
+        if self.setter is not None:
+            rates = self.setter.rates
+        else:
+            factor = self.schedule(step, last_step)
+            rates = [rate * factor for rate in self._rates]
         for number, until in enumerate(self._until):
             if step >= until * last_step:
                 rates[number] = 0.0
@@ -82,7 +99,7 @@ class Stepper:
         shared: list[torch.Tensor] = []
         for group in self.optimizer.param_groups:
             device = group["params"][0].device
-            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
             shared.append(group["lr"])
             if "capturable" in group:
                 group["capturable"] = True
@@ -112,12 +129,30 @@ class Stepper:
 
     def set_rates(self, progress: Progress, last_step: int) -> None:
         """Set the learning rates of the next step. Skipped steps take no place in the schedule."""
+        if self.setter is not None:
+            place = progress.scheduled
+            if self.setter.per == "epoch":
+                place = progress.epoch
+            self.setter.move_to(place)
+            self.setter.set_options(self.optimizer.param_groups)
         rates = self.rates_of(progress.scheduled, last_step)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+    def follow(self, means: Mapping[str, float], parallel: Parallel) -> None:
+        """Let the schedule follow a validation. All ranks take rank 0's value, to stay alike."""
+        if self._follower is not None:
+            own = torch.tensor([self._follower.value_of(means)], dtype=torch.float64)
+            value = float(parallel.gather(own)[0])
+            self.rate_changes += self._follower.follow(value)
+
+    def forget_best(self) -> None:
+        """Let the schedule compare no more with the validations so far."""
+        if self._follower is not None:
+            self._follower.forget_best()
 
     def update(self) -> bool:
         """Update the weights from the gradients. Return False if the step was skipped.
@@ -172,11 +207,13 @@ class Stepper:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all that steps: tensors and plain values."""
+        keeper = self.setter or self._follower
         return {
             "model": self.model.state_dict(),
             "average": self.average and self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.precision.state_dict(),
+            "schedule": keeper and keeper.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,4 +229,7 @@ class Stepper:
             groups.append({**group, **options})
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.precision.load_state_dict(state["precision"])
+        keeper = self.setter or self._follower
+        if keeper is not None and state.get("schedule") is not None:
+            keeper.load_state_dict(state["schedule"])
         self._keep_buffers()

@@ -1,0 +1,76 @@
+"""What the objectives of classes share: weights of the classes, and which guesses are right."""
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from framework.errors import ConfigError
+
+
+@final
+class ClassWeights:
+    """The weight of each class in a cross-entropy; None: all classes weigh the same.
+
+    ConfigError C316 unless the weights are numbers of at least 0.
+    """
+
+    def __init__(self, values: Sequence[float] | None) -> None:
+        self._weights: Tensor | None = None
+        if values is None:
+            return
+        where = f"objective.class_weights = {values}"[:100]
+        is_list = not isinstance(values, str)
+        if not is_list or not values or not all(map(_is_weight, values)):
+            what = "must be a list with a number of at least 0 for each class"
+            fix = "correct it, or give balanced"
+            raise ConfigError(316, where, what, fix)
+        self._weights = torch.tensor(values, dtype=torch.float32)
+
+    def on(self, device: torch.device) -> Tensor | None:
+        """Return the weights on a device: float32 [classes], or None."""
+        if self._weights is not None and self._weights.device != device:
+            self._weights = self._weights.to(device)  # once: a copy would wait for the device
+        return self._weights
+
+    def cross_entropy(self, logits: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+        """Return the mean over the records, each of which weighs as much as its class.
+
+        torch's own weighted mean divides by the sum of the weights of a batch. Then batches would
+        not weigh what they hold.
+        """
+        weights = self.on(logits.device)
+        if weights is None:
+            return nn.functional.cross_entropy(logits, target, label_smoothing=label_smoothing)
+        losses = nn.functional.cross_entropy(
+            logits.float(), target, weights, label_smoothing=label_smoothing, reduction="none"
+        )
+        return losses.mean()
+
+
+def _is_weight(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
+
+
+def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:
+    """Return whether each guess is right: bool [B], or of label maps the share of pixels [B].
+
+    ``target`` has the number of the class, or floats [B, classes] whose largest is right.
+    """
+    classes = target
+    if target.is_floating_point():
+        classes = target.argmax(1)
+    correct = logits.argmax(1) == classes  # integers: no graph grows here
+    if correct.dim() > 1:
+        correct = correct.float().flatten(1).mean(1)
+    return correct
+
+
+def class_predictions(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``Outcome.predictions``: probabilities [B, classes, ...], and classes, int64 [B, ...]."""
+    classes = target.argmax(1) if target.is_floating_point() else target
+    return logits.float().softmax(1), classes

@@ -1,0 +1,92 @@
+"""One class per record, learned from labels and from the predictions of a teacher.
+
+Source: Hinton et al., "Distilling the knowledge in a neural network", 2015.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.objective.class_scores import class_predictions, correct_guesses
+from framework.objective.model_inputs import model_inputs, prediction
+
+
+@final
+class Distill:
+    """Cross-entropy with the labels, and the divergence from the teacher's probabilities.
+
+    The loss is ``(1 - share) * labels + share * teacher``, both of which are logged. Better: higher
+    accuracy, then lower loss.
+
+    Args:
+        input: The field that both models take, or several.
+        target: The field of classes, int64 [B].
+        teacher: A model with logits of the same shape. It is not trained.
+        weights: The file of the teacher's weights, which whoever builds the objective loads; None:
+            the teacher has them already.
+        share: The share of the teacher in the loss, 0 to 1.
+        temperature: What the logits are divided by before they become probabilities.
+    """
+
+    def __init__(
+        self,
+        input: str | Sequence[str],  # noqa: A002
+        target: str,
+        teacher: nn.Module | None,
+        weights: str | None,
+        share: float,
+        temperature: float,
+    ) -> None:
+        if not isinstance(teacher, nn.Module):
+            fix = "give objective.teacher={_target_: ..., num_classes: auto}"
+            raise ConfigError(319, f"objective.teacher = {teacher}", "is not a model", fix)
+        if not 0 <= share <= 1:
+            raise ConfigError(319, f"objective.share = {share}", "must be 0 to 1", "correct it")
+        if temperature <= 0:
+            where = f"objective.temperature = {temperature}"
+            raise ConfigError(319, where, "must be above 0", "correct it")
+        self.input = input
+        self.target = target
+        self.teacher = teacher.eval().requires_grad_(False)
+        self.weights = weights
+        self.share = share
+        self.temperature = temperature
+        self._device: torch.device | None = None
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        inputs = model_inputs(batch, self.input)
+        target = batch[self.target]
+        logits = prediction(model(*inputs)).float()
+        if self._device != logits.device:
+            self._device = logits.device
+            self.teacher.to(logits.device)
+        with torch.no_grad():
+            taught = prediction(self.teacher(*inputs)).float()
+        if taught.shape != logits.shape:
+            what = f"the model gives {tuple(logits.shape)}"
+            raise ValueError(f"{what}, the teacher {tuple(taught.shape)}")
+        of_labels = nn.functional.cross_entropy(logits, target)
+        of_teacher = self.temperature**2 * nn.functional.kl_div(
+            (logits / self.temperature).log_softmax(1),
+            (taught / self.temperature).log_softmax(1),
+            reduction="batchmean",
+            log_target=True,
+        )
+        loss = (1 - self.share) * of_labels + self.share * of_teacher
+        outcome = Outcome(
+            loss,
+            {"accuracy": correct_guesses(logits, target)},
+            len(target),
+            losses={"labels": of_labels, "teacher": of_teacher},
+        )
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

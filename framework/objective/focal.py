@@ -1,0 +1,67 @@
+"""One class per record: focal loss, in which records that are already right count little.
+
+Source: Lin et al., "Focal loss for dense object detection", 2017.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from torch import nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
+from framework.errors import ConfigError
+from framework.objective.class_scores import (
+    ClassWeights,
+    class_predictions,
+    correct_guesses,
+)
+from framework.objective.model_inputs import model_inputs, prediction
+
+LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
+
+
+@final
+class Focal:
+    """Cross-entropy times ``(1 - p) ** gamma``, with the probability p of the right class.
+
+    Better: higher accuracy, then lower loss.
+
+    Args:
+        input: The field that the model takes, or several.
+        target: The field of classes, int64 [B].
+        gamma: How much less a record counts whose class is probable; 0: cross-entropy.
+        class_weights: A weight for each class, or None.
+    """
+
+    def __init__(
+        self,
+        input: str | Sequence[str],  # noqa: A002
+        target: str,
+        gamma: float,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        if gamma < 0:
+            raise ConfigError(317, f"objective.gamma = {gamma}", "must be 0 or more", "correct it")
+        self.input = input
+        self.target = target
+        self.gamma = gamma
+        self._weights = ClassWeights(class_weights)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        logits = prediction(model(*model_inputs(batch, self.input)))
+        target = batch[self.target]
+        losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
+        losses = losses * (1 - (-losses).exp()).clamp(min=LEAST) ** self.gamma
+        weights = self._weights.on(logits.device)
+        if weights is not None:
+            of_records = target @ weights if target.is_floating_point() else weights[target]
+            losses = losses * of_records
+        correct = correct_guesses(logits, target)
+        outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -1,0 +1,61 @@
+"""Several labels per record: binary cross-entropy to learn, F1 to look at."""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from framework.contracts.batch import Batch
+from framework.contracts.training import Outcome
+from framework.objective.class_scores import ClassWeights
+from framework.objective.model_inputs import model_inputs, prediction
+from framework.objective.regress import check_shapes
+
+
+@final
+class Multilabel:
+    """Binary cross-entropy over the model's logits [B, labels]. Better: higher ``f1``.
+
+    A label is guessed if its logit is above 0. ``accuracy`` is the share of right guesses. ``f1``
+    counts the guesses of all labels, records and ranks together, which is the micro average.
+
+    Args:
+        input: The field that the model takes, or several.
+        target: The field with 1 for each label of the record and 0 for the others: [B, labels].
+        class_weights: The weight of each label where it is 1, or None.
+    """
+
+    def __init__(
+        self,
+        input: str | Sequence[str],  # noqa: A002
+        target: str,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        self.input = input
+        self.target = target
+        self._weights = ClassWeights(class_weights)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Outcome:
+        logits = prediction(model(*model_inputs(batch, self.input))).float()
+        target = batch[self.target].float()
+        check_shapes(logits, target, self.target)
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            logits, target, pos_weight=self._weights.on(logits.device)
+        )
+        guess = logits.detach() > 0
+        truth = target > 0.5
+        right = (guess == truth).float().flatten(1).mean(1)
+        counts = {"both": guess & truth, "guessed": guess, "wanted": truth}
+        totals = {name: own.sum() for name, own in counts.items()}
+        outcome = Outcome(loss, {"accuracy": right}, len(target), totals)
+        if not model.training:
+            outcome.predictions = (logits.sigmoid(), truth.long())
+        return outcome
+
+    def metrics(self, totals: Mapping[str, Tensor]) -> Mapping[str, float]:
+        either = totals["guessed"] + totals["wanted"]
+        return {"f1": (2 * totals["both"] / torch.clamp(either, min=1)).item()}
+
+    def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        return (new["f1"], -new["loss"]) > (old["f1"], -old["loss"])

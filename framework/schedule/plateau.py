@@ -1,0 +1,112 @@
+"""A learning rate that falls when a metric of validation stops improving."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from framework.errors import ConfigError
+
+MODES = ("min", "max")
+
+
+@final
+class Plateau:
+    """The optimizer's own rate, times ``factor`` for each time that the metric stopped improving.
+
+    torch's ReduceLROnPlateau decides. It sees one optimizer with the rate 1.
+
+    Args:
+        metric: The metric of validation to follow.
+        mode: ``min`` if a smaller metric is better, else ``max``.
+        factor: The share of the rate that is left after each fall.
+        patience: How many validations in a row may bring no improvement. The next one lowers the
+            rate.
+        threshold: The least improvement, as a share of the best value.
+        cooldown: How many validations after a fall do not count.
+        final: The least factor on the optimizer's own rate.
+        warmup_steps: Optimizer steps up to the full rate.
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        mode: str,
+        factor: float,
+        patience: int,
+        threshold: float,
+        cooldown: int = 0,
+        final: float = 0.0,
+        warmup_steps: int = 0,
+    ) -> None:
+        if mode not in MODES:
+            fix = f"choose {' or '.join(MODES)}"
+            raise ConfigError(314, f"schedule.mode = {mode}", "is not a mode", fix)
+        if not 0 < factor < 1:
+            what = "must be above 0 and below 1"
+            raise ConfigError(314, f"schedule.factor = {factor}", what, "correct it")
+        if patience < 0:
+            where = f"schedule.patience = {patience}"
+            raise ConfigError(314, where, "must be 0 or more", "correct it")
+        self.metric = metric
+        self.warmup_steps = warmup_steps
+        self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        self._torch = ReduceLROnPlateau(
+            self._optimizer,
+            "min" if mode == "min" else "max",
+            factor=factor,
+            patience=patience,
+            threshold=threshold,
+            cooldown=cooldown,
+            min_lr=final,
+            eps=0.0,
+        )
+
+    @property
+    def factor(self) -> float:
+        """The present factor on the optimizer's own rate, after the warm-up."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        if step < self.warmup_steps:
+            return self.factor * (step + 1) / self.warmup_steps
+        return self.factor
+
+    def value_of(self, means: Mapping[str, float]) -> float:
+        """Return the metric to follow. ConfigError C314 if the validation does not have it.
+
+        Of several validation sets, whose names stand before a dot, the first one counts.
+        """
+        if self.metric in means:
+            return means[self.metric]
+        names = [name for name in means if name.endswith(f".{self.metric}")]
+        if not names:
+            what = f"validation has {', '.join(means)}"
+            where = f"schedule.metric = {self.metric}"
+            raise ConfigError(314, where, what, "name one of them")
+        return means[names[0]]
+
+    def follow(self, value: float) -> bool:
+        """Take in the metric of a validation. Return whether the rate has changed."""
+        before = self.factor
+        self._torch.step(value)
+        return self.factor != before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "factor": self.factor,
+            "best": float(self._torch.best),
+            "num_bad": self._torch.num_bad_epochs,
+            "cooldown": self._torch.cooldown_counter,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._optimizer.param_groups[0]["lr"] = state["factor"]
+        self._torch.best = state["best"]
+        self._torch.num_bad_epochs = state["num_bad"]
+        self._torch.cooldown_counter = state["cooldown"]
+
+    def forget_best(self) -> None:
+        """Compare no more with the validations so far, which were on other data. Keep the rate."""
+        self._torch._reset()  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
