@@ -11,12 +11,12 @@ from framework.contracts.span import Span, merged
 from framework.contracts.training import Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, kept_generators, set_generator_state
-from framework.train.evaluate import evaluate
 from framework.train.make_passes import make_passes
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.parts import Parts
 from framework.train.step import Stepper
+from framework.train.validate import evaluate
 
 
 @final

@@ -12,7 +12,7 @@ from framework.config.saved_run import open_run
 from framework.errors import CheckpointError, ConfigError
 from framework.measure.clock import NoClock
 from framework.train.checkpoint import newest_state, save_state
-from framework.train.evaluate import evaluate
+from framework.train.validate import evaluate
 from tests.saved_runs import digits_run, summary_of
 
 

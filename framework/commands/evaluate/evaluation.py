@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
-from framework.commands.evaluate.replay import Recorder, Replay, record_losses
+from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
@@ -21,7 +21,7 @@ from framework.errors import words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
 from framework.run import span_figures
-from framework.train.evaluate import evaluate
+from framework.train.validate import evaluate
 
 Summary = dict[str, Any]
 
@@ -118,7 +118,7 @@ def _evaluate_set(
     run: SavedRun, source: Source, num_worst: int, say: Callable[[str], None]
 ) -> SetResult:
     clock: Clock = make_clock(run.device, run.config["clock"])
-    model = Recorder(run.model)
+    model = OutputRecorder(run.model)
     watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
     start = time.perf_counter()
     means, count = evaluate(model, watched, run.objective, run.precision, clock, run.parallel)
@@ -155,7 +155,7 @@ class _Watched:
     """
 
     def __init__(
-        self, run: SavedRun, loader: Loader, model: Recorder, clock: Clock, num_worst: int
+        self, run: SavedRun, loader: Loader, model: OutputRecorder, clock: Clock, num_worst: int
     ) -> None:
         self.run = run
         self.loader = loader

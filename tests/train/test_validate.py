@@ -5,7 +5,7 @@ from torch import nn
 
 from framework.parallel.none import NoParallel
 from framework.precision.fp32 import FP32
-from framework.train.evaluate import evaluate
+from framework.train.validate import evaluate
 from tests.fakes import CPU, FakeClock, FakeLoader, MeanValue
 
 
