@@ -81,15 +81,21 @@ def run(
             damaged = ", ".join(saved.damaged)
             notes.insert(0, f"{damaged} cannot be read; continuing from {saved.path.name}")
         finished = _finished_summary(run_dir)
-        if trainer.progress.step < trainer.total_steps or finished is None:
+        goes_on = trainer.progress.step < trainer.total_steps and not trainer.ended
+        if goes_on or finished is None:
             return _fit(assembly, trainer, run_dir, notes, start)
         if val_changed:
             finished = _revalidate(finished, notes, run_dir, assembly, trainer)
-        assembly.say(
-            f"note: this run has already finished, after {trainer.progress.step} steps; "
-            "raise epochs or max_steps to continue"
-        )
+        assembly.say(f"note: {_already_finished(trainer)}")
         return finished
+
+
+def _already_finished(trainer: Trainer) -> str:
+    steps = f"after {trainer.progress.step} steps"
+    if trainer.ended:
+        fix = "change what ended it (stop, or watchers) to continue"
+        return f"this run has already finished early, {steps}: {trainer.ended}; {fix}"
+    return f"this run has already finished, {steps}; raise epochs or max_steps to continue"
 
 
 def _fit(
@@ -112,7 +118,8 @@ def _fit(
         try:
             trainer.fit(reported)
             # A kill has interrupted the validation of a finished run on new data.
-            if start_step >= trainer.total_steps and not trainer.val_means:
+            is_over = start_step >= trainer.total_steps or trainer.ended
+            if is_over and not trainer.val_means:
                 trainer.validate(reported)
         except Exception as error:
             # Tracebacks and exit.json show the step.
@@ -190,17 +197,19 @@ def _check_trace(num_steps: int) -> None:
 def _summary(
     config: Config, trainer: Trainer, notes: list[str], start_step: int, wall_s: float
 ) -> dict[str, Any]:
+    pace = trainer.pace
     return {
         "status": "interrupted" if trainer.stopped else "finished",
+        "reason": trainer.ended,
         "steps": trainer.progress.step,
         "run_steps": trainer.progress.step - start_step,
         "epochs": trainer.progress.epoch,
         "wall_s": wall_s,
-        "records_per_s": trainer.num_records / trainer.train_s if trainer.train_s else 0.0,
+        "records_per_s": pace.num_records / pace.train_s if pace.train_s else 0.0,
         "val": trainer.val_means,
         "best": trainer.best,
         "spans": span_figures(trainer.spans),
-        "train_s": trainer.train_s,
+        "train_s": pace.train_s,
         "validate_s": trainer.validate_s,
         "skipped_steps": trainer.progress.step - trainer.progress.scheduled,
         "peak_rss_bytes": peak_rss_bytes(),

@@ -26,6 +26,7 @@ TOGETHER = {
             "docs",
             "huggingface",
             "kornia",
+            "metrics",
             "nvml",
             "parquet",
             "report",

@@ -61,6 +61,7 @@ HOMES = {
     "kornia": {"augment/kornia.py"},
     "tfrecord": {"input/tfrecord.py"},
     "pyarrow": {"store/column_files.py", "store/table_file.py"},
+    "torchmetrics": {"train/torch_metrics.py"},
     "triton": {"augment/pixel_kernel.py"},
     "timm": {"config/declared_inputs.py"},
     "torchvision": {"config/declared_inputs.py"},

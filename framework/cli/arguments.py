@@ -24,6 +24,8 @@ TEXTS = ("select",)  # their values are expressions, whatever letters these hold
 SHORT = {"init": "weights"}
 # choices of a group that have a key of their own
 PLACED = {"data.val_transform": "transform@data.val_transform"}
+# blocks of the user's, which need no + although no file has their names
+_NAMED = re.compile(r"(metrics|watchers)(\.\w+)?=\{")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@-]*")
 # Letters that Hydra's grammar does not know in a bare value, or takes for calls.
 _UNUSUAL = re.compile(r"[^\w.,:/=@+~$%*?|\\-]|[^\x00-\x7f]")
@@ -68,6 +70,8 @@ def literal(word: str) -> str:
     Lists, blocks, references, quoted values and the names of files stay as they are.
     """
     word = long_word(word)
+    if _NAMED.match(word):
+        word = f"++{word}"
     key, equals, value = word.partition("=")
     if key in PLACED and value == "null":
         return f"~{PLACED[key]}"

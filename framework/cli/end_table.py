@@ -93,8 +93,14 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         )
     if skipped := summary.get("skipped_steps"):
         yield f"skipped: {skipped} of {summary['steps']} steps, whose gradients were not finite"
+    yield from _result(summary)
+
+
+def _result(summary: dict[str, Any]) -> Iterator[str]:
     steps = f"{summary['run_steps']} steps in {summary['wall_s']:.1f} s"
     yield f"{summary['status']}: {steps}, {summary['records_per_s']:,.0f} records/s"
+    if reason := summary.get("reason"):
+        yield f"ended early: {reason}"
     if summary["val"]:
         best = _metrics({"val": summary["best"]}).removeprefix("val ")
         yield f"{_metrics(summary)}  (best {best})"

@@ -74,7 +74,8 @@ class Composition:
     @property
     def without_validation(self) -> bool:
         """Whether training data is named without validation data."""
-        is_named = bool(self.keys & {"data.val", "dataset"}) or self.has_folds
+        has_val = any(f"{key}.".startswith("data.val.") for key in self.keys)
+        is_named = has_val or "dataset" in self.keys or self.has_folds
         return self.command == TRAIN and "data.train" in self.keys and not is_named
 
 
@@ -109,8 +110,8 @@ def without_null(overrides: Sequence[str], is_group: Callable[[str], bool]) -> l
         key, _, value = word.partition("=")
         if value != "null" or "." in key or key.startswith(("+", "~")) or not is_group(key):
             words.append(word)
-        elif key != "debug":  # debug is null already, and sinks are a list
-            words.append("sink=[]" if key == "sink" else f"~{key}")
+        elif key != "debug":  # debug is null already, and sinks and metrics are lists
+            words.append(f"{key}=[]" if key in ("sink", "metrics") else f"~{key}")
     return words
 
 
@@ -315,7 +316,8 @@ def check_data_named(config: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(config)
     data = plain.get("data")
     has_folds = plain.get("folds") is not None
-    if has_folds and "data.val" in _composition.data_keys:
+    keys = _composition.data_keys
+    if has_folds and any(f"{key}.".startswith("data.val.") for key in keys):
         what = "is not used, because a fold of data.train validates"
         raise ConfigError(205, f"data.val = {data['val']}", what, "leave it or folds out")
     if not isinstance(data, dict) or plain.get("dataset") is not None:

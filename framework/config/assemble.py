@@ -4,7 +4,7 @@
 before the first step, and ``restore_run.py`` continues a saved run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -26,8 +26,8 @@ from framework.config.declared_inputs import (
 from framework.config.graph_choice import graph_refusal
 from framework.config.init_weights import InitFile, with_digest
 from framework.config.preflight import check_num_steps, check_ranks
-from framework.config.resume import Learned, followed, learned, validation_data
-from framework.config.targets import Config, fold_of, makes_data, targets
+from framework.config.resume import Learned, ending, followed, learned, validation_data
+from framework.config.targets import Config, fold_of, makes_data, split_of, targets, val_sets
 from framework.contracts.batch import Batch
 from framework.contracts.data import (
     Augment,
@@ -78,10 +78,10 @@ class Assembly:
         val_clock: Measures the validation batches.
         trace: The clock that also writes a trace of a few steps, or None.
         train_source: Reads the training data.
-        val_source: Reads the validation data, or None.
+        val_sources: Reads each validation set, by its name: ``""`` if it is the only one.
         augment: Changes batches on the device.
         train: Delivers the training batches.
-        val: Delivers the validation batches, or None.
+        val_loaders: Delivers the batches of each validation set, by its name.
         from_data: The value of each ``auto``, by dotted name.
         declared: What the model says about its inputs.
         starts_from: The file whose weights the model starts from, or None.
@@ -96,10 +96,10 @@ class Assembly:
     val_clock: Clock
     trace: ProfiledClock | None
     train_source: Source
-    val_source: Source | None
+    val_sources: Mapping[str, Source]
     augment: Augment
     train: Loader
-    val: Loader | None
+    val_loaders: Mapping[str, Loader]
     from_data: Config
     declared: DeclaredInputs = NOTHING
     starts_from: InitFile | None = None
@@ -117,9 +117,15 @@ class Assembly:
     @property
     def sources(self) -> dict[str, Source]:
         """The sources by split."""
-        if self.val_source is None:
-            return {"train": self.train_source}
-        return {"train": self.train_source, "val": self.val_source}
+        val = {split_of(name): source for name, source in self.val_sources.items()}
+        return {"train": self.train_source, **val}
+
+    @property
+    def val(self) -> Loader | Mapping[str, Loader] | None:
+        """The loader of the only validation set, or those of several by name; None without any."""
+        if "" in self.val_loaders:
+            return self.val_loaders[""]
+        return self.val_loaders or None
 
     @cached_property
     def sample(self) -> Batch:
@@ -150,10 +156,13 @@ class Assembly:
     @property
     def validates(self) -> Learned | None:
         """The facts that identify the validation data; None without validation."""
-        manifest = None
-        if self.val_source is not None:
-            manifest = self.val_source.manifest
-        return validation_data(manifest, self.config)
+        manifests = {name: source.manifest for name, source in self.val_sources.items()}
+        return validation_data(manifests, self.config)
+
+    @property
+    def ends(self) -> Learned:
+        """The settings that may end the run before its last step."""
+        return ending(self.config)
 
     @property
     def graph_refusal(self) -> str | None:
@@ -175,9 +184,8 @@ class Assembly:
 
     def close(self) -> None:
         """Stop threads, processes and the process group, close the files, and write the trace."""
-        for loader in (self.train, self.val):
-            if loader is not None:
-                loader.close()
+        for loader in (self.train, *self.val_loaders.values()):
+            loader.close()
         self.parallel.close()
         if self.trace is not None:
             self.trace.close()
@@ -217,7 +225,7 @@ def assemble(
     if profile is not None:
         clock = trace = ProfiledClock(clock, profile / f"rank{parallel.rank}{ENDING}")
     with ExitStack() as stack:
-        config, from_data, train_source, val_source = _sources(
+        config, from_data, train_source, val_sources = _sources(
             stack, config, allowed, parallel, declared
         )
         augment = make_augment(config, allowed, train_source.manifest)
@@ -228,9 +236,9 @@ def assemble(
             return build("loader", config["loader"], allowed, context=context)
 
         train = loader(train_source, clock, training=True)
-        val: Loader | None = None
-        if val_source is not None:
-            val = loader(val_source, val_clock, training=False)
+        val_loaders = {
+            name: loader(source, val_clock, training=False) for name, source in val_sources.items()
+        }
         order = train_source.order
         check_num_steps(order, train.num_steps)
         check_ranks(parallel, learned(config, order.batch_size, train_source.manifest))
@@ -244,10 +252,10 @@ def assemble(
         val_clock=val_clock,
         trace=trace,
         train_source=train_source,
-        val_source=val_source,
+        val_sources=val_sources,
         augment=augment,
         train=train,
-        val=val,
+        val_loaders=val_loaders,
         from_data={**sizes, **from_data},
         declared=declared,
         starts_from=starts_from,
@@ -287,43 +295,51 @@ def _sources(
     allowed: Sequence[str],
     parallel: Parallel,
     declared: DeclaredInputs,
-) -> tuple[Config, Config, Source, Source | None]:
+) -> tuple[Config, Config, Source, dict[str, Source]]:
     """Open the data, and let ``stack`` close it.
 
     Returns:
         The configuration without ``auto``, the value of each ``auto`` by dotted name, the training
-        source, and the validation source or None.
+        source, and the source of each validation set by its name.
     """
     from_data: Config = {}
     # Values for the transform come from a source, and every source needs a transform.
     if is_wanted(config["transform"]):
-        with closing(open_source("train", config, allowed, parallel, NoTransform())) as source:
+        given = config["data"]["train"]
+        transform = NoTransform()
+        with closing(open_source("train", given, config, allowed, parallel, transform)) as source:
             config, from_data = resolve(config, source, ["transform"], declared)
-    train = open_source("train", config, allowed, parallel)
+    train = open_source("train", config["data"]["train"], config, allowed, parallel)
     stack.callback(train.close)
     config, numbers = resolve(config, train, PARTS, declared)
     from_data |= numbers
-    if not config["data"]["val"]:
-        return config, from_data, train, None
-    val = open_source("val", config, allowed, parallel)
-    stack.callback(val.close)
-    return config, from_data, train, with_agreed_classes(train, val, config["select"])
+    val: dict[str, Source] = {}
+    for name, given in val_sets(config["data"]).items():
+        split = split_of(name)
+        source = open_source(split, given, config, allowed, parallel)
+        stack.callback(source.close)
+        val[name] = with_agreed_classes(train, source, config["select"], f"data.{split}")
+    return config, from_data, train, val
 
 
 def open_source(
     split: str,
+    given: Any,
     config: Config,
     allowed: Sequence[str],
     parallel: Parallel,
     transform: Transform | None = None,
 ) -> Source:
-    """Open the data of ``train`` or ``val``, with ``transform`` or the configured one."""
+    """Open one data set. ``given`` says which, as ``data.SPLIT`` does.
+
+    Its transform is ``transform``, or the configured one.
+    """
     context = source_context(config, allowed, parallel, split == "train", transform)
     data = config["data"]
-    given = {"path": data[split]}
+    chosen = {"path": given}
     if makes_data(data):
-        given = {"data": build(f"data.{split}", data[split], allowed)}
-    return build("data.source", data["source"], allowed, **given, context=context)
+        chosen = {"data": build(f"data.{split}", given, allowed)}
+    return build("data.source", data["source"], allowed, **chosen, context=context)
 
 
 def source_context(

@@ -1,9 +1,9 @@
 """What the word ``auto`` stands for: facts that a configuration takes from the data.
 
 ``in_channels``, ``channels``, ``num_classes``, ``mean`` and ``std`` may be ``auto`` anywhere in the
-model, the objective, the transform and the augmentation. Other keys with the value ``auto`` keep
-it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for the first ones.
-A typed value counts, unless it contradicts the data.
+model, the objective, the transform, the augmentation and the metrics. Other keys with the value
+``auto`` keep it. ``in_chans``, ``num_channels`` and ``num_labels`` are other libraries' names for
+the first ones. A typed value counts, unless it contradicts the data.
 
 ``objective.class_weights=balanced`` stands for weights by the label counts of the training data.
 """
@@ -32,7 +32,7 @@ CLASSES = ("num_classes", "num_labels")
 STATISTICS = ("mean", "std")
 FEW_RECORDS = 128  # for the statistics of data that is no store
 FACTS = (*CHANNELS, *CLASSES, *STATISTICS)
-PARTS = ("model", "objective", "transform", "augment")
+PARTS = ("model", "objective", "transform", "augment", "metrics")
 
 Config = dict[str, Any]
 
@@ -76,7 +76,7 @@ def resolve(
         ConfigError: C154 or C156 for a typed value that contradicts the data, C157 for a fact that
             the data does not tell.
     """
-    config = {**config, **{name: deepcopy(config[name]) for name in parts}}
+    config = {**config, **{name: deepcopy(config.get(name)) for name in parts}}
     data = _Data(config, source, declared)
     numbers: Config = {}
     for part in parts:
@@ -224,7 +224,7 @@ class _Data:
 
     def _check_classes(self, place: _Place, value: int) -> None:
         # a block inside a model may classify something else
-        is_compared = place.name.startswith("augment.") or place.name.count(".") == 1
+        is_compared = place.name.startswith(("augment.", "metrics.")) or place.name.count(".") == 1
         if is_compared and self.num_classes is not None and value < self.num_classes:
             what = f"{self.path} has {_counted(self.num_classes, 'class', 'es')}"
             fix = f"leave it out, or give {self.num_classes} or more"

@@ -6,10 +6,11 @@ Their defaults and their help are in ``conf/train.yaml``.
 import math
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from framework.config.rule import Rule, check_known, check_values
-from framework.config.targets import makes_data, walk
+from framework.config.targets import makes_data, val_sets, walk
 from framework.errors import ConfigError
 from framework.parallel.virtual_counts import check_virtual_ranks
 from framework.train.lr_scaling import RULES as SCALINGS
@@ -27,6 +28,7 @@ AFTER_STEP = "after step "  # a note on the error that ended a run; the number f
 COLLATE = ("pad", "nested", "list")
 DALI = "framework.data.dali.dali_source"
 CLASS = re.compile(r"(\w+\.)+[A-Z]\w*")  # a dotted name such as mine.Clips
+UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}  # of stop.after
 PROFILE = "profile"  # the folder of debug=profile's traces
 
 # The parts of a run, each with a _target_. A plain order has none: it is built in.
@@ -34,8 +36,11 @@ PARTS = (
     *("loader", "parallel", "precision", "model", "objective", "optim", "schedule"),
     *("transform", "augment"),
 )
-BLOCKS = ("order", "workers", "checkpoint", "resume", "init")  # blocks whose keys all have a rule
-GROUPS = ("data", *PARTS, "sink", *BLOCKS)
+# Blocks whose keys all have a rule.
+BLOCKS = ("order", "workers", "checkpoint", "resume", "init", "best", "stop")
+NAMED = ("sink", "metrics", "watchers")  # blocks of parts by name, which may be empty
+GROUPS = ("data", *PARTS, *NAMED, *BLOCKS)
+NAME = re.compile(r"[A-Za-z_]\w*")  # of a metric or a validation set, without a dot
 
 RULES: dict[str, Rule] = {
     "seed": Rule(int, 0),
@@ -106,6 +111,16 @@ RULES_BY_BLOCK: dict[str, dict[str, Rule]] = {
         "average": Rule(bool),
         "skip": Rule(list[str], means="a list of names, as in 'init.skip=[head]'"),
         "rename": Rule(dict | None, means="old names and new ones, as in 'init.rename={fc: head}'"),
+    },
+    "best": {
+        "metric": Rule(str | None, means="the name of a metric of the validation"),
+        "mode": Rule(str, choices=("auto", "max", "min")),
+    },
+    "stop": {
+        "metric": Rule(str | None, means="the name of a metric of the validation"),
+        "mode": Rule(str, choices=("auto", "max", "min")),
+        "patience": Rule(int | None, 1),
+        "after": Rule(str | None, means="a time, as in 90m, 2h, 1d or 3600s"),
     },
     "data": {
         "train": Rule(str | dict, means="the path of a store, or of several by name"),
@@ -190,7 +205,7 @@ def check(config: dict[str, Any]) -> None:
         raise ConfigError(101, "resume = ''", what, "give the directory of a run")
     for group in GROUPS:
         block = config.get(group)
-        if block is None and group == "sink":  # sink=[]: only the summary is written
+        if block is None and group in NAMED:  # sink=[]: only the summary is written
             continue
         if not isinstance(block, dict):
             shown = "null" if block is None else block
@@ -225,7 +240,8 @@ def _check_parts(config: dict[str, Any]) -> None:
     """Raise ConfigError C101 for a part without a description."""
     data = config["data"]
     parts = {name: config[name] for name in PARTS} | {"data.source": data.get("source")}
-    parts |= {f"sink.{name}": block for name, block in (config.get("sink") or {}).items()}
+    for group in NAMED:
+        parts |= {f"{group}.{name}": block for name, block in (config.get(group) or {}).items()}
     if data.get("val_transform") is not None:
         parts["data.val_transform"] = data["val_transform"]
     if data.get("writer") is not None:
@@ -253,8 +269,11 @@ def _check_choices(config: dict[str, Any]) -> None:
 def _check_data(data: dict[str, Any]) -> None:
     """Raise ConfigError C233 for a path where an object is wanted, or the other way around."""
     makes = makes_data(data)
-    for split in ("train", "val"):
-        given = data[split]
+    sets = val_sets(data)
+    splits = {f"val.{name}" if name else "val": given for name, given in sets.items()}
+    if sets != {"": data["val"]}:
+        _check_names("data.val", sets)
+    for split, given in {"train": data["train"], **splits}.items():
         where = f"data.{split} = {given}"
         is_block = isinstance(given, dict)
         if makes and given is not None and not (is_block and "_target_" in given):
@@ -303,6 +322,7 @@ def _check_together(config: dict[str, Any]) -> None:
     _check_parameter_groups(optim)
     _check_freeze(config["freeze"])
     _check_warm_up(config["schedule"])
+    _check_validation(config)
     _check_average(config)
     _check_init(config["init"], config["resume"]["run"] is not None)
     if "virtual_ranks" in config["parallel"]:
@@ -339,6 +359,56 @@ def _check_warm_up(schedule: dict[str, Any]) -> None:
         what = f"and schedule.warmup_steps = {schedule['warmup_steps']} exclude each other"
         where = f"schedule.warmup_epochs = {schedule['warmup_epochs']}"
         raise ConfigError(313, where, what, "give one of them")
+
+
+def _check_names(where: str, names: Iterable[Any]) -> None:
+    """Raise ConfigError C330 for a name that could not be part of a metric's name."""
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            what = "must be letters, digits and underscores, since it is part of a metric's name"
+            raise ConfigError(330, f"{where}.{name}", what, "rename it")
+
+
+def _check_validation(config: dict[str, Any]) -> None:
+    """Check what looks at the validation.
+
+    Raises:
+        ConfigError: C330 for a name, C335 without validation data, C336 for a metric without a
+            patience, C337 for a time that is none.
+    """
+    metrics = config.get("metrics") or {}
+    _check_names("metrics", metrics)
+    stop = config["stop"]
+    if stop["after"] is not None:
+        seconds_of("stop.after", stop["after"])
+    wanted = {
+        "metrics": ", ".join(metrics) or None,
+        "best.metric": config["best"]["metric"],
+        "stop.metric": stop["metric"],
+        "stop.patience": stop["patience"],
+    }
+    for key, value in wanted.items():
+        if value is not None and not val_sets(config["data"]) and config["folds"] is None:
+            what = "looks at the validation, and there is none"
+            raise ConfigError(335, f"{key} = {value}", what, "give data.val, or leave it out")
+    if stop["metric"] is not None and stop["patience"] is None:
+        fix = "add stop.patience=5, the validations to wait for a better one"
+        raise ConfigError(336, f"stop.metric = {stop['metric']}", "never stops a run", fix)
+    for key in ("best", "stop"):
+        mode = config[key]["mode"]
+        if mode != "auto" and config[key]["metric"] is None:
+            what = "is not used without a metric"
+            raise ConfigError(336, f"{key}.mode = {mode}", what, f"add {key}.metric=NAME")
+
+
+def seconds_of(where: str, text: str) -> float:
+    """Return the seconds of a time such as ``90m`` or ``1h30m``. ConfigError C337."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    seconds = sum(float(count) * UNITS_S[unit] for count, unit in parts)
+    if "".join(map("".join, parts)) != text or not 0 < seconds < math.inf:
+        what = "must be a time: numbers with d, h, m or s behind each"
+        raise ConfigError(337, f"{where} = {text}"[:100], what, "write 90m, 2h, 1d or 3600s, say")
+    return seconds
 
 
 def _check_average(config: dict[str, Any]) -> None:

@@ -10,7 +10,12 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassWeights, class_predictions, correct_guesses
+from framework.objective.class_scores import (
+    ClassWeights,
+    class_predictions,
+    correct_guesses,
+    predicted_classes,
+)
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 from framework.objective.tta import check_tta, mean_logits
 
@@ -51,7 +56,10 @@ class Classify:
         logits = self._logits(model, batch)
         target = batch[self.target]
         loss = self._weights.cross_entropy(logits, target, self.label_smoothing)
-        return Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        outcome = Outcome(loss, {"accuracy": correct_guesses(logits, target)}, len(target))
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs = model_inputs(batch, self.input)
@@ -60,7 +68,7 @@ class Classify:
         return mean_logits(model, inputs[0], self.tta)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return class_predictions(self._logits(model, batch))
+        return predicted_classes(self._logits(model, batch))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -13,7 +13,7 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import class_predictions, correct_guesses
+from framework.objective.class_scores import class_predictions, correct_guesses, predicted_classes
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 
@@ -79,19 +79,22 @@ class Distill:
             log_target=True,
         )
         loss = (1 - self.share) * of_labels + self.share * of_teacher
-        return Outcome(
+        outcome = Outcome(
             loss,
             {"accuracy": correct_guesses(logits, target)},
             len(target),
             losses={"labels": of_labels, "teacher": of_teacher},
         )
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     @property
     def inputs(self) -> Sequence[str]:
         return input_names(self.input)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return class_predictions(prediction(model(*model_inputs(batch, self.input))))
+        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -12,7 +12,12 @@ from framework.contracts.batch import Batch
 from framework.contracts.prediction import Predictions
 from framework.contracts.training import Outcome
 from framework.errors import ConfigError
-from framework.objective.class_scores import ClassWeights, class_predictions, correct_guesses
+from framework.objective.class_scores import (
+    ClassWeights,
+    class_predictions,
+    correct_guesses,
+    predicted_classes,
+)
 from framework.objective.model_inputs import input_names, model_inputs, prediction
 
 LEAST = 1e-6  # what is missing to a probability of 1, so that its power has a gradient
@@ -54,14 +59,18 @@ class Focal:
         if weights is not None:
             of_records = target @ weights if target.is_floating_point() else weights[target]
             losses = losses * of_records
-        return Outcome(losses.mean(), {"accuracy": correct_guesses(logits, target)}, len(target))
+        correct = correct_guesses(logits, target)
+        outcome = Outcome(losses.mean(), {"accuracy": correct}, len(target))
+        if not model.training:
+            outcome.predictions = class_predictions(logits, target)
+        return outcome
 
     @property
     def inputs(self) -> Sequence[str]:
         return input_names(self.input)
 
     def predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        return class_predictions(prediction(model(*model_inputs(batch, self.input))))
+        return predicted_classes(prediction(model(*model_inputs(batch, self.input))))
 
     def better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return (new["accuracy"], -new["loss"]) > (old["accuracy"], -old["loss"])

@@ -50,7 +50,7 @@ class Regress:
         loss = self.loss(guess, target)
         with torch.no_grad():
             absolute = (guess - target).abs().reshape(len(target), -1).mean(1).sum()
-        return Outcome(loss, {"mae": absolute}, len(target))
+        return Outcome(loss, {"mae": absolute}, len(target), predictions=(guess, target))
 
     @property
     def inputs(self) -> Sequence[str]:

@@ -41,7 +41,7 @@ class Restore:
             sums = {"psnr": self._psnr(guess.clamp(0, self.peak), target)}
             if damaged.shape == target.shape:
                 sums["input_psnr"] = self._psnr(damaged, target)
-        return Outcome(loss, sums, len(target))
+        return Outcome(loss, sums, len(target), predictions=(guess, target))
 
     @property
     def inputs(self) -> Sequence[str]:

@@ -60,14 +60,17 @@ class Segment:
             target = torch.where(target == self.ignore, IGNORE, target)
         # Not the mean over pixels with a class: then batches would not weigh what they hold.
         losses = nn.functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")
-        confusion = confusion_of(logits.detach().argmax(1), target, logits.shape[1])
-        totals = {"confusion": confusion}
-        crossed = losses.mean()
-        if not self.dice:
-            return Outcome(crossed, {}, len(target), totals)
-        dice = dice_loss(logits, target)
-        parts = {"cross_entropy": crossed, "dice": dice}
-        return Outcome(crossed + self.dice * dice, {}, len(target), totals, parts)
+        guess = logits.detach().argmax(1)
+        totals = {"confusion": confusion_of(guess, target, logits.shape[1])}
+        outcome = Outcome(losses.mean(), {}, len(target), totals)
+        if self.dice:
+            dice = dice_loss(logits, target)
+            outcome.losses = {"cross_entropy": outcome.loss, "dice": dice}
+            outcome.loss = outcome.loss + self.dice * dice
+        if not model.training:
+            counted = target != IGNORE
+            outcome.predictions = (guess[counted], target[counted])
+        return outcome
 
     @property
     def inputs(self) -> Sequence[str]:

@@ -88,6 +88,12 @@ def test_thousands_of_overrides_are_refused_but_not_of_files():
     check_words(["a=[["])
 
 
+@pytest.mark.parametrize("key", ["metrics", "metrics.x", "watchers", "watchers.x"])
+def test_blocks_of_the_users_need_no_plus(key):
+    assert literal(f"{key}={{_target_: mine.Thing}}") == f"++{key}={{_target_: mine.Thing}}"
+    assert literal(f"{key}=[a,b]") == f"{key}=[a,b]"
+
+
 def test_a_plain_word_does_not_hide_its_key():
     assert plain_words_alone(["a.h5", "workers=3"], "stores") == ["a.h5"]
     assert plain_words_alone(["stores=[a.h5]"], "stores") == []

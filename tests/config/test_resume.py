@@ -7,6 +7,7 @@ from framework.config.resume import (
     FOLLOWS,
     check_form,
     check_same,
+    ending,
     followed,
     learned,
     validation_data,
@@ -208,7 +209,7 @@ def test_validation_data_is_identified_by_its_path_or_by_how_it_is_made():
 
     def of_val(val):
         config = {"data": {"val": val}, "limit": None, "select": None, "fold": None, "folds": None}
-        return validation_data(manifest, config)
+        return validation_data({"": manifest}, config)
 
     assert of_val("a.h5") == of_val("./a.h5") != of_val("b.h5")
     assert of_val(CLIPS) == of_val(dict(CLIPS)) != of_val({**CLIPS, "split": "val"})
@@ -246,3 +247,34 @@ def test_a_resumed_run_does_not_offer_to_ignore_other_weights():
     assert "init.digest" in of(init=init)
     with pytest.raises(CheckpointError, match=r"K105.*begin a new run, since a resumed one has"):
         check_same("RUN", of(), of(init=init), [])
+
+
+def test_several_validation_sets_are_told_apart_by_their_names():
+    def of(**val):
+        data = {"val": val, "source": {"_target_": "framework.data.hdf5.hdf5_source"}}
+        config = {"data": data, "limit": None, "select": None, "fold": None, "folds": None}
+        return validation_data({name: Manifest(10, {}, []) for name in val}, config)
+
+    assert of(a="a.h5", b="b.h5") == of(b="b.h5", a="a.h5") != of(a="b.h5", b="a.h5")
+    assert of(a="a.h5") != of(b="a.h5")
+
+
+def test_what_may_end_a_run_is_told_apart():
+    stop = {"metric": None, "patience": None, "after": "2h"}
+    assert ending({"stop": stop}) == ending({"stop": dict(stop), "watchers": {}})
+    assert ending({"stop": stop}) != ending({"stop": {**stop, "after": "3h"}})
+    assert ending({"stop": stop}) != ending({"stop": stop, "watchers": {"a": {"_target_": "x"}}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ended": 3},
+        {"trained_s": -1.0},
+        {"trained_s": float("nan")},
+        {"watching": {"watchers": {"stop.patience": 3}}},
+    ],
+)
+def test_what_watchers_left_has_a_form(changes):
+    with pytest.raises((TypeError, ValueError)):
+        check_form({**STATE, **changes})

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from framework.config.assemble import Assembly, assemble
+from framework.config.preflight import ModelTrial
 from framework.config.training_parts import training_parts
 from framework.errors import ConfigError
 from framework.model.whitening import Whitening
@@ -15,6 +16,7 @@ from framework.train.trainer import Trainer
 from tests.commands.tune.test_candidate import config_of
 from tests.fakes import FakeSink
 
+TRIAL = ModelTrial({"loss": 1.0}, None)
 SYNTHETIC = ("data=synthetic", "data.val=null", "prepare=null", "workers.num=0")
 
 
@@ -55,7 +57,8 @@ class ComplexModel(nn.Module):
 
 def test_an_optimizer_that_cannot_be_fused_runs_kernel_by_kernel_with_a_note(monkeypatch):
     monkeypatch.setattr(Assembly, "captures", True)
-    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: (ComplexModel(), {}))
+    built = (ComplexModel(), {}, TRIAL)
+    monkeypatch.setattr("framework.config.training_parts._model", lambda *_: built)
     notes = []
     with assembled("optim=adam") as assembly:
         parts = training_parts(replace(assembly, say=notes.append))

@@ -134,3 +134,13 @@ def test_another_class_may_be_ignored_too():
 def test_a_negative_weight_is_refused():
     with pytest.raises(ConfigError, match=r"C318.*objective.dice = -1"):
         Segment("image", "mask", dice=-1)
+
+
+def test_predictions_leave_out_pixels_without_a_class():
+    model = nn.Identity()
+    batch = {"image": torch.randn(2, 3, 4, 4), "mask": torch.randint(3, (2, 1, 4, 4))}
+    batch["mask"][0, 0, 0] = 255
+    assert Segment("image", "mask")(model, batch).predictions is None
+    guess, target = Segment("image", "mask")(model.eval(), batch).predictions
+    assert guess.shape == target.shape == (28,)
+    assert target.max() < 3

@@ -161,7 +161,7 @@ def test_a_pass_with_other_sums_than_the_one_before_is_refused():
         tally.add(Outcome(first.loss, {**first.sums, "late": first.loss}, 1), True, 2, None)
 
 
-@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(3), "1", None])
+@pytest.mark.parametrize("value", [torch.ones(2, 1), torch.ones(3), "1", None])
 def test_what_is_neither_a_sum_nor_a_value_per_record_is_refused(value):
     (found, _) = outcome([1.0, 2.0])
     found.sums["x"] = value
@@ -331,3 +331,59 @@ def test_what_cannot_be_a_loss_by_name_is_refused(losses):
     found.losses = losses
     with pytest.raises(ConfigError, match=r"C220.*Outcome.losses"):
         check_outcome(found)
+
+
+# --------------------------------------------------------------------------------------------- arrays
+
+
+def with_array(*rows, loss=1.0, count=1):
+    return Outcome(torch.tensor(loss), {"confusion": torch.tensor(rows)}, count)
+
+
+def test_an_array_in_sums_stays_one_and_adds_up_over_passes_and_ranks():
+    tally = Tally()
+    for step, rows in enumerate(([[1, 0], [0, 2]], [[0, 3], [0, 1]]), 1):
+        tally.add(with_array(*rows), True, step, None)
+    means, count, arrays = tally.results(lambda sums: 2 * sums)
+    assert (means, count) == ({"loss": 1.0}, 4.0)
+    assert arrays["confusion"].tolist() == [[2, 6], [0, 6]]
+
+
+def test_arrays_of_fillers_and_of_bad_losses_are_left_out():
+    tally = Tally()
+    tally.add(with_array([1, 1]), True, 1, None)
+    tally.add(with_array([5, 5], loss=float("nan")), True, 2, None)
+    tally.add(with_array([7, 7]), False, 3, None)
+    assert tally.results(one_rank).arrays["confusion"].tolist() == [[1, 1]]
+
+
+def test_an_array_stands_beside_sums_and_totals():
+    outcome = Outcome(torch.tensor(1.0), {"n": torch.tensor(2.0), "x": torch.ones(2, 2)}, 1)
+    outcome.totals = {"hits": torch.tensor([1, 0])}
+    tally = Tally(Shares())
+    tally.add(outcome, True, 1, None)
+    means, _, arrays = tally.results(one_rank)
+    assert means == {"loss": 1.0, "n": 2.0, "share": 1.0}
+    assert list(arrays) == ["x"]
+
+
+def test_an_array_is_in_sums_or_in_totals():
+    outcome = with_array([1, 1])
+    outcome.totals = {"confusion": torch.ones(2)}
+    with pytest.raises(ConfigError, match=r"C220.*in Outcome\.sums and in Outcome\.totals"):
+        Tally().add(outcome, True, 1, None)
+
+
+def test_saved_arrays_go_on():
+    first, second = Tally(), Tally()
+    first.add(with_array([1, 2]), True, 1, None)
+    second.load_state_dict(first.state_dict(lambda values: [values]), 0, 1)
+    second.add(with_array([10, 20]), True, 2, None)
+    assert second.results(one_rank).arrays["confusion"].tolist() == [[11, 22]]
+
+
+def test_predictions_are_not_kept():
+    outcome = with_array([1, 1])
+    outcome.predictions = (torch.ones(3), torch.ones(3))
+    Tally().add(outcome, True, 1, None)
+    assert outcome.predictions is None

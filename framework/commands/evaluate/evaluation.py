@@ -12,11 +12,13 @@ from torch import Tensor
 
 from framework.commands.evaluate.confusion import class_figures, counted, trimmed
 from framework.commands.evaluate.replay import OutputRecorder, Replay, record_losses
+from framework.config.run_watchers import make_metrics
 from framework.config.saved_run import SavedRun, chosen_file, open_run
 from framework.config.teacher_weights import load_teacher
 from framework.contracts.data import FindsRecords, MicroBatch, MicroBatches, Source
 from framework.contracts.loader import Clock, Loader
 from framework.contracts.prediction import Predicts
+from framework.contracts.training import PredictionMetrics
 from framework.errors import words_of
 from framework.measure.clock import make_clock
 from framework.measure.host import threads_per_rank
@@ -90,12 +92,13 @@ def evaluate_run(
     run = open_run(Path(job.run), allowed, job.weights, job.changes, say)
     try:
         load_teacher(run.objective)
+        metrics = make_metrics(run)
         sets = run.sets(job.data, job.select, job.limit)
         results: dict[str, Summary] = {}
-        for name, config in sets.items():
-            with closing(run.open_set(config)) as source:
-                result = _evaluate_set(run, source, job.worst, say)
-                result.summary["data"] = config["data"]["val"]
+        for name, part in sets.items():
+            with closing(run.open_set(part)) as source:
+                result = _evaluate_set(run, source, metrics, job.worst, say)
+                result.summary["data"] = part.given
                 results[name] = result.summary
                 if run.parallel.rank == 0:
                     show(run, name, result)
@@ -115,13 +118,19 @@ def evaluate_run(
 
 
 def _evaluate_set(
-    run: SavedRun, source: Source, num_worst: int, say: Callable[[str], None]
+    run: SavedRun,
+    source: Source,
+    metrics: PredictionMetrics | None,
+    num_worst: int,
+    say: Callable[[str], None],
 ) -> SetResult:
     clock: Clock = make_clock(run.device, run.config["clock"])
     model = OutputRecorder(run.model)
     watched = _Watched(run, run.loader(source, clock), model, clock, num_worst)
     start = time.perf_counter()
-    means, count = evaluate(model, watched, run.objective, run.precision, clock, run.parallel)
+    means, count, arrays = evaluate(
+        model, watched, run.objective, run.precision, clock, run.parallel, metrics
+    )
     wall_s = time.perf_counter() - start - watched.extra_s
     if watched.failure:
         say(f"note: the losses of single records are not known ({watched.failure})")
@@ -129,6 +138,7 @@ def _evaluate_set(
         "records": int(count),
         "digest": source.manifest.digest,
         "means": means,
+        "arrays": {name: value.tolist() for name, value in arrays.items()},
         "records_per_s": count / wall_s,
         "wall_s": wall_s,
         "spans": span_figures(clock.spans()),

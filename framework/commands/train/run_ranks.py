@@ -108,7 +108,8 @@ def _run(job: RankedJob, signals: StopSignals) -> RunOutcome:
         summary = run(job.config, Path(job.run_dir), job.allowed, signals.stopped, _say)
     step = summary["steps"]
     if summary["status"] != "interrupted":
-        return RunOutcome(0, "finished", step)
+        reason = summary.get("reason")
+        return RunOutcome(0, f"finished early: {reason}" if reason else "finished", step)
     command = f"paceline train {shlex.quote(f'resume={job.run_dir}')}"
     reason = f"stopped after step {step}, state saved; continue with: {command}"
     return RunOutcome(signals.exit_code, reason, step)
