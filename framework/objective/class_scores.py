@@ -62,7 +62,7 @@ def _is_weight(value: object) -> bool:
     return 0 <= value < math.inf
 
 
-def class_predictions(logits: Tensor) -> Predictions:
+def predicted_classes(logits: Tensor) -> Predictions:
     """Return a probability of each class, or of logits [B, classes, H, W] a class per pixel."""
     if logits.dim() > 2:
         return PredictedMaps(class_numbers(logits))

@@ -33,7 +33,7 @@ def write_evaluation(job: EvaluationJob, allowed: tuple[str, ...], output: Path)
         if draws and "confusion" in found:
             from framework.commands.evaluate.confusion_picture import write_confusion  # noqa: PLC0415  # needs matplotlib
 
-            picture = output / ("confusion.png" if name == "val" else f"confusion-{name}.png")
+            picture = output / f"confusion{name.removeprefix('val')}.png"
             names = [figures["name"] for figures in found["classes"]]
             write_confusion(picture, found["confusion"], names)
             summary["files"].append(picture.name)
