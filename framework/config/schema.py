@@ -184,6 +184,13 @@ CHOICE_RULES: dict[str, dict[str, Rule]] = {
     },
 }
 
+# Keys of our sinks. They are checked if they are there.
+SINK_RULES: dict[str, Rule] = {
+    "num_images": Rule(int, 0, number=126),
+    "every_s": _SIZE,
+    "close_s": Rule(float, 0, number=126),
+}
+
 
 def check(config: dict[str, Any]) -> None:
     """Check every option before anything is opened.
@@ -268,10 +275,17 @@ def _check_choices(config: dict[str, Any]) -> None:
     blocks = {**config, "data.source": config["data"]["source"]}
     for place, rules in CHOICE_RULES.items():
         block = blocks[place]
-        is_ours = block.get("_target_", "framework.").startswith("framework.")
+        is_ours = _is_ours(block)
         for key, rule in rules.items():
             if key in block and (is_ours or rule is not _SIZE):
                 rule.check(f"{place}.{key}", block[key])
+    for name, block in (config.get("sink") or {}).items():
+        for key in block.keys() & SINK_RULES.keys() if _is_ours(block) else ():
+            SINK_RULES[key].check(f"sink.{name}.{key}", block[key])
+
+
+def _is_ours(block: dict[str, Any]) -> bool:
+    return block.get("_target_", "framework.").startswith("framework.")
 
 
 def _check_data(data: dict[str, Any]) -> None:
