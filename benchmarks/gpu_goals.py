@@ -12,9 +12,9 @@ class Goal(NamedTuple):
     Attributes:
         part: The part of benchmarks/gpu.py that measures the figure.
         what: What the figure is, with its unit.
-        keys: Where the figure lies in the part's result.
-        limit: The least or the largest value that meets the goal.
-        at_least: Whether ``limit`` is the least.
+        keys: The nested keys of the figure in the part's result.
+        limit: The bound.
+        at_least: Whether the figure must be at least ``limit``. If not, at most.
     """
 
     part: str
@@ -43,24 +43,46 @@ class Goal(NamedTuple):
         return figure <= self.limit
 
 
-COPIES = "copies beside computing, share of the possible overlap"
-BANDWIDTH = "of the pinned copy rate, loader=stream"
+COPIES = "overlap of copies and computing, share of the possible"
+BANDWIDTH = "loading with loader=stream, share of the pinned copy rate"
 GOALS = (
-    Goal("overlap", f"{COPIES}: as long as the step", ("copies/balanced/stream",), 0.97, True),
-    Goal("overlap", f"{COPIES}: a quarter of it", ("copies/dominated/stream",), 0.97, True),
+    Goal(
+        "overlap", f"{COPIES}: copies as long as the step", ("copies/balanced/stream",), 0.97, True
+    ),
+    Goal(
+        "overlap",
+        f"{COPIES}: copies of a quarter of the step",
+        ("copies/dominated/stream",),
+        0.97,
+        True,
+    ),
     Goal("loading", f"{BANDWIDTH}, normalizing included", ("stream/normalize",), 0.9, True),
     Goal("loading", f"{BANDWIDTH}, from a store in memory", ("stream/store",), 0.9, True),
     Goal(
         "overhead",
-        "Trainer beside a loop by hand, us a step",
+        "time that the Trainer adds to a loop written by hand, us per step",
         ("kernel by kernel", "us"),
         15,
         False,
     ),
-    Goal("overhead", "the same with cuda_graph, us a step", ("one graph", "us"), 3, False),
-    Goal("cifar10_fast", "test accuracy, of 50,000 images", ("val", "accuracy"), 0.94, True),
-    Goal("cifar10_fast", "seconds of training: fewer than a minute", ("train_s",), 60, False),
-    Goal("cifar10_fast", "share of a step outside computing", ("outside",), 0.03, False),
+    Goal(
+        "overhead", "time that it adds with cuda_graph, us per step", ("one graph", "us"), 3, False
+    ),
+    Goal(
+        "cifar10_fast",
+        "test accuracy after training on 50,000 images",
+        ("val", "accuracy"),
+        0.94,
+        True,
+    ),
+    Goal("cifar10_fast", "training time, s", ("train_s",), 60, False),
+    Goal(
+        "cifar10_fast",
+        "share of a step outside forward, backward and optimizer",
+        ("outside",),
+        0.03,
+        False,
+    ),
 )
 
 

@@ -32,14 +32,23 @@ STREAM = "logging.StreamHandler"
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 
 
+class IsSweep(Exception):
+    """A configuration that was composed for a single run asks for a sweep."""
+
+
 class GuardedLoader(ConfigLoader):
     """Hydra's loader of configurations, with the rules of precedence and checks of the result.
 
     Launchers send it to other processes, so it can be pickled.
+
+    Attributes:
+        expects_run: Whether the next configuration is that of a single run. If it asks for a sweep,
+            IsSweep is raised.
     """
 
     def __init__(self, loader: ConfigLoader) -> None:
         self._loader = loader
+        self.expects_run = False
 
     def load_configuration(
         self,
@@ -73,6 +82,10 @@ class GuardedLoader(ConfigLoader):
         if run_mode == RunMode.MULTIRUN and config.hydra.mode == RunMode.MULTIRUN:
             _check_sweep(hydra)
         precedence.tell(precedence.notes())
+        if self.expects_run:
+            self.expects_run = False
+            if config.hydra.mode == RunMode.MULTIRUN:
+                raise IsSweep
         return config
 
     def load_sweep_config(

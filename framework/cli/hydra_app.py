@@ -8,12 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.arguments import TAKES_VALUE, option, without_options
 from framework.cli.explain import explain
+from framework.cli.guard import IsSweep
 from framework.cli.help import help_text
 from framework.cli.hydra_session import hydra_session, stamp
 from framework.cli.paths import CONF
@@ -167,16 +169,40 @@ def _do(hydra: "Hydra", name: str, args: Namespace, job: Any) -> None:
         hydra.shell_completion(name, words)
     elif args.info:
         hydra.show_info(args.info, name, words)
-    elif args.multirun or _is_sweep(hydra, name, words):
+    elif args.multirun or not _was_run(hydra, name, words, job):
         hydra.multirun(name, job, [*words, "hydra.mode=MULTIRUN"])
-    else:
-        hydra.run(name, job, [*words, "hydra.mode=RUN"])
+
+
+def _was_run(hydra: "Hydra", name: str, words: list[str], job: Any) -> bool:
+    """Run the job, unless a file or a typed ``hydra.mode`` asks for a sweep.
+
+    Composing takes 0.1 s. So the question is not asked before, by composing twice.
+    """
+    loader: Any = hydra.config_loader
+    loader.expects_run = True
+    try:
+        hydra.run(name, job, words)
+    except IsSweep:
+        return False
+    except PacelineError:
+        raise
+    except Exception:
+        # Hydra refuses ``a=1,2`` for a single run before it reads the file that asks for a sweep.
+        has_composed = not loader.expects_run
+        loader.expects_run = False
+        if has_composed or not _is_sweep(hydra, name, words):
+            raise
+        return False
+    return True
 
 
 def _is_sweep(hydra: "Hydra", name: str, words: list[str]) -> bool:
-    """Return whether a file or a typed ``hydra.mode`` makes this a sweep."""
+    """Return whether words with several values belong to a sweep that a file asks for."""
     loader = hydra.config_loader
     try:
+        overrides = OverridesParser.create().parse_overrides(words)
+        if not any(override.is_sweep_override() for override in overrides):
+            return False
         config = loader.load_configuration(
             name, words, RunMode.MULTIRUN, validate_sweep_overrides=False
         )

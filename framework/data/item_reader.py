@@ -1,11 +1,10 @@
-"""Read one batch of a user's Dataset: get its items, each with random numbers of its own, and
-collate.
+"""Read a batch of a user's Dataset: get the items, seed each of them, and collate them.
 
 A Dataset draws from the generators of ``random``, ``numpy.random`` and torch, which belong to the
-whole process. Before each item they are seeded by (seed, epoch, record), so that neither workers
-nor ranks nor resuming change what an item is. Only the main thread of a process does so: beside
-other threads, which draw at the same time, no order of the numbers could be promised. In a worker
-process, the main thread is the only one.
+whole process. If items draw, the reader seeds these generators before each item by (seed, epoch,
+record), so that neither workers nor ranks nor resuming change what an item is. Only the main thread
+of a process seeds them: other threads would draw at the same time, in an order that changes from
+run to run. A worker process has only its main thread.
 """
 
 import threading
@@ -26,7 +25,7 @@ from framework.system.rng import generator_mark, kept_generators, seed_host_gene
 from framework.system.user_code import user_error
 
 HOST = torch.device("cpu")
-MOST_NAMED = 4  # records of a batch in a message
+MOST_NAMED = 4  # records of a batch that a message lists
 
 
 class Items(Protocol):
@@ -38,16 +37,24 @@ class Items(Protocol):
 
 
 class ItemWork(NamedTuple):
-    """A batch whose items are being read. Threads may fill slices of it at the same time."""
+    """A batch whose items are being read. Threads may fill slices of it at the same time.
+
+    Attributes:
+        request: The records of the batch.
+        items: The items in the order of the batch. None stands for an item that was not read yet.
+        slices_s: Seconds by stage: a dict for each slice, and one for ``finish``.
+    """
 
     request: Request
-    items: list[Any]  # by their place in the batch
-    slices_s: list[dict[str, float]]  # seconds per stage, of each slice and of finishing
+    items: list[Any]
+    slices_s: list[dict[str, float]]
 
 
 @final
 class ItemReader:
-    """Reads batches of items, each with ``index``. It is picklable if the Dataset is.
+    """A reader of batches of items. It adds the field ``index`` to each batch.
+
+    It can be pickled if the Dataset can.
 
     Args:
         dataset: The user's Dataset.
@@ -57,8 +64,9 @@ class ItemReader:
 
     Attributes:
         draws: Whether items or ``collate`` draw random numbers. Seeding takes as long as making a
-            small item. So it waits for the first batch that moves a generator, which is then read
-            again.
+            small item. If ``draws`` is false, items are read without seeding until a slice of a
+            batch, or ``collate``, changes a generator. Such a slice is read again. Later items are
+            seeded.
     """
 
     decodes = True
@@ -93,7 +101,7 @@ class ItemReader:
         work.slices_s.append(watch.stages_s)
 
     def _seeded(self, indices: Tensor, epoch: int) -> list[Any]:
-        """Return items that are the same in every process."""
+        """Return the items at ``indices``. Seed the generators before each one if items draw."""
         numbers = indices.tolist()
         if not self.draws:
             mark = generator_mark()
@@ -112,8 +120,9 @@ class ItemReader:
         """Return the batch, once all its slices are filled.
 
         Raises:
-            DataError: D230, D231 or D232 for items that make no batch, D233 for an exception.
-            UserCodeError: U100 for an exception in the user's code.
+            DataError: D230 to D232 if the items cannot be joined, D233 if a library that
+                ``collate`` uses fails.
+            UserCodeError: U100 if ``collate`` itself fails.
         """
         watch = Stopwatch()
         batch = self._collated(work.request, work.items)
@@ -125,7 +134,12 @@ class ItemReader:
         """Do nothing: only the Dataset knows its files."""
 
     def item(self, index: int) -> Any:
-        """Return what the Dataset has at ``index``. U100 or DataError D233 for an exception."""
+        """Return what the Dataset has at ``index``.
+
+        Raises:
+            DataError: D233 if a library that the Dataset uses fails.
+            UserCodeError: U100 if the Dataset itself fails.
+        """
         try:
             return self.dataset[index]
         except (PacelineError, MemoryError):
@@ -134,7 +148,11 @@ class ItemReader:
             raise self._fault(error, self.name(index)) from error
 
     def record(self, item: Any, index: int) -> Record:
-        """Return the fields of an item by name. DataError D230."""
+        """Return the fields of an item by name.
+
+        Raises:
+            DataError: D230 if it lacks a field, or has a field ``index``.
+        """
         where = self.name(index)
         record = record_of(item, self.form.names, where, self.form.key)
         if "index" in record:
@@ -159,7 +177,7 @@ class ItemReader:
         try:
             with own_generators() as may_seed:
                 if may_seed:
-                    # The numbers of negative epochs belong to nothing else.
+                    # No item has a seed of the epoch ~epoch, which is negative.
                     key = record_seeds(request.indices[:1], self.seed, ~request.epoch)
                     seed_host_generators(int(key))
                 mark = generator_mark()

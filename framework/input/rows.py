@@ -170,7 +170,9 @@ def text_by_field(option: str, given: Any, example: str) -> dict[str, str]:
     """
     if not isinstance(given, Mapping) or not given:
         where = f"input.{option} = {given}"
-        raise ConfigError(162, where, "must map fields to texts", f"give input.{option}={example}")
+        raise ConfigError(
+            162, where, "must map at least one field to a name", f"give input.{option}={example}"
+        )
     return {str(field): str(text) for field, text in given.items()}
 
 

@@ -1,4 +1,4 @@
-"""``order=balanced``: classes equally often."""
+"""The choice ``order=balanced``: draw every class equally often."""
 
 from dataclasses import replace
 from typing import final
@@ -12,17 +12,23 @@ from framework.order.sampling import sampling
 
 @final
 class BalancedOrder:
-    """Draws each class equally often in training. An epoch has as many records as the data.
+    """An order that draws each class equally often in training.
+
+    An epoch draws as many records as are in use.
 
     Args:
-        field: The field with each record's class. Classes without a record do not count.
+        field: The field with each record's class. Classes without records are ignored.
     """
 
     def __init__(self, field: str) -> None:
         self.field = field
 
     def order(self, order: Order, facts: RecordFacts, training: bool) -> Order:
-        """Return ``order`` with balanced classes. ConfigError C200 if there is no such field."""
+        """Return ``order`` with balanced classes.
+
+        Raises:
+            ConfigError: C200 if ``field`` does not name a field with one number per record.
+        """
         if not training:
             return order
         labels = facts.values(self.field)[order.used().numpy()]

@@ -1,11 +1,13 @@
 """Parquet files and Hugging Face datasets as a store, through pyarrow (extra ``parquet``).
 
-Parquet keeps rows in groups, and a group can only be decoded whole: some 100 images, or 100,000
-rows of numbers. The newest groups are kept decoded, up to ``cache_mb`` in each process. In random
-order over more data than that, nearly every record decodes a group: with 100 images of 100 kB, that
-is 10 MB for one record. In ``order=block`` each group is decoded about once per epoch, and a packed
-store needs no groups at all. The record batches of Arrow files, which ``datasets.save_to_disk``
-writes, are not compressed: they are mapped, and read at any place.
+Parquet keeps rows in groups of some 100 images or 100,000 rows of numbers. A group can only be
+decoded as a whole. Each process caches the most recently used groups, up to ``cache_mb``. If the
+data is larger than the cache and is read in random order, nearly every record decodes a group. With
+100 images of 100 kB per group, each record costs 10 MB of decoding. With ``order=block`` each group
+is decoded about once per epoch. A packed store has no groups at all.
+
+Arrow files, which ``datasets.Dataset.save_to_disk`` writes, are not compressed. They are mapped
+into memory, so that any row can be read alone.
 """
 
 import json
@@ -53,9 +55,12 @@ LABEL = "label"
 STRINGS = ("text", "bytes", "file")
 LISTS = ("rows",)
 FORMS = {"text": STRINGS, "bytes": STRINGS, "ragged": LISTS, "boxes": LISTS, "points": LISTS}
-STATE = "state.json"  # of a folder that ``save_to_disk`` wrote: the names of its files
-SPLITS = "dataset_dict.json"  # of a folder with a folder per split
-NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")  # behind the split, in names of the Hub
+# ``save_to_disk`` lists the files of a data set here.
+STATE = "state.json"
+# ``save_to_disk`` writes this file above one folder per split.
+SPLITS = "dataset_dict.json"
+# The Hugging Face Hub appends this to the split in a file's name, as in train-00000-of-00002.
+NUMBERED = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 
 
@@ -63,21 +68,24 @@ USUAL_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 class ParquetStore:
     """A RecordStore over Parquet or Arrow files with the same columns.
 
-    An image is a column of bytes, or of ``{bytes, path}`` as Hugging Face stores it. Numbers and
-    lists of a fixed size become raw fields, other lists ragged fields, and texts texts. In the
-    field ``label`` texts are classes; the names of a ``ClassLabel`` are the classes.
+    Images are a column of bytes, or of structs ``{bytes, path}`` as Hugging Face writes them.
+    Numbers and lists of a fixed size become raw fields, other lists become ragged fields, and texts
+    stay texts. Texts in the field ``label`` are class names, or class numbers if all of them are
+    integers and ``classes`` does not name them all. A ``ClassLabel`` column has its own names.
 
-    Parquet's page checksums are compared if they were written. There are no others, so ``damaged``
-    never lists any.
+    Parquet's page checksums are compared if they were written. Records have no checksums, so
+    ``damaged`` returns an empty list.
 
     Args:
         path: A file, a folder of files of one split, or a pattern.
         fields: The column of each field; None: all columns.
         classes: All classes in the order of their numbers; None: those of the file.
         labels: The fields that are label maps.
-        kinds: What other fields are, by name: boxes or points for lists, bytes or text for bytes.
-        cache_mb: How much of decoded groups each process keeps, in 10**6 bytes.
-        group: Where these options stand, for errors: ``data`` or ``input``.
+        kinds: The kind of a field, by its name: ragged, boxes or points for a column of lists,
+            bytes or text for a column of bytes or texts.
+        cache_mb: The size of each process's cache of decoded groups, in 10**6 bytes. The group used
+            last always stays.
+        group: The configuration group of these options, for messages: ``data`` or ``input``.
 
     Raises:
         ConfigError: C161, C162 or C179 for options that do not fit.
@@ -107,7 +115,7 @@ class ParquetStore:
         self.cache_mb = cache_mb
         self.group = group
         self.is_random = False  # whether records are asked for in random order
-        self._files = ColumnFiles(_column_files(path), cache_mb)
+        self._files = ColumnFiles(_column_files(path, group), cache_mb)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": self._files.closed()}
@@ -136,7 +144,12 @@ class ParquetStore:
 
     @cached_property
     def _columns(self) -> dict[str, FieldColumn]:
-        """The column of each field. ConfigError C162, DataError D167."""
+        """The column of each field.
+
+        Raises:
+            ConfigError: C162 if ``fields`` is wrong, C179 if ``kinds`` does not fit.
+            DataError: D167 if a store cannot hold a column.
+        """
         schema = self._files.schema
         given: Any = self.given
         if given is None:
@@ -144,12 +157,15 @@ class ParquetStore:
         if not isinstance(given, Mapping) or not given:
             fix = f"give {self.group}.fields={{image: image, label: label}}"
             raise ConfigError(
-                162, f"{self.group}.fields = {given}", "must map fields to texts", fix
+                162,
+                f"{self.group}.fields = {given}",
+                "must map at least one field to a name",
+                fix,
             )
         columns: dict[str, FieldColumn] = {}
         for field, name in given.items():
             if schema.names.count(name) != 1:
-                what = f"there are {schema.names.count(name)} columns of this name"
+                what = f"names {schema.names.count(name)} columns, but must name exactly one"
                 fix = f"choose from {listed(schema.names)}"
                 raise ConfigError(162, f"{self.group}.fields.{field} = {name}", what, fix)
             form = form_of(schema.field(name).type, str(field) == LABEL)
@@ -182,7 +198,10 @@ class ParquetStore:
 
     @cached_property
     def _tally(self) -> dict[Any, int]:
-        """How often each value of the label's column occurs; {} if there is no such column."""
+        """The count of each value in the label's column.
+
+        {} without labels that are integers or texts, or if they have too many values.
+        """
         column = self._columns.get(LABEL)
         if column is None or column.form not in ("array", "name"):
             return {}
@@ -229,7 +248,10 @@ class ParquetStore:
         return numbered_classes(largest, classes, self.path, self.group)
 
     def _field(self, name: str) -> Field:
-        """Return a field as the first row has it."""
+        """Return the Field of a column.
+
+        The first row decides the dtype and shape of arrays, and the channels of images.
+        """
         column = self._columns[name]
         if column.kind in OF_STRINGS:
             return field_of_kind("", column.kind)
@@ -247,11 +269,14 @@ class ParquetStore:
             return Field("uint8", (num_channels(values[0]), None, None), "image")
         except (BadImage, ValueError) as error:
             what = f"not a readable image ({error})"
-            fix = f"correct or remove it; if it is none, add '{self.group}.kinds={{{name}: bytes}}'"
+            fix = (
+                f"correct or remove it; if the column does not hold images, add "
+                f"'{self.group}.kinds={{{name}: bytes}}'"
+            )
             raise DataError(106, f"{self.name(0)}: {column.name}", what, fix) from error
 
     def _ragged_field(self, name: str) -> Field:
-        """Return the field of lists: what the first group says that has a list with a value."""
+        """Return the Field of a column of lists. The first list that is not empty decides it."""
         column = self._columns[name]
         rows: Any = None
         for group in range(len(self._files.starts)):
@@ -277,7 +302,7 @@ class ParquetStore:
             return ()
         group, _ = self._files.place(0)
         row_bytes = self._group(group).num_bytes / int(self._files.firsts[group + 1])
-        total = row_bytes * len(self)  # about: the rows of the first group stand for all
+        total = row_bytes * len(self)  # an estimate from the first group
         if total <= self.cache_mb * 10**6:
             return ()
         num_groups = max(1, len(self._files.firsts) - 1)
@@ -335,7 +360,7 @@ class ParquetStore:
             return values.values[rows]
         if isinstance(values.values, Ragged):
             lists = values.values
-            if not len(lists.values):  # the sizes behind are not known without a value
+            if not len(lists.values):  # empty lists do not tell the size of a row
                 row_shape = self.manifest.fields[name].row_shape
                 lists = lists._replace(values=lists.values.reshape(0, *row_shape))
             return taken(lists, torch.from_numpy(rows))
@@ -369,7 +394,8 @@ class ParquetStore:
 def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> Any:
     """Return a field's values in the order of a batch of ``count`` records.
 
-    ``parts`` are the values that groups gave, each with their places in the batch: int64 [n].
+    ``parts`` has a pair for each group: the places of its records in the batch, int64 [n], and
+    their values.
     """
     if field.encoding == "raw":
         array = np.empty((count, *(size or 0 for size in field.shape)), field.dtype)
@@ -387,23 +413,27 @@ def _put_together(parts: list[tuple[Tensor, Any]], count: int, field: Field) -> 
     return buffers
 
 
-def _column_files(path: str) -> list[str]:
-    """Return the files of a data set. DataError D101, D192."""
+def _column_files(path: str, group: str) -> list[str]:
+    """Return the files of a data set.
+
+    Raises:
+        DataError: D101 if there is none, D102 if their list is damaged, D192 for several splits.
+    """
     if not os.path.isdir(path):
         return named_files(path, COLUMNS)
     if os.path.isfile(os.path.join(path, SPLITS)):
         splits = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        raise _several_splits(path, splits, "")
+        raise _several_splits(path, splits, "", group)
     if os.path.isfile(os.path.join(path, STATE)):
         return _files_in_state(path)
     names = named_files(path, COLUMNS)
     if splits := _splits_in(path, names):
-        raise _several_splits(path, splits, "*")
+        raise _several_splits(path, splits, "*", group)
     return names
 
 
 def _files_in_state(path: str) -> list[str]:
-    """Return the files that ``save_to_disk`` wrote: caches beside them are no records."""
+    """Return the files that ``state.json`` lists. Others, such as caches, are ignored."""
     place = os.path.join(path, STATE)
     try:
         with open(place, "rb") as file:
@@ -412,12 +442,14 @@ def _files_in_state(path: str) -> list[str]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(102, place, f"damaged ({words_of(error)})", "save it again") from error
     if not names or any(os.path.basename(name) != name for name in names):
-        raise DataError(102, place, "names no file of this folder", "save it again")
+        raise DataError(
+            102, place, "must list one or more files, all directly in this folder", "save it again"
+        )
     return [os.path.join(path, name) for name in names]
 
 
 def _splits_in(path: str, files: Sequence[str]) -> list[str]:
-    """Return the splits that names of files speak of, if there are several."""
+    """Return the splits in the names of the files, or nothing if all files belong to one split."""
     splits: set[str] = set()
     for file in files:
         stem = os.path.splitext(os.path.relpath(file, path))[0]
@@ -427,8 +459,9 @@ def _splits_in(path: str, files: Sequence[str]) -> list[str]:
     return sorted(splits) if len(splits) > 1 else []
 
 
-def _several_splits(path: str, splits: Sequence[str], ending: str) -> DataError:
+def _several_splits(path: str, splits: Sequence[str], ending: str, group: str) -> DataError:
     example = next((split for split in splits if split.endswith("train")), [*splits, "train"][0])
     what = f"holds several splits: {listed(splits)}"
-    fix = f"name one, as in 'data.train={path}/{example}{ending}'"
+    key = "data.train" if group == "data" else "input.path"
+    fix = f"name one, as in '{key}={path}/{example}{ending}'"
     return DataError(192, path, what, fix)

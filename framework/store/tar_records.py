@@ -389,7 +389,9 @@ def _checked_fields(fields: Any, group: str) -> dict[str, tuple[str, ...]]:
     """Return the suffixes of each field, without a dot, in lower case. ConfigError C162."""
     if not isinstance(fields, Mapping) or not fields:
         fix = f"give '{group}.fields={{image: jpg, label: cls}}'"
-        raise ConfigError(162, f"{group}.fields = {fields}", "must map fields to texts", fix)
+        raise ConfigError(
+            162, f"{group}.fields = {fields}", "must map at least one field to a name", fix
+        )
     return {
         str(field): tuple(part.strip().lstrip(".") for part in str(suffix).lower().split(";"))
         for field, suffix in fields.items()

@@ -22,7 +22,7 @@ def cutmix(field="image", probability=1.0, alpha=1.0):
 
 
 def _box(numbers):
-    """Top, bottom, left, right of one record's box, in plain numbers; alpha 1."""
+    """Return top, bottom, left and right of a record's box for alpha = 1."""
     half = 0.5 * math.sqrt(1 - numbers[1])
     row, column, tall, wide = (
         int(numbers[2] * HEIGHT),
@@ -38,48 +38,48 @@ def _box(numbers):
     )
 
 
-def test_a_box_of_each_image_is_its_partners():
-    found = cutmix()(BATCH, NUMBERS)["image"]
+def test_each_image_gets_a_box_of_its_partner():
+    mixed = cutmix()(BATCH, NUMBERS)["image"]
     for i in range(COUNT):
         top, bottom, left, right = _box(NUMBERS[i].tolist())
         expected = torch.full((3, HEIGHT, WIDTH), i)
         expected[:, top:bottom, left:right] = (i - 1) % COUNT
-        assert torch.equal(found[i].long(), expected)
+        assert torch.equal(mixed[i].long(), expected)
 
 
-def test_the_label_is_shared_by_area():
-    found = cutmix()(BATCH, NUMBERS)
+def test_labels_are_blended_by_the_area_of_the_box():
+    mixed = cutmix()(BATCH, NUMBERS)
     for i in range(COUNT):
-        own = float((found["image"][i] == i).float().mean())
+        own = float((mixed["image"][i] == i).float().mean())
         expected = torch.zeros(3)
         expected[BATCH["label"][i]] += own
         expected[BATCH["label"][i - 1]] += 1 - own
-        torch.testing.assert_close(found["label"][i], expected)
+        torch.testing.assert_close(mixed["label"][i], expected)
 
 
-def test_pixels_keep_their_kind():
+def test_images_keep_their_dtype():
     assert cutmix()(BATCH, NUMBERS)["image"].dtype == torch.uint8
     assert cutmix()({**BATCH, "image": IMAGE.float()}, NUMBERS)["image"].dtype == torch.float32
 
 
-def test_with_no_probability_nothing_is_cut():
-    found = cutmix(probability=0.0)(BATCH, NUMBERS)
-    assert torch.equal(found["image"], IMAGE)
-    assert torch.equal(found["label"].argmax(1), BATCH["label"])
+def test_a_probability_of_zero_changes_no_image():
+    mixed = cutmix(probability=0.0)(BATCH, NUMBERS)
+    assert torch.equal(mixed["image"], IMAGE)
+    assert torch.equal(mixed["label"].argmax(1), BATCH["label"])
 
 
 def test_outside_training_nothing_is_changed():
     assert cutmix()(BATCH, None) == BATCH
 
 
-def test_several_fields_get_one_box():
-    found = cutmix(["blurry", "sharp"])(
+def test_all_fields_get_the_same_box():
+    mixed = cutmix(["blurry", "sharp"])(
         {"blurry": IMAGE, "sharp": IMAGE, "label": BATCH["label"]}, NUMBERS
     )
-    assert torch.equal(found["blurry"], found["sharp"])
+    assert torch.equal(mixed["blurry"], mixed["sharp"])
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"probability": -0.5}])
-def test_what_cannot_be_is_refused(wrong):
+def test_an_impossible_number_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         cutmix(**wrong)

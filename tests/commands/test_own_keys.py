@@ -15,7 +15,7 @@ def test_the_config_dir_is_no_override(words):
     assert split_words([*words, "x=1"], []) == ({}, ["x=1"], ".")
 
 
-def test_the_config_dir_is_typed_again_if_there_is_one():
+def test_config_flags_repeat_the_config_dir():
     assert config_flags(None) == []
     assert config_flags("my dir") == ["--config-dir", "my dir"]
 
@@ -46,14 +46,14 @@ def test_a_flag_is_true_or_false():
 
 
 @pytest.mark.parametrize("text", ["0.5", "3601", "nan", "soon"])
-def test_a_number_outside_its_range_is_refused(text):
+def test_a_text_that_is_no_number_in_the_range_is_refused(text):
     assert _read("seconds", "1.5") == 1.5
     with pytest.raises(ConfigError, match=rf"C191.*seconds = {text}.*from 1 to 3600"):
         _read("seconds", text)
 
 
 @pytest.mark.parametrize("text", ["4", "2.5", "inf", ""])
-def test_a_number_without_an_upper_bound_is_finite(text):
+def test_infinity_and_numbers_below_the_least_are_refused(text):
     assert _read("budget", "7") == 7
     with pytest.raises(ConfigError, match=r"C195.*of at least 5"):
         _read("budget", text)
@@ -64,7 +64,7 @@ def test_a_whole_number_has_no_fraction():
         _read("repeats", "2.5")
 
 
-def test_a_name_loses_its_quotation_marks():
+def test_a_name_loses_its_quotation_marks_and_null_is_none():
     assert _read("name", "'a b'") == "a b"
     assert _read("name", "null") is None
     assert _read("name", "") is None

@@ -38,7 +38,7 @@ def _manifest(file, **changes):
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999])
-def test_a_truncated_store_is_named(kind, part):
+def test_the_error_of_a_truncated_store_names_the_file(kind, part):
     path, _ = write_case(kind, 40)
     os.truncate(path, int(os.path.getsize(path) * part))
     with pytest.raises(DataError, match=rf"D10\d.*{kind}\.h5"):
@@ -90,7 +90,7 @@ def test_a_newer_schema_is_named():
         ),
     ],
 )
-def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
+def test_a_file_that_contradicts_its_manifest_is_named(change):
     path = write_store("x.h5", make_records(3))
     _edit(path, change)
     with pytest.raises(DataError, match=r"D105.*x\.h5.*does not match the manifest"):
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_as_its_manifest_says_is_named(change):
 
 
 @pytest.mark.parametrize("name", ["crc32", "keys/data", "keys/offsets"])
-def test_what_is_mapped_may_not_be_chunked(name):
+def test_parts_that_are_mapped_must_not_be_chunked(name):
     path = write_store("x.h5", make_records(8))
     values = h5py.File(path)[name][:]
     _edit(path, lambda file: file.pop(name) and file.create_dataset(name, data=values, chunks=(2,)))
@@ -130,7 +130,7 @@ def test_impossible_offsets_are_refused(offsets):
         HDF5Store(path).read(torch.tensor([0]))
 
 
-def test_offsets_of_fewer_records_are_refused():
+def test_too_few_offsets_are_refused():
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
     )
@@ -156,7 +156,7 @@ def test_a_file_with_no_records_has_a_manifest_and_reads_nothing():
     assert store.read(torch.tensor([], dtype=torch.int64))["image"].shape == (0, 3, 4, 4)
 
 
-def test_what_is_read_cannot_change_the_file():
+def test_changing_records_that_were_read_does_not_change_the_file():
     path = write_store("x.h5", make_records(3))
     before = Path(path).read_bytes()
     store = HDF5Store(path)
@@ -174,7 +174,7 @@ def test_other_programs_can_read_the_store():
         assert json.loads(file.attrs["manifest"])["num_records"] == 4
 
 
-def test_large_raw_fields_lie_aligned_for_the_map():
+def test_large_raw_fields_begin_at_a_page():
     path = write_store("x.h5", {"x": np.zeros((100, 64), np.uint8)}, {"x": Field("uint8", (64,))})
     with h5py.File(path) as file:
         assert file["records/x"].id.get_offset() % 4096 == 0
@@ -187,7 +187,7 @@ def test_an_aborted_writer_leaves_no_files():
     assert os.listdir() == []
 
 
-def test_the_manifest_is_the_one_that_was_given():
+def test_the_attribute_manifest_is_the_json_of_the_manifest():
     path = write_store("x.h5", make_records(3))
     manifest = HDF5Store(path).manifest
     with h5py.File(path) as file:
@@ -213,7 +213,8 @@ def test_a_manifest_of_variable_length_is_read():
 def test_a_manifest_longer_than_its_file_is_not_read():
     path = write_store("x.h5", make_records(3))
     content = bytearray(Path(path).read_bytes())
-    at = content.find(b"manifest\0") + 16 + 4  # the name padded, then of its type the size
+    # The padded name takes 16 bytes. Its type follows: 4 bytes of class and flags, then the size.
+    at = content.find(b"manifest\0") + 16 + 4
     assert int.from_bytes(content[at : at + 4], "little") == len(to_json(HDF5Store(path).manifest))
     content[at : at + 4] = b"\xff\xff\xff\x7f"
     Path("y.h5").write_bytes(content)
@@ -222,7 +223,7 @@ def test_a_manifest_longer_than_its_file_is_not_read():
 
 
 def _layout(**options):
-    """A store of 20 records written with this layout."""
+    """Write 20 records with these options, and return their store."""
     writer = HDF5Writer("x.h5", **options, fields=FIELDS, num_records=20)
     writer.write(make_records(20), [f"record-{number}" for number in range(20)])
     writer.close(Manifest(20, FIELDS))
@@ -234,9 +235,9 @@ def _layout(**options):
 def test_chunks_and_compression_read_the_same(chunk_records, compression):
     store = _layout(chunk_records=chunk_records, compression=compression)
     indices = [19, 0, 0, 7, 8, 3]
-    found = store.read(torch.tensor(indices))
-    assert plain(found) == rows(make_records(20), indices)
-    assert store.damaged(torch.tensor(indices), found) == []
+    records = store.read(torch.tensor(indices))
+    assert plain(records) == rows(make_records(20), indices)
+    assert store.damaged(torch.tensor(indices), records) == []
     assert plain(store.read(torch.tensor([], dtype=torch.int64))) == {"image": [], "label": []}
     store.close()
 
@@ -261,7 +262,7 @@ def test_a_chunked_store_is_read_by_threads_and_after_a_fork():
     expected = plain(store.read(torch.arange(20)))
     with ThreadPoolExecutor(4) as pool:
         assert all(
-            plain(found) == expected for found in pool.map(store.read, [torch.arange(20)] * 20)
+            plain(batch) == expected for batch in pool.map(store.read, [torch.arange(20)] * 20)
         )
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = forked(lambda: queue.put(plain(store.read(torch.arange(20)))))
@@ -292,7 +293,7 @@ SECRET = "secret.bin"
 
 
 def _replace(name, make):
-    """Put something else in a dataset's place: ``make(file, name)``."""
+    """Return a change that deletes ``name`` and calls ``make(file, name)`` instead."""
 
     def change(file):
         del file[name]
@@ -414,7 +415,7 @@ PLANTS = [
     ],
 )
 @pytest.mark.parametrize("plant", PLANTS)
-def test_what_is_planted_in_a_store_is_refused(plant, name):
+def test_a_replaced_dataset_is_refused(plant, name):
     path = write_store(
         "x.h5", {"image": [b"abc", b"def", b"ghi"], "label": np.arange(3)}, IMAGE_FIELDS
     )
@@ -469,7 +470,7 @@ def test_a_foreign_file_is_never_opened():
     assert SECRET not in Path("trace").read_text()
 
 
-def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
+def test_a_small_file_that_declares_a_huge_record_is_refused():
     fields = {"x": Field("uint8", (1 << 42,))}
     path = write_store("x.h5", {"x": np.zeros((1, 4), np.uint8)}, {"x": Field("uint8", (4,))})
 
@@ -486,7 +487,7 @@ def test_a_small_file_that_declares_a_huge_record_takes_no_memory():
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
-def test_any_flipped_bit_is_refused_found_or_harmless(kind):
+def test_a_flipped_bit_is_refused_reported_or_harmless(kind):
     path, records = write_case(kind, 40)
     counts = judge(HDF5Store, "h5", flips(Path(path).read_bytes(), 500), plain(records), 40)
     assert counts.keys() <= {"right", "found", "refused"}
@@ -494,7 +495,7 @@ def test_any_flipped_bit_is_refused_found_or_harmless(kind):
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_images"])
 @pytest.mark.parametrize("block", [512, 4096])
-def test_any_garbled_block_is_refused_found_or_harmless(kind, block):
+def test_a_garbled_block_is_refused_reported_or_harmless(kind, block):
     path, records = write_case(kind, 40)
     counts = judge(
         HDF5Store, "h5", mutations(Path(path).read_bytes(), 500, block), plain(records), 40
@@ -511,7 +512,7 @@ def test_every_truncation_is_refused(kind):
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
-def test_damage_to_chunks_is_refused_found_or_harmless(compression):
+def test_damage_to_chunks_is_refused_reported_or_harmless(compression):
     store = _layout(chunk_records=3, compression=compression)
     store.close()
     data, records = Path("x.h5").read_bytes(), plain(make_records(20))

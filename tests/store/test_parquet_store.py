@@ -163,8 +163,8 @@ def test_a_column_that_no_store_holds_is_named_with_the_way_to_choose_others(col
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "must map fields to texts"),
-        ({"image": "img"}, r"data\.fields\.image = img: there are 0 columns.*image, label"),
+        ({}, "must map at least one field to a name"),
+        ({"image": "img"}, r"data\.fields\.image = img: names 0 columns.*image, label"),
     ],
 )
 def test_a_wrong_choice_of_columns_is_named(fields, words):
@@ -254,6 +254,8 @@ def test_splits_are_not_mixed(names):
         _write({"x": [1]}, f"set/{name}")
     with pytest.raises(DataError, match=r"D192.*set: holds several splits: .*'data\.train=set/"):
         ParquetStore("set")
+    with pytest.raises(DataError, match=r"D192.*'input\.path=set/"):
+        ParquetStore("set", group="input")
 
 
 def _saved(path, tables, stream=True):

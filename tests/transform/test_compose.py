@@ -1,4 +1,4 @@
-"""Composed transforms give what their steps give one after another."""
+"""Check that a composed transform gives, nearly or exactly, the result of its steps in turn."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ MOVES = {
 
 
 def applied(image, window, size, antialias=True):
-    """One transform of an image [H, W, C]."""
+    """Return an image [H, W, C] after one window, scaling and flip."""
     top, left, height, width, flip = window.tolist()
     pixels = np.ascontiguousarray(image[top : top + height, left : left + width])
     height, width = size or before_turn(flip, (height, width))
@@ -57,7 +57,7 @@ def at_once(transform, image, numbers):
 
 
 def picture(height, width):
-    """A smooth picture, so that a pixel more or less at a border changes little."""
+    """Return a smooth picture, in which a shift by a pixel changes values little."""
     y, x = np.mgrid[:height, :width]
     return np.stack([255 * y / height, 255 * x / width, 127 + 0 * x], axis=2).astype(np.uint8)
 
@@ -68,7 +68,7 @@ def picture(height, width):
     st.integers(5, 30),
     st.integers(5, 30),
 )
-def test_moving_pixels_is_exact(names, seed, height, width):
+def test_composed_moves_equal_their_steps(names, seed, height, width):
     transform = ComposeTransform({name: MOVES[name] for name in names})
     numbers = draws(torch.tensor([seed]), 0, 0, transform.num_draws)
     image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
@@ -94,13 +94,14 @@ SCALING = [
 
 @pytest.mark.parametrize("parts", SCALING)
 @pytest.mark.parametrize("seed", range(6))
-def test_scaling_once_is_close_to_scaling_often(parts, seed):
+def test_scaling_once_is_close_to_scaling_in_every_step(parts, seed):
     transform = ComposeTransform(parts)
     numbers = draws(torch.tensor([seed]), 0, 0, transform.num_draws)
     image = picture(120, 150)
     once, often = at_once(transform, image, numbers), one_after_another(transform, image, numbers)
     assert once.shape == often.shape == (*transform.size, 3)
-    assert np.abs(once.astype(int) - often).max() <= 8  # a gradient of 2 levels per stored pixel
+    # Neighboring pixels of the picture differ by about 2 levels, so 8 levels are about 4 pixels.
+    assert np.abs(once.astype(int) - often).max() <= 8
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -144,7 +145,7 @@ def change(images, rng):
         ),
     ],
 )
-def test_what_cannot_be_one_decision_is_refused(parts, words):
+def test_parts_that_cannot_be_composed_are_refused(parts, words):
     with pytest.raises(ValueError, match=words):
         ComposeTransform(parts)
 

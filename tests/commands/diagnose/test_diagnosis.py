@@ -37,18 +37,18 @@ def silent(_):
         ({"rates": FINE, "settings": {"workers": 64}, "machine": {"num_cores": 2}}, "lower_workers"),
     ],
 )  # fmt: skip
-def test_what_was_planted_comes_first(changes, first):
+def test_the_planted_cause_comes_first(changes, first):
     assert verdicts_of(facts(**changes))[0].rule == first
 
 
-def test_verdicts_come_by_gain_and_each_rule_speaks_once():
+def test_verdicts_are_sorted_by_gain_and_no_rule_gives_two():
     result = verdicts_of(facts(settings={"workers": 0, "loader": "plain"}, machine=CUDA))
     assert [v.gain for v in result] == sorted((v.gain for v in result), reverse=True)
     assert len({v.rule for v in result}) == len(result)
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
 
 
-def test_the_limit_is_one_sentence_with_its_cause():
+def test_the_limit_names_its_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     cause = cause_of(slow, verdicts_of(slow), [])
     assert limit_of(slow, cause).startswith(
@@ -60,7 +60,7 @@ def test_the_limit_is_one_sentence_with_its_cause():
     )
 
 
-def test_the_cause_is_what_holds_before_what_is_likely_and_never_the_computation():
+def test_a_certain_cause_comes_before_a_likely_one_and_advice_about_computing_is_no_cause():
     slow = facts(settings={"workers": 0, "loader": "plain"})
     likely = [
         Verdict("prefetch", "p", "w", 0.9, tried=True, modeled=1.5),
@@ -99,7 +99,7 @@ def test_applying_runs_the_best_advice_beside_the_present_settings():
     assert applied.comparison.gain > 0
 
 
-def test_advice_of_a_store_packs_it_where_it_says(tmp_path):
+def test_applying_a_repack_writes_the_store_to_its_target(tmp_path):
     path = write_store(str(tmp_path / "a.h5"), make_records(80))
     compose = compose_of(*SMALL, f"data.train={path}")
     result = diagnose(compose, 0.5, silent)
@@ -125,14 +125,14 @@ def test_two_settings_are_run_in_turn():
     assert all(rate > 0 for rate in (*pairs.before, *pairs.after))
 
 
-def test_each_of_several_runs_between_two_runs_of_the_present_settings():
+def test_every_other_setting_is_compared_with_two_runs_of_the_present_one():
     present = setting("data=synthetic", "batch_size=8")
     other = setting("data=synthetic", "batch_size=16")
     comparisons = compare_each(present, [other, present], 0.1, 0.02)
     assert [len(pairs.ratios) for pairs in comparisons] == [2, 2]
 
 
-def test_advice_that_cannot_be_tried_says_why_even_if_none_can(monkeypatch):
+def test_rejected_advice_says_why_it_could_not_be_tried(monkeypatch):
     slow = facts(settings={"workers": 0, "loader": "plain"})
     monkeypatch.setattr(diagnosis, "gather_facts", lambda *_: slow)
     present = setting("data=synthetic", "batch_size=8")
