@@ -1,7 +1,8 @@
 """The run directory: claimed once, then filled."""
 
+import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from framework.system.stopping import undone
 
 # How long a requeued job waits for the job before it.
 PATIENCE_S = 60.0
+CLAIMED = (FACTS, "config.yaml", "resolved.json")
+# Files of a run that failed before its first step. ``exit.json`` goes last: it says so.
+LEFT_BY_FAILED = (*CLAIMED, "debug.log", "exit.json")
+LOCK = "run.lock"
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def in_use(run_dir: Path) -> Generator[None]:
     """Let one process at a time train in ``run_dir``. ResourceError R108 names the other."""
     fix = "wait until it ends, or stop it"
     lock = locked(
-        run_dir / "run.lock",
+        run_dir / LOCK,
         lambda holder: ResourceError(108, str(run_dir), f"{holder} is training there", fix),
         patience_s=PATIENCE_S,
         needed=False,
@@ -54,6 +59,9 @@ def claim(
     """
     before = config["resume"]["run"]
     resumed = before is not None and Path(before).resolve() == run_dir.resolve()
+    if not resumed and _failed_before_its_first_step(run_dir):
+        # The same command is often typed again, with a path or a key corrected.
+        _remove_all(run_dir, LEFT_BY_FAILED)
     try:
         (run_dir / FACTS).touch(exist_ok=resumed)
     except FileExistsError as error:
@@ -66,8 +74,7 @@ def claim(
 
     def give_back(_: object) -> None:
         if not resumed:
-            for name in (FACTS, "config.yaml", "resolved.json"):
-                (run_dir / name).unlink(missing_ok=True)
+            _remove_all(run_dir, CLAIMED)
 
     with undone(give_back):
         remove_leftovers(run_dir)
@@ -82,6 +89,21 @@ def claim(
         # nothing.
         name = NEXT_FACTS if resumed else FACTS
         write_json(run_dir / name, {**facts(sys.argv, overrides), "config_dir": config_dir})
+
+
+def _failed_before_its_first_step(run_dir: Path) -> bool:
+    """Return whether a run in ``run_dir`` ended with an error and has left no result."""
+    try:
+        ending = json.loads((run_dir / "exit.json").read_text(encoding="utf-8"))
+        failed = bool(ending["code"]) and ending["step"] is None and ending["checkpoint"] is None
+        return failed and {path.name for path in run_dir.iterdir()} <= {*LEFT_BY_FAILED, LOCK}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _remove_all(run_dir: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def discard_if_empty(run_dir: Path) -> None:

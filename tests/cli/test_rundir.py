@@ -31,6 +31,39 @@ def test_a_directory_holds_one_run():
         take()
 
 
+def failed(**ending):
+    """A claimed directory whose run has ended like this."""
+    take()
+    ending = {"code": 3, "reason": "error", "step": None, "checkpoint": None} | ending
+    Path("run/exit.json").write_text(json.dumps(ending))
+
+
+def test_a_directory_of_a_run_that_failed_before_its_first_step_is_free_again():
+    failed()
+    Path("run/debug.log").touch()
+    with in_use(Path("run")):
+        take()
+        assert Path("run/run.lock").exists()
+    names = sorted(path.name for path in Path("run").iterdir())
+    assert names == ["config.yaml", "resolved.json", "run.json"]
+
+
+@pytest.mark.parametrize("ending", [{"code": 0}, {"step": 3}, {"checkpoint": "step-3.pt"}])
+def test_a_directory_of_a_run_that_trained_is_not_free(ending):
+    failed(**ending)
+    with pytest.raises(ConfigError, match="C121"):
+        take()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "notes.txt"])
+def test_a_directory_with_results_or_files_of_the_user_is_not_free(name):
+    failed()
+    Path("run", name).touch()
+    with pytest.raises(ConfigError, match="C121"):
+        take()
+    assert Path("run", name).exists()
+
+
 def test_a_resumed_run_keeps_the_files_of_its_start():
     take()
     before = Path("run/run.json").read_text()
