@@ -27,7 +27,7 @@ def build_schedule(
     block: Config,
     allowed: Sequence[str],
     optimizer: torch.optim.Optimizer,
-    warmup_steps: int | None,
+    warmup_steps: float | None,
 ) -> tuple[Schedule, SetsRates | None]:
     """Return the schedule, and the scheduler of torch that sets the rates in its place, if any.
 
@@ -40,7 +40,7 @@ def build_schedule(
     if not is_foreign(block):
         own = {key: value for key, value in block.items() if key != EPOCHS}
         if "warmup_steps" in own:
-            own["warmup_steps"] = warmup_steps
+            own["warmup_steps"] = int(warmup_steps or 0)
         return build("schedule", own, allowed), None
     own = {key: value for key, value in block.items() if key != PER}
 

@@ -108,7 +108,7 @@ def _later(config: Config) -> Config:
         optim = {key: value for key, value in optim.items() if key not in SCALING_KEYS}
     optim = {key: value for key, value in optim.items() if key not in GROUPING or value}
     keys: Config = {"optim": optim}
-    if config["freeze"]:
+    if config.get("freeze"):
         # null would be no difference to a key that is not there
         thaws = thaws_of(config["freeze"]).items()
         keys["freeze"] = {name: "never" if step is None else step for name, step in thaws}

@@ -19,6 +19,7 @@ from framework.config.build_schedule import build_schedule
 from framework.config.graph_choice import fused, fuses_by_default
 from framework.config.preflight import check_fit, fits, try_augment
 from framework.config.targets import Config
+from framework.config.teacher_weights import load_teacher
 from framework.contracts.batch import Batch, move, taken, tensors
 from framework.contracts.parallel import Precision
 from framework.contracts.training import (
@@ -63,6 +64,7 @@ def training_parts(
     """
     config, parallel = assembly.config, assembly.parallel
     objective: Objective = assembly.build("objective")
+    load_teacher(objective)
     precision: Precision = assembly.build("precision", device=assembly.device)
     model, thaws = _model(assembly, objective, precision)
     _warm_up(assembly, model, objective, precision)

@@ -83,6 +83,19 @@ class Schedule(Protocol):
 
 
 @runtime_checkable
+class HasTeacher(Protocol):
+    """A capability of an objective: a model that is not trained teaches the one that is."""
+
+    @property
+    def teacher(self) -> nn.Module: ...
+
+    @property
+    def weights(self) -> str | None:
+        """The file with the weights of the teacher; None: it has them already."""
+        ...
+
+
+@runtime_checkable
 class FollowsValidation(Protocol):
     """A capability of a Schedule: it changes after validations, and so has a state."""
 

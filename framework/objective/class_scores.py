@@ -51,8 +51,9 @@ class ClassWeights:
 
 
 def _is_weight(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
 
 
 def correct_guesses(logits: Tensor, target: Tensor) -> Tensor:

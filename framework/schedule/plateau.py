@@ -74,12 +74,18 @@ class Plateau:
         return self.factor
 
     def value_of(self, means: Mapping[str, float]) -> float:
-        """Return the metric to follow. ConfigError C314 if the validation does not have it."""
-        if self.metric not in means:
+        """Return the metric to follow. ConfigError C314 if the validation does not have it.
+
+        Of several validation sets, whose names stand before a dot, the first one counts.
+        """
+        if self.metric in means:
+            return means[self.metric]
+        names = [name for name in means if name.endswith(f".{self.metric}")]
+        if not names:
             what = f"validation has {', '.join(means)}"
             where = f"schedule.metric = {self.metric}"
             raise ConfigError(314, where, what, "name one of them")
-        return means[self.metric]
+        return means[names[0]]
 
     def follow(self, value: float) -> bool:
         """Take in the metric of a validation. Return whether the rate has changed."""
@@ -102,5 +108,5 @@ class Plateau:
         self._torch.cooldown_counter = state["cooldown"]
 
     def forget_best(self) -> None:
-        """Start anew with other validation data, whose metrics cannot be compared. Keep the rate."""
+        """Compare no more with the validations so far, which were on other data. Keep the rate."""
         self._torch._reset()  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001

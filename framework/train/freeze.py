@@ -92,9 +92,10 @@ class Freeze:
         return _lasts(self.thaws[name], self._step)
 
     def move_to(self, step: int, wrapped: nn.Module) -> nn.Module:
-        """Freeze what is frozen after ``step`` steps, and thaw all else. All ranks call it together.
+        """Freeze what is frozen after ``step`` steps, and thaw all else.
 
-        Return the model in its wrap, which is a new one if ``wrapped`` does not fit any more.
+        Return the model in its wrap, which is a new one if ``wrapped`` does not fit any more. All
+        ranks call this together.
         """
         before = {name for name in self.thaws if self.is_frozen(name)}
         self._step = step

@@ -63,7 +63,7 @@ def is_grouped(block: Mapping[str, Any]) -> bool:
     return bool(block.get(GROUPS) or block.get(NO_DECAY)) or block.get(LAYER_DECAY) is not None
 
 
-def named_groups(groups: Any) -> dict[str, Group]:
+def named_groups(groups: Any) -> dict[str, Any]:
     """Return ``optim.groups`` by name: those of a list are named by their numbers, from 0."""
     if isinstance(groups, list):
         groups = {str(number): group for number, group in enumerate(groups)}

@@ -1,7 +1,7 @@
 """The parts that a Trainer runs with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -44,3 +44,15 @@ class Parts:
     stop: Callable[[], bool] = never  # called after every step; the ranks agree on the answer
     recorder: Recorder | None = None  # captures steps as CUDA graphs
     say: Callable[[str], None] = print  # prints a note or a warning
+
+    def at_step(self, step: int) -> "Parts":
+        """Return the parts with what is frozen after ``step`` steps. All ranks call it together."""
+        if self.freeze is None:
+            return self
+        return replace(self, model=self.freeze.move_to(step, self.model))
+
+    def switch_to_training(self) -> None:
+        """Switch the model to training, except for batch norm that is frozen."""
+        self.model.train()
+        if self.freeze is not None:
+            self.freeze.hold()

@@ -2,22 +2,21 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, final
 
-from framework.contracts.batch import Batch
 from framework.contracts.loader import Loader
 from framework.contracts.span import Span, merged
-from framework.contracts.training import Outcome, Report, Sink
+from framework.contracts.training import Report, Sink
 from framework.errors import PacelineError
 from framework.system.rng import generator_state, kept_generators, set_generator_state
-from framework.train.cuda_graph import GraphedPasses
 from framework.train.evaluate import evaluate
+from framework.train.make_passes import make_passes
 from framework.train.metrics import Progress, Tally
 from framework.train.nonfinite import finite_on_all_ranks, gone_wrong
 from framework.train.parts import Parts
-from framework.train.step import Passes, Stepper
+from framework.train.step import Stepper
 
 
 @final
@@ -38,7 +37,8 @@ class Trainer:
             parts.average,
             parts.setter,
         )
-        self._passes = self._make_passes()
+        self._position = lambda: (self.progress.scheduled, self._last_step)
+        self._passes = make_passes(parts, self.stepper, self._position)
         self.progress = Progress()
         self.best: dict[str, float] = {}  # means of the best validation, and ``step``
         self.val_means: dict[str, float] = {}  # means of the latest validation
@@ -53,21 +53,6 @@ class Trainer:
         self._began_at = self._reported_at
         self._first_step = 0
         self._last_step = 0
-
-    def _make_passes(self) -> Callable[[Batch, float, bool], Outcome]:
-        parts = self.parts
-        passes = Passes(
-            parts.model, parts.objective, parts.parallel, parts.precision, parts.clock.mark
-        )
-        if parts.recorder is None:
-            return passes
-        return GraphedPasses(
-            passes,
-            self.stepper,
-            parts.recorder,
-            lambda: (self.progress.scheduled, self._last_step),
-            parts.say,
-        )
 
     @property
     def total_steps(self) -> int:
@@ -108,7 +93,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         self._last_step = self.total_steps  # computed once an epoch, not at every step
-        self._switch_to_training()
+        self.parts.switch_to_training()
         self.parts.clock.skip()
         self._reported_at = time.perf_counter()
         tally, progress = self._tally, self.progress
@@ -154,7 +139,7 @@ class Trainer:
         if weights or save:
             self._pause(validate, weights)
         if parts.freeze is not None and parts.freeze.is_due(progress.step):
-            self._thaw()
+            self._begin_passes()
         return ends_epoch or finished or self.stopped
 
     def _pause(self, validate: bool, weights: bool) -> None:
@@ -166,18 +151,11 @@ class Trainer:
         self._reported_at += time.perf_counter() - paused_at
         self.parts.clock.skip()
 
-    def _switch_to_training(self) -> None:
-        self.parts.model.train()
-        if self.parts.freeze is not None:
-            self.parts.freeze.hold()
-
-    def _thaw(self) -> None:
-        """Train the layers that are not frozen after the present step, in passes of a new kind."""
-        assert self.parts.freeze is not None
-        model = self.parts.freeze.move_to(self.progress.step, self.parts.model)
-        self.parts = replace(self.parts, model=model)
-        self._passes = self._make_passes()
-        self._switch_to_training()
+    def _begin_passes(self) -> None:
+        """Train what is not frozen after the present step. Steps are captured anew."""
+        self.parts = self.parts.at_step(self.progress.step)
+        self._passes = make_passes(self.parts, self.stepper, self._position)
+        self.parts.switch_to_training()
         self.parts.clock.skip()
 
     def _report(self) -> None:
@@ -258,7 +236,7 @@ class Trainer:
                 parts.val_clock,
                 parts.parallel,
             )
-        self._switch_to_training()
+        self.parts.switch_to_training()
         wall_s = time.perf_counter() - start
         self._write("val", self.val_means, count / wall_s, parts.val_clock.spans())
         self.stepper.follow(self.val_means, parts.parallel)
@@ -317,5 +295,4 @@ class Trainer:
         self._tally.load_state_dict(state["pending"], parallel.rank, parallel.world_size)
         generators = state["generators"]
         set_generator_state(generators[parallel.rank % len(generators)], parallel.device)
-        if self.parts.freeze is not None:
-            self._thaw()
+        self._begin_passes()

@@ -13,6 +13,7 @@ from framework.parallel.none import NoParallel
 
 CONFIG = {
     "optim": {"_target_": "torch.optim.SGD", "lr": 0.1},
+    "schedule": {"_target_": "framework.schedule.constant.Constant"},
     "accumulate": 1,
     "precision": {},
     "on_nan": "stop",
@@ -32,6 +33,7 @@ def refusal(change=None, parallel=NoParallel, source=StoreSource, device=CUDA):
         ({"optim": {"_target_": "torch.optim.LBFGS"}}, "only a fused optimizer"),
         ({"accumulate": 2}, "several passes"),
         ({"on_nan": "skip"}, "on_nan=skip"),
+        ({"schedule": {"_target_": "torch.optim.lr_scheduler.StepLR"}}, "a scheduler of torch"),
         ({"precision": {"dtype": "fp16"}}, "fp16"),
         ({"precision": {"dtype": "bf16"}}, None),
     ],

@@ -323,3 +323,23 @@ def test_a_state_of_captured_steps_is_gone_on_with_by_others():
         again.parts.model.parameters(), whole.parts.model.parameters(), strict=True
     ):
         assert torch.equal(one, other)
+
+
+def test_captured_steps_that_resume_follow_the_schedule():
+    def make(recorder, max_steps):
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        words = {"model": model, "optimizer": optimizer, "schedule": Halving()}
+        data = make_data(16, torch.float32)
+        return make_trainer(data, 4, epochs=4, max_steps=max_steps, recorder=recorder, **words)
+
+    whole, half = make(None, 16), make(None, 2)
+    for trainer in (whole, half):
+        torch.manual_seed(1)
+        trainer.fit()
+    state = half.state_dict()
+    again = make(Again(), 16)
+    again.load_state_dict(state)
+    again.fit()
+    pairs = zip(again.parts.model.parameters(), whole.parts.model.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
